@@ -13,7 +13,9 @@ import pytest
 
 from streamlearn.features import FeatureSpec, Slot
 from streamlearn.native import native
+from streamlearn.serving.front import FrontLimits
 from streamlearn.serving.model_schema import described
+from streamlearn.serving.node import NodeLimits
 from streamlearn.table import TableOptions, TableSet
 from tests.pages import ROOT, walk
 
@@ -37,7 +39,7 @@ def node() -> Iterator[Any]:
     tables = TableSet([TableOptions(spec, 100) for spec in _FEATURES.tables])
     tables.stage(1, None, [])
     text = described(_FEATURES, ["click"], list(tables.dims), _LIMITS)
-    front = native.Front(text, ([1], [4], [1]), (1, 100, 1_000, 0, 0, 0), (10_000_000, 20_000_000), 4)
+    front = native.Front(text, ([1], [4], [1]), FrontLimits(1, 100, 1_000, 0, 0, 0, 10_000_000, 20_000_000), 4)
     ended = threading.Event()
 
     def lane() -> None:
@@ -47,8 +49,9 @@ def node() -> Iterator[Any]:
                 front.give(work, np.zeros((4, 1), np.float32))
 
     made = native.FrontNode(
-        "ctr", front, ("127.0.0.1:0", "127.0.0.1:0"), bounds=(1, 100, 100, 1 << 16, 5_000), metrics=lambda: "some 1\n"
-    )
+        "ctr", front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 5_000),
+        metrics=lambda: "some 1\n",
+    )  # fmt: skip
     front.activate(front.add(1, tables.native))
     made.set_state(True)
     # A lane is there once it has looked for work: who asks before that is refused.

@@ -5,19 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from streamlearn.errors import ServiceError, UsageError
 from streamlearn.native import native
 from streamlearn.serving.infer import InferAnswer
 
-__all__ = ["Load", "LoadFound", "LoadPlan", "LoadProgress"]
+__all__ = ["Load", "LoadFound", "LoadLimits", "LoadPlan", "LoadProgress"]
 
 _PROGRESS_MS = 200
 _PROBE_MS = 30_000
-_CONNECT_WAIT_MS_MAX = 10_000
-_ANSWER_BYTES_MAX = 64 << 20
+
+
+class LoadLimits(NamedTuple):
+    """The limits of a load's connections."""
+
+    connections: int
+    threads: int
+    connect_wait_ms_max: int = 10_000
+    answer_bytes_max: int = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -128,9 +135,8 @@ class Load:
         threads: int = 1,
     ) -> None:
         self._address = address
-        numbers = connections, threads, _CONNECT_WAIT_MS_MAX, _ANSWER_BYTES_MAX
         host_port, path = _target_of(address)
-        self._native = native.Load(host_port, path, messages, token, numbers)
+        self._native = native.Load(host_port, path, messages, token, LoadLimits(connections, threads))
 
     def probe(self) -> InferAnswer:
         """Send the first message and return the decoded answer; see `ask` and `InferAnswer.decode`."""
@@ -159,13 +165,11 @@ class Load:
         self, plan: LoadPlan, on_progress: Callable[[LoadProgress], None] | None = None, stop: Callable[[], bool] = bool
     ) -> LoadFound:
         """Carry out a plan. `on_progress` and `stop` are called a few times a second; a true `stop` ends it."""
-        deadline_ms = None if plan.deadline_ms is None else int(plan.deadline_ms)
-        times = plan.seconds, round(plan.warmup_s * 1000), deadline_ms, round(plan.answer_wait_s_max * 1000)
         cpu_s = time.process_time()
-        run = self._native.start((plan.pace, plan.amount, plan.seed), plan.bursts, times, plan.outstanding_max)
+        run = self._native.start(plan)
         while not run.wait(_PROGRESS_MS):
             if on_progress is not None:
-                on_progress(LoadProgress(*run.progress()))
+                on_progress(LoadProgress(**run.progress()))
             if stop():
                 run.stop()
         outcome = run.outcome()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from streamlearn.errors import EpochOver, PushUnsure, ShardUnreachable, StreamlearnError, TableBusy, UsageError
 from streamlearn.ps import orders
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.link import Link, PushOptions
+from streamlearn.ps.link import Link
 from streamlearn.ps.local import LocalLink
 from streamlearn.ps.remote import RemoteLink
 from streamlearn.ps.shelf import Shelf
@@ -21,7 +21,8 @@ from streamlearn.settings import PsSettings
 from streamlearn.table import Expiry, Pushed, TableOptions
 from streamlearn.table.arguments import INT64_MAX, INT64_MIN, UINT64_MAX, flat, whole
 from streamlearn.table.pin import At, Pin
-from streamlearn.table.table import Expired
+from streamlearn.table.source import ColumnArrays, PackShape
+from streamlearn.table.table import Expired, PushOptions
 from streamlearn.versions import Head, VersionRef
 from streamlearn.versions.format.manifest import FileEntry
 
@@ -162,13 +163,11 @@ class PsClient:
                 self._unsure = error.message
             raise
 
-    def pack_flat(self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int], out: Any) -> None:
+    def pack_flat(self, at: At, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Write a flat matrix; `Packing` describes the arguments."""
         self._link.pack_flat(_version(at), columns, shape, out)
 
-    def pack_sequences(
-        self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int, int], out: Any
-    ) -> None:
+    def pack_sequences(self, at: At, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Write a sequence block; `Packing` describes the arguments."""
         self._link.pack_sequences(_version(at), columns, shape, out)
 

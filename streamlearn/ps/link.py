@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.orders import Answer, Order
 from streamlearn.table import Pushed
+from streamlearn.table.source import ColumnArrays, PackShape
+from streamlearn.table.table import PushOptions
 
-__all__ = ["Link", "PushOptions"]
-
-
-class PushOptions(NamedTuple):
-    """The arguments of `Table.push` beside keys and gradients."""
-
-    counts: Any
-    admit: Sequence[tuple[int, int]]
-    now_ms: int
-    rate_scale: float
+__all__ = ["Link"]
 
 
 class Link(Protocol):
@@ -41,10 +34,10 @@ class Link(Protocol):
     def push(self, table: str, keys: Any, gradients: Any, options: PushOptions) -> Pushed:
         """Apply gradients once."""
 
-    def pack_flat(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
+    def pack_flat(self, at: int | None, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Write a flat matrix."""
 
-    def pack_sequences(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
+    def pack_sequences(self, at: int | None, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Write a sequence block."""
 
     def order_all(self, orders: Sequence[Order], wait_s: float) -> list[Answer | BaseException]:

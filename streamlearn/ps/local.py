@@ -10,7 +10,6 @@ from typing import Any
 
 from streamlearn.errors import EpochOver, StreamlearnError, TableBusy
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.link import PushOptions
 from streamlearn.ps.orders import Answer, Export, Order
 from streamlearn.ps.place import Place
 from streamlearn.ps.shard import Shard
@@ -18,6 +17,8 @@ from streamlearn.ps.shelf import Shelf
 from streamlearn.settings import PsSettings
 from streamlearn.table import Pushed, TableOptions, TableSet
 from streamlearn.table.pin import At
+from streamlearn.table.source import ColumnArrays, PackShape
+from streamlearn.table.table import PushOptions
 
 __all__ = ["LocalLink"]
 
@@ -58,12 +59,12 @@ class LocalLink:
         with self._tables() as tables:
             return tables[table].push(keys, gradients, threads=self._threads, **options._asdict())
 
-    def pack_flat(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
+    def pack_flat(self, at: int | None, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Pack from the tables."""
         with self._tables() as tables:
             tables.pack_flat(_at(at), columns, shape, out)
 
-    def pack_sequences(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
+    def pack_sequences(self, at: int | None, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Pack from the tables."""
         with self._tables() as tables:
             tables.pack_sequences(_at(at), columns, shape, out)

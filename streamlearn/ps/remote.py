@@ -5,18 +5,19 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from streamlearn.errors import ShardRefused, StreamlearnError
 from streamlearn.native import native
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.link import PushOptions
 from streamlearn.ps.orders import Answer, Failed, Order, decode_answer, encode
 from streamlearn.ps.specification import difference, fingerprint_of
 from streamlearn.settings import PsSettings
 from streamlearn.table import Pushed, TableOptions
+from streamlearn.table.source import ColumnArrays, PackShape
+from streamlearn.table.table import PushOptions
 
-__all__ = ["RemoteLink", "Role"]
+__all__ = ["ClientIdentity", "RemoteLink", "Role"]
 
 Role = Literal["trains", "reads", "asks"]
 
@@ -24,6 +25,19 @@ _LIMITS = (
     "connect_wait_ms_max", "reply_wait_ms_max", "retry_wait_ms_max", "backoff_first_ms", "backoff_ms_max", "calls_max",
     "pull_block_keys", "push_block_keys", "frame_bytes_max",
 )  # fmt: skip
+
+
+class ClientIdentity(NamedTuple):
+    """The client that connects, and the tables that it expects."""
+
+    addresses: list[str]  # of the shards, by their number
+    role: Role
+    client: int  # a random number of 128 bits: shards count its pushes under it
+    model: str
+    fingerprint: bytes
+    dims: list[int]  # the length of a row of each table, by its number
+    encoding: str
+    seed: int  # of the jitter between attempts to connect
 
 
 class RemoteLink:
@@ -51,7 +65,7 @@ class RemoteLink:
         self.shards = len(settings.addresses)
         self._numbers = {name: number for number, name in enumerate(self.dims)}
         tls = (settings.tls_ca, settings.tls_server_name) if settings.tls_ca else None
-        identity = (
+        identity = ClientIdentity(
             list(settings.addresses), role, secrets.randbits(128), model, fingerprint_of(options),
             list(self.dims.values()), settings.encoding, secrets.randbits(64),
         )  # fmt: skip
@@ -71,18 +85,16 @@ class RemoteLink:
 
     def push(self, table: str, keys: Any, gradients: Any, options: PushOptions) -> Pushed:
         """Push to the shards that own the keys."""
-        counts, admit, now_ms, rate_scale = options
-        number = self._numbers[table]
         with self._explained():
-            pushed = self._client.push(number, keys, gradients.reshape(-1), counts, list(admit), (now_ms, rate_scale))
+            pushed = self._client.push(self._numbers[table], keys, gradients.reshape(-1), options)
         return Pushed(*pushed)
 
-    def pack_flat(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
+    def pack_flat(self, at: int | None, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Fetch the distinct rows and pack them."""
         with self._explained():
             native.pack_flat((self._client, len(self.dims), at), columns, shape, out)
 
-    def pack_sequences(self, at: int | None, columns: Sequence[tuple[Any, ...]], shape: Any, out: Any) -> None:
+    def pack_sequences(self, at: int | None, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Fetch the distinct rows and pack them."""
         with self._explained():
             native.pack_sequences((self._client, len(self.dims), at), columns, shape, out)

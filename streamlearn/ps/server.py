@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from streamlearn.errors import StreamlearnError, UsageError
@@ -22,7 +23,7 @@ from streamlearn.pulse import PULSE
 from streamlearn.settings import PsSettings
 from streamlearn.table import TableOptions, TableSet
 
-__all__ = ["ShardServer", "limits_of", "read_token"]
+__all__ = ["ShardIdentity", "ShardServer", "limits_of", "read_token"]
 
 _LIMITS = (
     "frame_bytes_max", "connections_max", "hello_wait_ms_max", "idle_ms_max", "frame_wait_ms_max", "write_wait_ms_max",
@@ -33,6 +34,18 @@ _TOKEN_BYTES_MAX = 1024
 # Niceness of the threads that export, so that threads that answer requests go first.
 _EXPORT_NICE = 19
 _log = logging.getLogger("streamlearn.ps")
+
+
+@dataclass(frozen=True)
+class ShardIdentity:
+    """The shard that a native server serves, and its tables."""
+
+    number: int
+    count: int
+    parts: tuple[int, int]  # its first part, and the one after its last
+    model: str
+    fingerprint: bytes
+    specification: bytes  # sent to clients that expect other tables
 
 
 class ShardServer:
@@ -59,8 +72,8 @@ class ShardServer:
         token: bytes | None = None,
         tls: tuple[Path, Path] | None = None,
     ) -> None:
-        tables = (fingerprint_of(options), specification_of(options))
-        shard = (place.number, place.count, *place.parts, shelf.model, *tables)
+        fingerprint, specification = fingerprint_of(options), specification_of(options)
+        shard = ShardIdentity(place.number, place.count, place.parts, shelf.model, fingerprint, specification)
         paths = None if tls is None else (str(tls[0]), str(tls[1]))
         allow_connections(settings.connections_max)
         self._server = native.PsServer(
@@ -125,11 +138,11 @@ class ShardServer:
                     return
                 continue
             try:
-                self._dispatch(*request)
+                self._dispatch(request.id, request.reads_only, request.body)
             except Exception as error:
                 # Only this order fails: if the thread ended, no later order would be answered.
                 _log.exception("shard %s failed to obey an order", self.shard.place)
-                self._server.refuse(request[0], "internal", f"{type(error).__name__}: {error}")
+                self._server.refuse(request.id, "internal", f"{type(error).__name__}: {error}")
 
     def _dispatch(self, number: int, reads_only: bool, body: bytes) -> None:
         try:

@@ -33,20 +33,21 @@ class DoorCollector:
         for protocol, is_scored, status, count in self._node.answers():
             answers.add_metric([protocol, "score" if is_scored else "ask", status], count)
         yield answers
-        refusals, tried_again, (waits, requests, candidates) = self._front.measured()
+        measures = self._front.measured()
         refused = counter_family("serving", "refused_requests", "Requests refused, by reason", ["reason"])
-        for reason, count in (refusals | dict(self._node.refused())).items():
+        for reason, count in (measures.refusals | dict(self._node.refused())).items():
             refused.add_metric([reason], count)
         yield refused
         help = "Requests tried again alone after a TensorBatch failed"
-        yield _single(counter_family("serving", "tried_again_requests", help), tried_again)
+        yield _single(counter_family("serving", "tried_again_requests", help), measures.retried)
         decoding = histogram_family("serving", "decode", "seconds", "Time to decode a request")
         yield _filled(decoding, self._node.decoding(), _US_S)
         waiting = histogram_family("serving", "wait", "seconds", "Time that a request waited for a lane")
-        yield _filled(waiting, waits, _US_S)
+        yield _filled(waiting, measures.waits, _US_S)
         merged = histogram_family("serving", "tensor_batch", "requests", "Requests in a TensorBatch")
-        yield _filled(merged, requests, 1)
-        yield _filled(histogram_family("serving", "tensor_batch", "rows", "Candidates in a TensorBatch"), candidates, 1)
+        yield _filled(merged, measures.requests, 1)
+        rows = histogram_family("serving", "tensor_batch", "rows", "Candidates in a TensorBatch")
+        yield _filled(rows, measures.candidates, 1)
 
     def _open(self) -> Iterator[Metric]:
         (connections, connections_max), (requests, requests_max) = self._node.open()
@@ -72,10 +73,7 @@ def _single(family: CounterMetricFamily | GaugeMetricFamily, value: float) -> Me
     return family
 
 
-def _filled(
-    family: HistogramMetricFamily, counted: tuple[list[tuple[int, int]], int, int], scale: float
-) -> HistogramMetricFamily:
-    bounds, count, total = counted
-    buckets = [(f"{bound * scale:g}", float(cumulative)) for bound, cumulative in bounds]
-    family.add_metric([], [*buckets, ("+Inf", float(count))], sum_value=total * scale)
+def _filled(family: HistogramMetricFamily, histogram: Any, scale: float) -> HistogramMetricFamily:
+    buckets = [(f"{bound * scale:g}", float(cumulative)) for bound, cumulative in histogram.buckets]
+    family.add_metric([], [*buckets, ("+Inf", float(histogram.count))], sum_value=histogram.sum * scale)
     return family

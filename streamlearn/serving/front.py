@@ -21,10 +21,23 @@ from streamlearn.serving.servable_versions import Answering
 from streamlearn.settings import ServingSettings
 from streamlearn.settings.front import FrontSettings
 
-__all__ = ["Front"]
+__all__ = ["Front", "FrontLimits"]
 
 # How long a lane waits for work before it checks whether it must end.
 _TAKE_S = 0.25
+
+
+class FrontLimits(NamedTuple):
+    """The limits of the native front."""
+
+    lanes: int
+    requests_max: int  # waiting requests
+    candidates_max: int  # their candidates
+    reserved_percent: int
+    slack_us: int
+    degraded_candidates: int  # 0: requests are not cut
+    deadline_us: int  # of a request that sets none
+    deadline_us_max: int
 
 
 class _Taken(NamedTuple):
@@ -59,20 +72,16 @@ class Front:
         self._lengths = list(serving.lengths) or [app.features.pack.user.sequence_length or 1]
         self._users, self._candidates = list(serving.users_buckets), list(serving.candidates_buckets)
         buckets = (self._users, self._candidates, self._lengths)
-        limits = (
-            serving.lanes,
-            settings.requests_max,
-            max(settings.waiting_candidates_max, settings.candidates_max),
-            settings.reserved_percent,
-            settings.slack_ms * 1_000,
-            settings.degraded_candidates,
-        )
-        waits_us = (settings.deadline_ms * 1_000, settings.deadline_ms_max * 1_000)
+        limits = FrontLimits(
+            serving.lanes, settings.requests_max, max(settings.waiting_candidates_max, settings.candidates_max),
+            settings.reserved_percent, settings.slack_ms * 1_000, settings.degraded_candidates,
+            settings.deadline_ms * 1_000, settings.deadline_ms_max * 1_000,
+        )  # fmt: skip
         self._is_shared = serving.lane_processes
         # A lane that restarts may still have its previous slab.
         slabs = 2 * serving.lanes if self._is_shared else None
         self.native = native.Front(
-            schema, buckets, limits, waits_us, settings.slabs_max, settings.shadow_requests_max, slabs_shared=slabs
+            schema, buckets, limits, settings.slabs_max, settings.shadow_requests_max, slabs_shared=slabs
         )
         self._ended = threading.Event()
 

@@ -33,12 +33,12 @@ class FrontMeters:
 
     def measure(self, lanes: int) -> None:
         """Set the gauges for a node with this many lanes, and count the rows since the last call."""
-        requests, candidates, busy, backlog_s = self._front.figures()
-        settings = self._settings
-        self._requests.set(requests)
-        self._full.set(max(requests / settings.requests_max, candidates / settings.waiting_candidates_max))
-        self._backlog.set(backlog_s)
-        self._busy.set(busy / max(lanes, 1))
+        figures, settings = self._front.figures(), self._settings
+        self._requests.set(figures.requests)
+        full = figures.requests / settings.requests_max, figures.candidates / settings.waiting_candidates_max
+        self._full.set(max(full))
+        self._backlog.set(figures.backlog_s)
+        self._busy.set(figures.lanes_busy / max(lanes, 1))
         rows = self._front.rows()
         for graph, (run, padding), before in zip(("user", "score"), rows, self._rows, strict=True):
             self._run.labels(graph).inc(run - before[0])

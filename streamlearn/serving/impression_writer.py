@@ -48,8 +48,11 @@ class WrittenBack:
                 message, help="impressions of live requests do not fit into a replay: turn one of the two off"
             )
         self._folder, self._settings, self._events = folder, settings, folder.settings.events
-        bounds = (folder.settings.join.logged_share, settings.waiting_events_max, settings.waiting_bytes_max)
-        self.native = native.Shown(folder.app.name, front, _schema(folder.app, self._events.items_max), bounds)
+        self.native = native.Shown(
+            folder.app.name, front, _schema(folder.app, self._events.items_max),
+            share=folder.settings.join.logged_share, events_max=settings.waiting_events_max,
+            bytes_max=settings.waiting_bytes_max,
+        )  # fmt: skip
         self._written = counter(
             "serving", "impressions_written", "Impressions of answered requests written to the topic"
         )
@@ -70,16 +73,15 @@ class WrittenBack:
 
     def measure(self) -> None:
         """Set the metrics, and log dropped impressions from time to time."""
-        waiting, waiting_bytes, _, dropped, refused, reason = self.native.figures()
-        settings = self._settings
-        full = max(waiting / settings.waiting_events_max, waiting_bytes / settings.waiting_bytes_max)
-        self._waiting.set(full)
-        for cause, count in (("full", dropped), ("refused", refused)):
+        figures, settings = self.native.figures(), self._settings
+        full = figures.waiting / settings.waiting_events_max, figures.waiting_bytes / settings.waiting_bytes_max
+        self._waiting.set(max(full))
+        for cause, count in (("full", figures.dropped), ("refused", figures.refused)):
             new = count - self._counted[cause]
             self._lost.labels(cause).inc(new)
             self._counted[cause], self._unreported = count, self._unreported + new
         if self._unreported and time.monotonic() - self._reported_s >= _WARN_S:
-            why = f"; the last one refused: {reason}" if reason else ""
+            why = f"; the last one refused: {figures.reason}" if figures.reason else ""
             _LOG.warning("%d impressions were dropped because the queue was full%s", self._unreported, why)
             self._unreported, self._reported_s = 0, time.monotonic()
 
@@ -89,7 +91,7 @@ class WrittenBack:
         self.native.close()
         self._thread.join(self._settings.flush_s)
         self.measure()
-        waiting = self.native.figures()[0]
+        waiting = self.native.figures().waiting
         if self._thread.is_alive():
             _LOG.warning("shutdown took too long: %d waiting impressions, and those being sent, are lost", waiting)
         self._lost.labels("ended").inc(waiting)
@@ -115,12 +117,12 @@ class WrittenBack:
         try:
             while True:
                 is_last = self._ended.is_set()
-                taken = self.native.take(_TAKE_S, linger_s, (_BATCH_EVENTS, event_bytes_max))
+                taken = self.native.take(_TAKE_S, linger_s, _BATCH_EVENTS, event_bytes_max)
                 if taken is None and is_last:
                     return True
-                if taken is not None and len(taken[2]):
+                if taken is not None and len(taken["items"]):
                     limits = (self._events.record_events_max, record_bytes_max)
-                    records = pack_columns(EncodedEvents(*taken), topic.partitions, *limits)
+                    records = pack_columns(EncodedEvents(**taken), topic.partitions, *limits)
                     if not self._write(writer, records):
                         return self._ended.is_set()
         finally:

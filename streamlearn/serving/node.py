@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 from prometheus_client import REGISTRY
@@ -35,12 +35,25 @@ from streamlearn.versions.replica.node_status import NodeStatus
 if TYPE_CHECKING:
     from streamlearn.serving.lanes.tf_calls import Place
 
-__all__ = ["Node"]
+__all__ = ["Node", "NodeLimits"]
 
 # How often metrics and the state that callers see are updated.
 _REPORT_S = 0.2
 # How often `wait_ready` checks whether its caller gave up.
 _WAIT_S = 0.25
+
+
+class NodeLimits(NamedTuple):
+    """The limits of a native node; None stands for the native default."""
+
+    threads: int
+    connections_max: int
+    requests_max: int
+    http_bytes_max: int
+    drain_ms_max: int
+    arrival_wait_ms_max: int | None = None
+    idle_ms_max: int | None = None
+    header_bytes_max: int | None = None
 
 
 class Node:
@@ -207,18 +220,10 @@ def _lane_kind(folder: AppFolder, front: Front, cache: CompileCache | None, plac
 def _listen(model: str, front: Any, settings: FrontSettings, token: str | None, tls: tuple[Path, Path] | None) -> Any:
     """Start the native node. It raises ServiceError if it cannot listen at an address."""
     allow_connections(settings.connections_max)
-    return native.FrontNode(
-        model,
-        front,
-        (settings.listen, settings.http or None),
-        bounds=(
-            settings.threads,
-            settings.connections_max,
-            settings.requests_max,
-            settings.message_bytes_max,
-            round(settings.drain_s * 1e3),
-        ),
-        metrics=metrics_text,
-        door=(token, tls),
-        arriving=(round(settings.arrival_s * 1e3), round(settings.idle_s * 1e3), settings.header_bytes_max),
-    )
+    limits = NodeLimits(
+        settings.threads, settings.connections_max, settings.requests_max, settings.message_bytes_max,
+        round(settings.drain_s * 1e3), round(settings.arrival_s * 1e3), round(settings.idle_s * 1e3),
+        settings.header_bytes_max,
+    )  # fmt: skip
+    addresses = (settings.listen, settings.http or None)
+    return native.FrontNode(model, front, addresses, limits, metrics=metrics_text, token=token, tls=tls)

@@ -56,14 +56,13 @@ class Changes:
         return f"Changes({self.table!r}, keys={len(self)}, gone={gone}, {rows}, dim={shape[-1] if shape else 0})"
 
     @classmethod
-    def of(cls, options: TableOptions, exported: tuple[Any, ...]) -> Changes:
+    def of(cls, options: TableOptions, exported: Any) -> Changes:
         """Build the changes from a native export of a table."""
-        keys, numbers, scales, state, ticks, counts, gone = exported
-        rows = numbers.view(DTYPES[options.row_type]).reshape(len(keys), options.spec.dim)
-        state = state.reshape(len(keys), options.optimizer.state_width(options.spec.dim) if options.optimizer else 0)
-        return cls(
-            options.spec.name, keys, rows, scales if options.row_type == "int8" else None, state, ticks, counts, gone
-        )
+        keys, dim = exported.keys, options.spec.dim
+        rows = exported.numbers.view(DTYPES[options.row_type]).reshape(len(keys), dim)
+        scales = exported.scales if options.row_type == "int8" else None
+        state = exported.state.reshape(len(keys), options.optimizer.state_width(dim) if options.optimizer else 0)
+        return cls(options.spec.name, keys, rows, scales, state, exported.ticks, exported.counts, exported.gone)
 
     def floats(self) -> Float32s:
         """Return the rows as float32, whatever their row type."""

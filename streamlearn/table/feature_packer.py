@@ -6,7 +6,6 @@ Training and serving use the same code. It knows nothing of a model.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from streamlearn.native import native
 from streamlearn.samples import FeatureColumns
 from streamlearn.table.arguments import UINT64_MAX, flat, instance, whole
 from streamlearn.table.pin import At
-from streamlearn.table.source import RowSource
+from streamlearn.table.source import ColumnArrays, PackShape, RowSource
 
 __all__ = ["Packing", "Scatter"]
 
@@ -62,7 +61,7 @@ class Packing:
         if not width:
             out[...] = 0
             return out
-        shape = (rows, out.shape[0], width, out.shape[1])
+        shape = PackShape(rows, out.shape[0], width, out.shape[1])
         self._tables.pack_flat(at, self._flat_columns(features, rows), shape, into)
         return out
 
@@ -80,14 +79,14 @@ class Packing:
         if not side.sequence:
             out[...] = 0
             return out
-        shape = (rows, out.shape[0], out.shape[1], side.sequence_width, out.shape[2])
+        shape = PackShape(rows, out.shape[0], side.sequence_width, out.shape[2], out.shape[1])
         self._tables.pack_sequences(at, self._sequence_columns(features, rows), shape, into)
         return out
 
-    def _flat_columns(self, features: FeatureColumns, rows: int) -> list[tuple[Any, ...]]:
+    def _flat_columns(self, features: FeatureColumns, rows: int) -> list[ColumnArrays]:
         return [_column(column, number, features, rows) for column, number in self._flat]
 
-    def _sequence_columns(self, features: FeatureColumns, rows: int) -> list[tuple[Any, ...]]:
+    def _sequence_columns(self, features: FeatureColumns, rows: int) -> list[ColumnArrays]:
         return [_column(column, number, features, rows) for column, number in self._sequence]
 
 
@@ -112,7 +111,7 @@ class Scatter:
         """Add the gradient of a flat matrix that `packing` packed, float32[padded, stride]; padding is ignored."""
         given, rows = flat("gradients", gradients, np.float32, (None, None)), self._checked(packing, rows)
         if packing.side.flat_width:
-            shape = (rows, gradients.shape[0], packing.side.flat_width, gradients.shape[1])
+            shape = PackShape(rows, gradients.shape[0], packing.side.flat_width, gradients.shape[1])
             self._scatter.add_flat(packing._flat_columns(features, rows), shape, given)
 
     def sequences(self, packing: Packing, features: FeatureColumns, rows: int, gradients: Float32s) -> None:
@@ -122,7 +121,8 @@ class Scatter:
         """
         given, rows = flat("gradients", gradients, np.float32, (None, None, None)), self._checked(packing, rows)
         if packing.side.sequence:
-            shape = (rows, *gradients.shape[:2], packing.side.sequence_width, gradients.shape[2])
+            padded, length, stride = gradients.shape
+            shape = PackShape(rows, padded, packing.side.sequence_width, stride, length)
             self._scatter.add_sequences(packing._sequence_columns(features, rows), shape, given)
 
     def gradients(self, table: str) -> tuple[Uint64s, Float32s, Uint32s]:
@@ -153,13 +153,15 @@ def _rows(rows: int) -> int:
     return whole("rows", rows, 0, _ROWS_MAX)
 
 
-def _column(column: PackColumn, number: int, features: FeatureColumns, rows: int) -> tuple[Any, ...]:
+def _column(column: PackColumn, number: int, features: FeatureColumns, rows: int) -> ColumnArrays:
     name, has = column.name, features.dense if column.pooling == "dense" else features.slots
     if name not in has:
         message = f"{name}: the features lack this column; they have {', '.join((*features.slots, *features.dense))}"
         raise ValueError(message)
     if column.pooling == "dense":
         numbers = flat(name, features.dense[name], np.float32, (rows, column.width))
-        return (name, 0, column.at, "dense", numbers, None, column.width)
+        return ColumnArrays(name, column.at, column.width, "dense", numbers)
     values = features.slots[name]
-    return (name, number, column.at, column.pooling, values.keys, values.offsets, values.weights)
+    return ColumnArrays(
+        name, column.at, column.width, column.pooling, values.keys, number, values.offsets, values.weights
+    )

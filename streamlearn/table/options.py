@@ -58,10 +58,6 @@ class _Learning(Checked, frozen=True, tag_field="kind", kw_only=True):
         """Return how many numbers of state a row of `dim` numbers has."""
         raise NotImplementedError
 
-    def numbers(self) -> list[float]:
-        """Return the optimizer's own fields, which are declared in the order the native core takes them."""
-        return [getattr(self, name) for name in type(self).__annotations__]
-
 
 class Sgd(_Learning, frozen=True, tag="sgd"):
     """Plain gradient descent; rows have no state."""

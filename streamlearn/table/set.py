@@ -11,6 +11,7 @@ from streamlearn.table.arguments import THREADS_MAX, UINT64_MAX, whole
 from streamlearn.table.changes import Changes
 from streamlearn.table.options import TableOptions
 from streamlearn.table.pin import At, Pin, native_at
+from streamlearn.table.source import ColumnArrays, PackShape
 from streamlearn.table.table import Table
 
 __all__ = ["TableSet"]
@@ -55,7 +56,7 @@ class TableSet:
             message = f"tables are named {', '.join(names)}"
             raise UsageError(message, help="give every table its own name")
         try:
-            self._set = native.TableSet([_settings(table) for table in options])
+            self._set = native.TableSet(list(options))
         except (ValueError, OverflowError) as error:
             message = f"tables {', '.join(names)}: {error}"
             raise ConfigError(message, help="see streamlearn.table.TableOptions") from None
@@ -96,13 +97,11 @@ class TableSet:
         """The length of a row by table."""
         return {table.name: table.dim for table in self.tables.values()}
 
-    def pack_flat(self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int], out: Any) -> None:
+    def pack_flat(self, at: At, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Write a flat matrix; see `Packing`."""
         native.pack_flat((self._set, native_at(self._set, at)), columns, shape, out)
 
-    def pack_sequences(
-        self, at: At, columns: Sequence[tuple[Any, ...]], shape: tuple[int, int, int, int, int], out: Any
-    ) -> None:
+    def pack_sequences(self, at: At, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Write a sequence block; see `Packing`."""
         native.pack_sequences((self._set, native_at(self._set, at)), columns, shape, out)
 
@@ -258,14 +257,3 @@ def _version(number: int) -> int:
 
 def _threads(count: int) -> int:
     return whole("threads", count, 1, THREADS_MAX)
-
-
-def _settings(options: TableOptions) -> tuple[Any, ...]:
-    spec, optimizer, admission = options.spec, options.optimizer, options.admission
-    rule = None
-    if optimizer is not None:
-        kind = type(optimizer).__struct_config__.tag
-        rule = (kind, optimizer.numbers(), optimizer.weight_decay, optimizer.clip_norm, optimizer.clip_value)
-    counted = None if admission is None else (admission.width_counters, admission.window_ms)
-    initial = (options.seed, spec.initial_range)
-    return (spec.dim, options.row_type, rule, counted, initial, options.tick_ms, options.rows_max)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from streamlearn.table.changes import DTYPES, Changes
 from streamlearn.table.options import Expiry, TableOptions
 from streamlearn.table.pin import At, native_at
 
-__all__ = ["Expired", "Pushed", "Table", "TableStats", "Upkeep"]
+__all__ = ["Expired", "PushOptions", "Pushed", "RowArrays", "Table", "TableStats", "Upkeep"]
 
 Float32s = npt.NDArray[np.float32]
 Uint64s = npt.NDArray[np.uint64]
@@ -26,6 +26,26 @@ Uint32s = npt.NDArray[np.uint32]
 _THRESHOLD_MAX = 15
 # Ticks wrap around at this number, so ages are known up to half of it.
 _TICKS = 1 << 24
+
+
+class PushOptions(NamedTuple):
+    """The arguments of `Table.push` beside keys and gradients."""
+
+    counts: Any
+    admit: Sequence[tuple[int, int]]
+    now_ms: int
+    rate_scale: float
+
+
+class RowArrays(NamedTuple):
+    """Rows to put, as `floats` or as stored `numbers`, and what is stored beside them."""
+
+    floats: Any = None  # float32[n, dim]
+    numbers: Any = None  # uint8, the rows as their type stores them
+    scales: Any = None  # float32[n], the scales of int8 numbers
+    state: Any = None  # float32[n, state], the optimizer's state
+    ticks: Any = None  # uint32[n], last uses
+    counts: Any = None  # uint8[n], counts of uses
 
 
 @dataclass(frozen=True)
@@ -166,9 +186,10 @@ class Table:
         gradients = flat("gradients", gradients, np.float32, (len(keys), self.dim))
         counts = None if counts is None else flat("counts", counts, np.uint32, (len(keys),))
         runs = self._runs_of(admit, len(keys))
-        times = (whole("now_ms", now_ms, INT64_MIN, INT64_MAX), number_of("rate_scale", rate_scale))
+        now_ms, rate_scale = whole("now_ms", now_ms, INT64_MIN, INT64_MAX), number_of("rate_scale", rate_scale)
         threads = whole("threads", threads, 1, THREADS_MAX)
-        return Pushed(*self._set.push(self._number, keys, gradients, counts, runs, times, threads))
+        options = PushOptions(counts, runs, now_ms, rate_scale)
+        return Pushed(*self._set.push(self._number, keys, gradients, options, threads))
 
     def _runs_of(self, admit: Sequence[tuple[int, int]], keys_count: int) -> list[tuple[int, int]]:
         """Check the admission thresholds of runs of keys."""
@@ -208,11 +229,12 @@ class Table:
         rows = flat("rows", rows, np.float32, (len(keys), self.dim))
         state = None if state is None else flat("state", state, np.float32, (len(keys), self.state_width))
         threads = whole("threads", threads, 1, THREADS_MAX)
-        uses: tuple[Any, Any] = (None, None)
+        arrays = RowArrays(rows, state=state)
         if now_ms is not None:
             tick = whole("now_ms", now_ms, INT64_MIN, INT64_MAX) // self.options.tick_ms % _TICKS
-            uses = (np.full(len(keys), tick, np.uint32), np.ones(len(keys), np.uint8))
-        self._set.put(self._number, keys, (rows, None, None), state, uses, False, threads)
+            ticks, used = np.full(len(keys), tick, np.uint32), np.ones(len(keys), np.uint8)
+            arrays = arrays._replace(ticks=ticks, counts=used)
+        self._set.put(self._number, keys, arrays, False, threads)
 
     def apply(self, changes: Changes, *, threads: int = 1) -> None:
         """Set rows and remove keys as an export states.
@@ -239,8 +261,8 @@ class Table:
         self._check_changes(changes)
         keys, threads = flat("keys", changes.keys, np.uint64, (None,)), whole("threads", threads, 1, THREADS_MAX)
         gone = None if changes.gone is None else flat("gone", changes.gone, np.uint64, (None,))
-        rows, state, uses = self._rows_of(changes), self._state_of(changes), _uses_of(changes)
-        self._set.put(self._number, keys, rows, state, uses, refuse_twice, threads)
+        arrays = RowArrays(*self._rows_of(changes), self._state_of(changes), *_uses_of(changes))
+        self._set.put(self._number, keys, arrays, refuse_twice, threads)
         if gone is not None and len(gone):
             self._set.remove(self._number, gone, refuse_twice, threads)
 
@@ -303,8 +325,7 @@ class Table:
         self._check_expiry(expiry)
         now_ms = whole("now_ms", now_ms, INT64_MIN, INT64_MAX)
         budget_keys = whole("budget_keys", budget_keys, 0, UINT64_MAX)
-        limits = (expiry.idle_ms, expiry.count_min, expiry.rare_idle_ms, expiry.keys_max)
-        return Expired(*self._set.expire(self._number, limits, now_ms, budget_keys))
+        return Expired(*self._set.expire(self._number, expiry, now_ms, budget_keys))
 
     def _check_expiry(self, expiry: Expiry) -> None:
         instance("expiry", expiry, Expiry, "an Expiry")

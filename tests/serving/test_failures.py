@@ -19,7 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamlearn.native import native
 from streamlearn.serving.door_collector import DoorCollector
+from streamlearn.serving.front import FrontLimits
 from streamlearn.serving.model_schema import described
+from streamlearn.serving.node import NodeLimits
 from streamlearn.testing import wait_until
 from tests.serving.test_front import APP, FEATURES, LIMITS, Rig, array, expected, infer, outputs, request, tables_of
 
@@ -155,8 +157,8 @@ def test_the_door_is_measured(rig: Rig) -> None:
 
 def test_a_request_that_comes_a_byte_at_a_time_is_ended(rig: Rig) -> None:
     node = native.FrontNode(
-        "shop", rig.front, ("127.0.0.1:0", "127.0.0.1:0"), bounds=(1, 100, 100, 1 << 16, 5_000),
-        metrics=str, arriving=(300, 60_000, 8_192),
+        "shop", rig.front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 5_000, 300, 60_000, 8_192),
+        metrics=str,
     )  # fmt: skip
     node.set_state(True)
     try:
@@ -192,7 +194,7 @@ def _trickled(address: str, start: bytes) -> float:
 
 def test_who_lingers_without_a_request_does_not_keep_a_node(rig: Rig) -> None:
     node = native.FrontNode(
-        "shop", rig.front, ("127.0.0.1:0", "127.0.0.1:0"), bounds=(1, 100, 100, 1 << 16, 60_000), metrics=str
+        "shop", rig.front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 60_000), metrics=str
     )
     node.set_state(True)
     with grpc.insecure_channel(node.grpc) as channel:
@@ -226,12 +228,12 @@ def test_who_lingers_without_a_request_does_not_keep_a_node(rig: Rig) -> None:
 def test_who_is_cut_down_is_told_how_much_was_scored() -> None:
     tables = tables_of(1)
     text = described(FEATURES, [label.name for label in APP.labels], list(tables.dims), LIMITS)
-    front = native.Front(text, ([1, 4], [4, 16], [3]), (1, 100, 1_000, 0, 0, 2), (30_000_000, 30_000_000), 4)
+    front = native.Front(text, ([1, 4], [4, 16], [3]), FrontLimits(1, 100, 1_000, 0, 0, 2, 30_000_000, 30_000_000), 4)
     front.activate(front.add(1, tables.native))
     # By what warm-up said the first takes long, so that who comes after it is under pressure.
     front.set_costs([[1.0, 1.0]], [[1.0, 20e6]])
     node = native.FrontNode(
-        "shop", front, ("127.0.0.1:0", "127.0.0.1:0"), bounds=(1, 100, 100, 1 << 16, 5_000), metrics=str
+        "shop", front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 5_000), metrics=str
     )
     node.set_state(True)
 

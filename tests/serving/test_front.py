@@ -18,7 +18,9 @@ from streamlearn.apps import App
 from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Slot
 from streamlearn.features.keys import keys_of
 from streamlearn.native import native
+from streamlearn.serving.front import FrontLimits
 from streamlearn.serving.model_schema import described
+from streamlearn.serving.node import NodeLimits
 from streamlearn.table import Changes, TableOptions, TableSet
 from streamlearn.testing import wait_until
 
@@ -99,11 +101,11 @@ class Rig:
     ) -> None:
         self.tables = tables or tables_of(2)
         text = described(FEATURES, [label.name for label in APP.labels], list(self.tables.dims), LIMITS)
-        limits = (lanes, requests_max, 1_000, 0, 0, 0)
-        self.front = native.Front(text, ([1, 4], [4, 16], [3]), limits, (10_000_000, 20_000_000), 4, shadows_max)
+        limits = FrontLimits(lanes, requests_max, 1_000, 0, 0, 0, 10_000_000, 20_000_000)
+        self.front = native.Front(text, ([1, 4], [4, 16], [3]), limits, 4, shadows_max)
         self.node = native.FrontNode(
-            "shop", self.front, ("127.0.0.1:0", "127.0.0.1:0"), bounds=(1, 100, 100, 1 << 16, 5_000),
-            metrics=lambda: "shop_metrics 1\n", door=(token, None),
+            "shop", self.front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 5_000),
+            metrics=lambda: "shop_metrics 1\n", token=token,
         )  # fmt: skip
         self.handles = {version: self.front.add(version, self.tables.native) for version in self.tables.retained}
         self.merged: list[int] = []

@@ -19,6 +19,7 @@ from streamlearn.open_files import allow_connections
 from streamlearn.serving.hello import answers_hello, is_at_door
 from streamlearn.serving.lanes.lanes import Lanes
 from streamlearn.serving.lanes.work import Work
+from streamlearn.serving.node import NodeLimits
 from streamlearn.testing import wait_until
 from tests.serving.test_front import Rig
 
@@ -35,8 +36,8 @@ def rig() -> Iterator[Rig]:
 @contextmanager
 def node(rig: Rig, tls: tuple[Path, Path] | None = None, connections: int = 100) -> Iterator[Any]:
     made = native.FrontNode(
-        "shop", rig.front, ("127.0.0.1:0", "127.0.0.1:0"), bounds=(1, connections, 100, 1 << 16, 5_000), metrics=str,
-        door=("word", tls),
+        "shop", rig.front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, connections, 100, 1 << 16, 5_000), metrics=str,
+        token="word", tls=tls,
     )  # fmt: skip
     try:
         yield made

@@ -22,8 +22,10 @@ from streamlearn.events import EventDecoder, Events
 from streamlearn.features.keys import keys_of
 from streamlearn.native import native
 from streamlearn.serving import impression_writer as written_back
+from streamlearn.serving.front import FrontLimits
 from streamlearn.serving.impression_writer import WrittenBack
 from streamlearn.serving.model_schema import described
+from streamlearn.serving.node import NodeLimits
 from streamlearn.table import TableOptions, TableSet
 from streamlearn.testing import small_impression, wait_until
 from streamlearn.topics import TopicSettings, create_topic, delete_topic, partition_of
@@ -45,12 +47,11 @@ class Rig:
         tables = TableSet([TableOptions(spec, 1_000) for spec in features.tables])
         tables.stage(1, None, [])
         text = described(features, LABELS, list(tables.dims), LIMITS)
-        limits, waits_us = (1, 100, 1_000, 0, 0, 0), (20_000_000, 20_000_000)
-        self.front = native.Front(text, ([1, 4], [4, 16], [8]), limits, waits_us, 4)
+        limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 20_000_000, 20_000_000)
+        self.front = native.Front(text, ([1, 4], [4, 16], [8]), limits, 4)
         self.back = WrittenBack(folder, self.front)
         self.node = native.FrontNode(
-            "small", self.front, ("127.0.0.1:0", "127.0.0.1:0"), bounds=(1, 100, 100, 1 << 16, 5_000),
-            metrics=str, door=(None, None),
+            "small", self.front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 5_000), metrics=str,
         )  # fmt: skip
         self.back.start(self.node)
         self._tables, self._ended, self._rng = tables, threading.Event(), np.random.default_rng(5)

@@ -13,6 +13,7 @@ import pytest
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import BadRecord, Oversize
 from streamlearn.events import EventDecoder, EventEncoder, Producer
+from streamlearn.events.encoder import EncodedEvents
 from streamlearn.events.rules import REQUEST_ID_BYTES_MAX
 from streamlearn.replay import Replayer, load_history, open_replay_topics
 from streamlearn.samples import SampleCodec
@@ -82,10 +83,10 @@ class Waiting:
         self.asked: list[tuple[Any, ...]] = []
         self.ended: Any = None
 
-    def take(self, *given: Any) -> tuple[Any, ...] | None:
+    def take(self, *given: Any) -> dict[str, Any] | None:
         self.asked.append(given)
         self.ended.set()
-        return (b"", [], [1], b"", [], []) if len(self.asked) == 1 else None
+        return {name: [1] for name in EncodedEvents._fields} if len(self.asked) == 1 else None
 
 
 @heeds("events.linger_ms", "events.record_events_max", "events.record_bytes_max", "impressions.write_back")
@@ -94,7 +95,7 @@ def test_nodes_write_impressions_in_records_as_the_settings_say(small: Load, mon
     folder = small(*odd, "impressions.write_back=true")
     topic, _ = topics_of(folder)
     waiting, limits = Waiting(), list[tuple[int, ...]]()
-    monkeypatch.setattr(impression_writer, "native", SimpleNamespace(Shown=lambda *_: waiting))
+    monkeypatch.setattr(impression_writer, "native", SimpleNamespace(Shown=lambda *_, **__: waiting))
 
     def packed(_: Any, partitions: int, *most: int) -> list[Any]:
         limits.append(most)
@@ -104,7 +105,7 @@ def test_nodes_write_impressions_in_records_as_the_settings_say(small: Load, mon
     writer = WrittenBack(folder, None)
     waiting.ended = writer._ended
     assert writer._write_to(topic)
-    _, linger_s, (_, event_bytes_max) = waiting.asked[0]
+    _, linger_s, _, event_bytes_max = waiting.asked[0]
     assert linger_s == 0.077
     assert limits == [(3, 2_049 - REQUEST_ID_BYTES_MAX)]
     assert event_bytes_max < 2_049

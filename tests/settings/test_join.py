@@ -85,9 +85,8 @@ def test_the_join_of_a_lot_has_the_settings(small: Load, monkeypatch: pytest.Mon
         resources.step.take_in(events.lot, events, State())
         (entry,) = resources.shelf._entries.values()
         assert (entry.join.share_bytes, entry.join._own_bytes) == (90_001, 70_001)
-    ((_, _, numbers), _) = cores[0]
-    (_, orphan_wait_ms, share, _, pending_bytes_max, *_) = numbers
-    assert (orphan_wait_ms, share, pending_bytes_max) == (7_500, 0.625, 70_001)
+    ((rules,), _) = cores[0]
+    assert (rules.orphan_wait_ms, rules.share, rules.pending_bytes_max) == (7_500, 0.625, 70_001)
 
 
 @heeds("join.orphan_wait_s")

@@ -81,13 +81,15 @@ def test_the_parts_of_a_node_have_the_settings(
 ) -> None:
     assert node.grpc.startswith("127.0.0.2:")
     assert (node.http or "").startswith("127.0.0.3:")
-    schema, buckets, limits, waits_us, *_ = calls["Front"][0][0]
+    schema, buckets, limits, *_ = calls["Front"][0][0]
     assert json.loads(schema)["limits"]["candidates_max"] == 77
     assert buckets == ([1, 3], [7, 9], [2, 8])
-    assert (limits[0], limits[1], limits[5], waits_us[0]) == (3, 88, 5, 777_000)
-    assert calls["FrontNode"][0][1]["bounds"][:3] == (2, 99, 88)
-    assert calls["FrontNode"][0][1]["bounds"][4] == 1_250
-    assert calls["Shown"][0][0][3][0] == 0.625
+    assert (limits.lanes, limits.requests_max) == (3, 88)
+    assert (limits.degraded_candidates, limits.deadline_us) == (5, 777_000)
+    node_limits = calls["FrontNode"][0][0][3]
+    assert (node_limits.threads, node_limits.connections_max, node_limits.requests_max) == (2, 99, 88)
+    assert node_limits.drain_ms_max == 1_250
+    assert calls["Shown"][0][1]["share"] == 0.625
     assert calls["Lanes"][0][1]["nice"] == 4
     named = calls["Replica"][0][1]
     assert (named["stage_nice"], named["settings"].versions_kept) == (14, 7)

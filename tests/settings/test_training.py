@@ -14,6 +14,7 @@ from streamlearn import marks
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.ps import PsClient
 from streamlearn.table import set as table_set
+from streamlearn.table.options import RowwiseAdagrad
 from streamlearn.trainer import learning_loop, trainer_setup
 from streamlearn.trainer import trainer as trainer_module
 from streamlearn.trainer.expiry_schedule import ExpirySchedule
@@ -103,10 +104,11 @@ def _loaded(seen: Seen) -> None:
 def test_the_native_tables_have_the_settings(seen: Seen) -> None:
     tables = seen.calls["TableSet"][0][0][0]
     names = [spec.name for spec in seen.folder.app.features.tables]
-    for name, (_, _, (kind, numbers, decay, *_), counted, (seed, _), _, rows_max) in zip(names, tables, strict=True):
-        assert (kind, decay, seed, rows_max) == ("rowwise_adagrad", 0.125, 11, 200_003)
-        assert numbers[0] == (0.25 if name == "tags" else 0.375)
-        assert counted[1] == 50_000_000
+    for name, table in zip(names, tables, strict=True):
+        assert isinstance(table.optimizer, RowwiseAdagrad)
+        assert (table.optimizer.weight_decay, table.seed, table.rows_max) == (0.125, 11, 200_003)
+        assert table.optimizer.rate == (0.25 if name == "tags" else 0.375)
+        assert table.admission.window_ms == 50_000_000
 
 
 @heeds("tables.admission_count", "tables.admission_counts")

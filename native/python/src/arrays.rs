@@ -1,4 +1,4 @@
-//! Arrays as arguments: NumPy arrays and bytes, checked and borrowed, never copied.
+//! Arrays as arguments: NumPy arrays and bytes, checked and borrowed without a copy.
 
 use std::ffi::c_int;
 
@@ -11,9 +11,9 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-/// What was wanted of an argument, for the error that says it was not met.
-fn refuse<T>(value: &Bound<'_, PyAny>, name: &str, wanted: &str) -> PyResult<T> {
-    let got = match value.cast::<PyUntypedArray>() {
+/// A TypeError that states the expected and the actual argument.
+fn refuse<T>(value: &Bound<'_, PyAny>, name: &str, expected: &str) -> PyResult<T> {
+    let actual = match value.cast::<PyUntypedArray>() {
         Err(_) => value.get_type().qualname()?.to_string(),
         Ok(array) => {
             let shape = array.getattr("shape")?.repr()?;
@@ -25,7 +25,7 @@ fn refuse<T>(value: &Bound<'_, PyAny>, name: &str, wanted: &str) -> PyResult<T> 
             format!("{state}{} of shape {shape}", array.dtype())
         }
     };
-    Err(PyTypeError::new_err(format!("{name}: expected {wanted}, got {got}")))
+    Err(PyTypeError::new_err(format!("{name}: expected {expected}, got {actual}")))
 }
 
 fn aligned(array: &Bound<'_, PyUntypedArray>) -> bool {
@@ -34,7 +34,7 @@ fn aligned(array: &Bound<'_, PyUntypedArray>) -> bool {
     flags & NPY_ARRAY_ALIGNED != 0
 }
 
-/// Whether the value is an array of one dimension, end to end in memory, of this type.
+/// Whether the value is a contiguous 1-D array of this type.
 pub fn is_flat<T: Element>(value: &Bound<'_, PyAny>) -> bool {
     value.cast::<PyUntypedArray>().is_ok_and(|array| {
         array.ndim() == 1
@@ -44,7 +44,7 @@ pub fn is_flat<T: Element>(value: &Bound<'_, PyAny>) -> bool {
     })
 }
 
-/// The array, for reading. `types` names the types the caller would have taken, for the error.
+/// Borrows the array for reading. `types` lists the accepted types for the error.
 pub fn flat<'py, T: Element>(
     value: &Bound<'py, PyAny>,
     name: &str,
@@ -57,7 +57,7 @@ pub fn flat<'py, T: Element>(
     array.try_readonly().map_err(|_| in_use(name))
 }
 
-/// The array, for writing `length` values into.
+/// Borrows the array for writing `length` values.
 pub fn flat_out<'py, T: Element>(
     value: &Bound<'py, PyAny>,
     (name, types): (&str, &str),
@@ -81,11 +81,11 @@ fn in_use(name: &str) -> PyErr {
     PyValueError::new_err(format!("{name}: the array shares memory with one that is being written"))
 }
 
-/// Bytes of any object that has them in one piece.
+/// The bytes of any object with a contiguous buffer.
 pub struct Bytes(PyBuffer<u8>);
 
 impl Bytes {
-    /// Borrow the bytes of `value`.
+    /// Borrows the bytes of `value`.
     pub fn of(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         match PyBuffer::<u8>::get(value) {
             Ok(buffer) if buffer.is_c_contiguous() => Ok(Self(buffer)),
@@ -93,13 +93,14 @@ impl Bytes {
         }
     }
 
-    /// The bytes, for as long as the buffer is held.
+    /// The bytes, valid while the buffer is held.
     pub fn as_slice(&self) -> &[u8] {
         if self.0.len_bytes() == 0 {
             return &[];
         }
-        // SAFETY: the buffer is contiguous, holds its bytes alive and in place until it is released, and u8 has
-        // neither alignment nor invalid values. Writing to them meanwhile is the caller's race, as with any array.
+        // SAFETY: the buffer is contiguous, keeps its bytes alive and in place until it is released, and u8
+        // has neither alignment nor invalid values. Concurrent writes are the caller's race, as with any
+        // array.
         unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast(), self.0.len_bytes()) }
     }
 }

@@ -46,8 +46,11 @@ impl AvroPlan {
         let ends = flat::<i64>(ends, "ends", "int64")?;
         let (buffer, starts, ends) = (buffer.as_slice()?, starts.as_slice()?, ends.as_slice()?);
         if starts.len() != ends.len() {
-            let text =
-                format!("starts and ends: {} and {} values, expected as many", starts.len(), ends.len());
+            let text = format!(
+                "starts and ends: {} and {} values, expected equal numbers",
+                starts.len(),
+                ends.len()
+            );
             return Err(PyValueError::new_err(text));
         }
         let limits = Limits { items_max, ..Limits::default() };
@@ -79,16 +82,17 @@ impl AvroPlan {
         skip: usize,
         items_max: u64,
     ) -> PyResult<DecodedArrays<'py>> {
-        // The list may change while the interpreter runs on: each record is held on its own.
-        let held = records.iter().enumerate().map(|(index, record)| match record.cast_into::<PyBytes>() {
-            Ok(record) => Ok(record),
-            Err(error) => {
-                let got = error.into_inner().get_type().qualname()?;
-                Err(PyTypeError::new_err(format!("records[{index}]: expected bytes, got {got}")))
-            }
-        });
-        let held = held.collect::<PyResult<Vec<_>>>()?;
-        let bytes: Vec<&[u8]> = held.iter().map(|record| record.as_bytes()).collect();
+        // The list may change while the interpreter continues, so each record is held on its own.
+        let records_held =
+            records.iter().enumerate().map(|(index, record)| match record.cast_into::<PyBytes>() {
+                Ok(record) => Ok(record),
+                Err(error) => {
+                    let actual = error.into_inner().get_type().qualname()?;
+                    Err(PyTypeError::new_err(format!("records[{index}]: expected bytes, got {actual}")))
+                }
+            });
+        let records_held = records_held.collect::<PyResult<Vec<_>>>()?;
+        let bytes: Vec<&[u8]> = records_held.iter().map(|record| record.as_bytes()).collect();
         let limits = Limits { items_max, ..Limits::default() };
         let decoded = py.detach(|| {
             let size = bytes.iter().map(|record| record.len().saturating_sub(skip)).sum();
@@ -97,7 +101,7 @@ impl AvroPlan {
                 match record.get(skip..) {
                     Some(body) => decoder.push(index, body)?,
                     None => {
-                        decoder.fail(index, format!("{} bytes, less than the {skip} to skip", record.len()))
+                        decoder.fail(index, format!("{} bytes, fewer than the {skip} to skip", record.len()))
                     }
                 }
             }
@@ -146,7 +150,7 @@ fn arrays<'py>(py: Python<'py>, plan: &Plan, decoded: Decoded) -> PyResult<Decod
     Ok((columns, decoded.rows.into_pyarray(py), failures))
 }
 
-/// A column held for reading while records are written from it.
+/// A column borrowed for reading while records are encoded.
 enum Borrowed<'py> {
     U8(PyReadonlyArray1<'py, u8>),
     I32(PyReadonlyArray1<'py, i32>),
@@ -167,22 +171,22 @@ impl Borrowed<'_> {
     }
 }
 
-fn borrow_columns<'py>(plan: &Plan, given: &Bound<'py, PyMapping>) -> PyResult<Vec<Option<Borrowed<'py>>>> {
+fn borrow_columns<'py>(plan: &Plan, columns: &Bound<'py, PyMapping>) -> PyResult<Vec<Option<Borrowed<'py>>>> {
     let mut borrowed = Vec::with_capacity(plan.columns().len());
-    let mut found = 0;
+    let mut matches = 0;
     for (name, kind) in plan.columns() {
-        let column = if given.contains(name)? {
-            Some(borrow_column(name, kind, &given.get_item(name)?)?)
+        let column = if columns.contains(name)? {
+            Some(borrow_column(name, kind, &columns.get_item(name)?)?)
         } else {
             None
         };
-        found += usize::from(column.is_some());
+        matches += usize::from(column.is_some());
         borrowed.push(column);
     }
-    if found < given.len()? {
-        for name in given.keys()?.iter() {
+    if matches < columns.len()? {
+        for name in columns.keys()?.iter() {
             let text = name.str()?.to_string();
-            if !plan.columns().any(|(known, _)| known == text) {
+            if !plan.columns().any(|(column_name, _)| column_name == text) {
                 return Err(PyValueError::new_err(format!("column '{text}': the schema has no such column")));
             }
         }
@@ -193,7 +197,7 @@ fn borrow_columns<'py>(plan: &Plan, given: &Bound<'py, PyMapping>) -> PyResult<V
 fn borrow_column<'py>(name: &str, kind: Kind, value: &Bound<'py, PyAny>) -> PyResult<Borrowed<'py>> {
     let place = format!("column '{name}'");
     Ok(match kind {
-        // A byte of NumPy's bool is 0 or 1 like ours, but only bytes can be borrowed and checked to be so.
+        // NumPy's bool bytes are 0 or 1 as here, but only uint8 arrays can be borrowed and checked.
         _ if (kind == Kind::Bool || name.ends_with('?')) && is_flat::<bool>(value) => {
             Borrowed::U8(flat(&value.call_method1("view", ("uint8",))?, &place, "uint8")?)
         }

@@ -1,4 +1,4 @@
-//! Tensors of a slab handed to whoever reads DLPack, without a copy.
+//! DLPack: shares tensors of a slab without a copy.
 
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
@@ -43,32 +43,32 @@ struct Managed {
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
 
-/// What a tensor is made of, for as long as somebody has it.
-struct Held {
+/// A shared tensor, until its consumer deletes it.
+struct SharedTensor {
     managed: Managed,
     shape: Vec<i64>,
     _memory: Arc<dyn Send + Sync>,
 }
 
-unsafe extern "C" fn let_go(managed: *mut Managed) {
-    // SAFETY: the context is the box this was made of, and a tensor is deleted once.
-    drop(unsafe { Box::from_raw((*managed).context.cast::<Held>()) });
+unsafe extern "C" fn delete_tensor(managed: *mut Managed) {
+    // SAFETY: the context is the box that contains this tensor, and a tensor is deleted once.
+    drop(unsafe { Box::from_raw((*managed).context.cast::<SharedTensor>()) });
 }
 
-/// Whoever took the tensor renamed the capsule, and deletes it; one that nobody took is deleted here.
-unsafe extern "C" fn forget(capsule: *mut ffi::PyObject) {
-    // SAFETY: a capsule that is being freed, whose pointer is the tensor as long as its name is.
+/// A consumer renames the capsule and deletes the tensor itself; a tensor without a consumer is deleted here.
+unsafe extern "C" fn delete_unused(capsule: *mut ffi::PyObject) {
+    // SAFETY: the capsule is being freed, and its pointer is the tensor as long as it has this name.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) == 1 {
             let managed = ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast::<Managed>();
             if !managed.is_null() {
-                let_go(managed);
+                delete_tensor(managed);
             }
         }
     }
 }
 
-/// A capsule of one tensor; it keeps the memory it lies in until whoever takes it lets go.
+/// A capsule of one tensor. It keeps the memory alive until the consumer deletes the tensor.
 pub fn capsule<'py, M>(py: Python<'py>, memory: &Arc<M>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>>
 where
     M: AsRef<[f32]> + Send + Sync + 'static,
@@ -77,7 +77,7 @@ where
     let place = &(**memory).as_ref()[tensor.at..tensor.at + floats];
     let dtype = DataType { code: if tensor.is_int { INT } else { FLOAT }, bits: 32, lanes: 1 };
     let shape: Vec<i64> = tensor.shape.iter().map(|&size| size as i64).collect();
-    let mut held = Box::new(Held {
+    let mut shared = Box::new(SharedTensor {
         managed: Managed {
             tensor: DlTensor {
                 data: place.as_ptr().cast_mut().cast(),
@@ -89,23 +89,23 @@ where
                 byte_offset: 0,
             },
             context: std::ptr::null_mut(),
-            deleter: Some(let_go),
+            deleter: Some(delete_tensor),
         },
         shape,
         _memory: memory.clone(),
     });
-    held.managed.tensor.shape = held.shape.as_mut_ptr();
-    let held = Box::into_raw(held);
-    // SAFETY: the box was just given up; it is freed by `let_go` alone, which finds it by its context. The capsule
-    // owns it until somebody takes it.
+    shared.managed.tensor.shape = shared.shape.as_mut_ptr();
+    let shared = Box::into_raw(shared);
+    // SAFETY: the box was just leaked; only `delete_tensor` frees it, which finds it by its context. The
+    // capsule owns it until a consumer takes it.
     unsafe {
-        (*held).managed.context = held.cast();
-        let managed = &raw mut (*held).managed;
-        let found = ffi::PyCapsule_New(managed.cast(), NAME.as_ptr(), Some(forget));
-        if found.is_null() {
-            let_go(managed);
+        (*shared).managed.context = shared.cast();
+        let managed = &raw mut (*shared).managed;
+        let capsule = ffi::PyCapsule_New(managed.cast(), NAME.as_ptr(), Some(delete_unused));
+        if capsule.is_null() {
+            delete_tensor(managed);
             return Err(PyErr::fetch(py));
         }
-        Ok(Bound::from_owned_ptr(py, found))
+        Ok(Bound::from_owned_ptr(py, capsule))
     }
 }

@@ -1,4 +1,4 @@
-//! Bindings of `wire::frame`: lists of bytes to frames and back, the byte work without the GIL.
+//! Bindings of `wire::frame`: lists of bytes to frames and back. The byte work runs without the GIL.
 
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -10,7 +10,7 @@ use streamlearn_wire::frame::{self, Frame, Limits, Record, kafka};
 type Parts = Vec<Option<PyBackedBytes>>;
 type Columns<'py> =
     (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyList>, Bound<'py, PyList>);
-type Found<'py> = (Columns<'py>, usize, &'static str);
+type ScannedColumns<'py> = (Columns<'py>, usize, &'static str);
 type Epochs = Vec<(i64, i32)>;
 type Blocks = (Vec<(i64, usize, i64)>, usize, i64, &'static str);
 
@@ -93,12 +93,12 @@ fn scan_frames<'py>(
     records_max: usize,
     bytes_max: usize,
     frame_bytes_max: usize,
-) -> PyResult<Found<'py>> {
+) -> PyResult<ScannedColumns<'py>> {
     let limits = Limits { offset_min, records_max, bytes_max, frame_bytes_max };
-    let found = py.detach(|| frame::scan(data, limits));
+    let scan = py.detach(|| frame::scan(data, limits));
     let mut gathered = Gathered::default();
-    gathered.add(py, data, found.frames);
-    Ok((gathered.columns(py)?, found.end, found.stop.name()))
+    gathered.add(py, data, scan.frames);
+    Ok((gathered.columns(py)?, scan.end, scan.stop.name()))
 }
 
 #[pyfunction]
@@ -145,12 +145,13 @@ fn scan_kafka_batches<'py>(
         };
         let payload = inflated.as_deref().unwrap_or(raw);
         if inflated.is_some() {
-            // A few bytes can hold millions of records, and each takes memory.
+            // A few compressed bytes can hold millions of records, and each takes memory.
             let bytes = kafka::frames_bytes(&batch, payload).map_err(PyValueError::new_err)?;
             decompress.call_method1("charge", (bytes,))?;
         }
         let id = batch.producer_id;
-        let dropped = aborted.iter().position(|&(who, first)| who == id && first <= batch.last_offset);
+        let dropped =
+            aborted.iter().position(|&(producer_id, first)| producer_id == id && first <= batch.last_offset);
         if batch.control {
             if let Some(entry) = dropped.filter(|_| kafka::is_abort(&batch, payload)) {
                 aborted.remove(entry);

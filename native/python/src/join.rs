@@ -11,13 +11,13 @@ use streamlearn_join::{
 use crate::arrays::{Bytes, flat};
 use crate::table::raise;
 
-/// An error of a join or of marks as Python's.
+/// Converts an error of a join or of marks to a Python exception.
 pub fn refuse(py: Python<'_>, error: &Error, (full, help): (&str, &str)) -> PyErr {
     let text = error.to_string();
     match error {
         Error::Argument(_) => pyo3::exceptions::PyValueError::new_err(text),
         Error::Full { .. } => raise(py, full, &text, help),
-        Error::Bytes(_) => raise(py, "BadRecord", &text, "it was damaged, or is not of these settings"),
+        Error::Bytes(_) => raise(py, "BadRecord", &text, "the bytes are damaged or belong to other settings"),
     }
 }
 
@@ -31,7 +31,7 @@ type Refs<'a, 'py> = (&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>);
 type Any<'py> = Bound<'py, PyAny>;
 type OriginArrays<'py> = (Any<'py>, Any<'py>, Any<'py>);
 
-/// Values end to end, held while they are read.
+/// Values end to end, borrowed while they are read.
 struct HeldSpans<'py> {
     data: PyReadonlyArray1<'py, u8>,
     at: PyReadonlyArray1<'py, i64>,
@@ -48,7 +48,7 @@ impl<'py> HeldSpans<'py> {
     }
 }
 
-/// Where events came from, held while it is read.
+/// Origins of events, borrowed while they are read.
 struct HeldOrigins<'py> {
     partitions: PyReadonlyArray1<'py, i32>,
     offsets: PyReadonlyArray1<'py, i64>,
@@ -70,23 +70,61 @@ impl<'py> HeldOrigins<'py> {
     }
 }
 
-type GroupTuple = (i64, i64);
-type LabelTuple = (u8, u8, f64, u64);
-type NumbersTuple = (i64, i64, f64, i64, u64, u32, u32);
+/// A label group; `LabelGroup` in `streamlearn.features`.
+#[derive(FromPyObject)]
+struct LabelGroup {
+    wait_s: i64,
+    window_s: i64,
+}
 
-fn settings_of(groups: Vec<GroupTuple>, labels: Vec<LabelTuple>, numbers: NumbersTuple) -> Settings {
-    let (slice_ms, orphan_wait_ms, share, from_ms, pending_bytes_max, parts_max, waiting_max) = numbers;
-    let label = |(action, group, rate, salt)| Label { action, group, rate, salt };
+/// A label; `LabelRule` in `streamlearn.ingest.join.plan`.
+#[derive(FromPyObject)]
+struct LabelRule {
+    /// The number of the action that makes it positive.
+    action: u8,
+    /// The index of its group.
+    group: u8,
+    /// The share of negatives that are kept.
+    rate: f64,
+    /// The seed of the hash that chooses them.
+    salt: u64,
+}
+
+/// The rules and limits of a join; `JoinRules` in `streamlearn.ingest.join.plan`.
+#[derive(FromPyObject)]
+struct JoinRules {
+    groups: Vec<LabelGroup>,
+    labels: Vec<LabelRule>,
+    /// The step of event time by which the join forgets.
+    slice_ms: i64,
+    orphan_wait_ms: i64,
+    /// The share of requests that serving logs.
+    share: f64,
+    /// Earlier impressions make no rows.
+    from_ms: i64,
+    pending_bytes_max: u64,
+    /// Maximum impressions of a request.
+    parts_max: u32,
+    /// Maximum actions of a request that wait for their impression.
+    waiting_max: u32,
+}
+
+fn settings_of(rules: JoinRules) -> Settings {
+    let group = |LabelGroup { wait_s, window_s }| Group {
+        wait_ms: wait_s.saturating_mul(1_000),
+        window_ms: window_s.saturating_mul(1_000),
+    };
+    let label = |LabelRule { action, group, rate, salt }| Label { action, group, rate, salt };
     Settings {
-        groups: groups.into_iter().map(|(wait_ms, window_ms)| Group { wait_ms, window_ms }).collect(),
-        labels: labels.into_iter().map(label).collect(),
-        slice_ms,
-        orphan_wait_ms,
-        share,
-        from_ms,
-        pending_bytes_max,
-        parts_max,
-        waiting_max,
+        groups: rules.groups.into_iter().map(group).collect(),
+        labels: rules.labels.into_iter().map(label).collect(),
+        slice_ms: rules.slice_ms,
+        orphan_wait_ms: rules.orphan_wait_ms,
+        share: rules.share,
+        from_ms: rules.from_ms,
+        pending_bytes_max: rules.pending_bytes_max,
+        parts_max: rules.parts_max,
+        waiting_max: rules.waiting_max,
     }
 }
 
@@ -98,22 +136,16 @@ struct NativeJoin {
 #[pymethods]
 impl NativeJoin {
     #[new]
-    #[pyo3(signature = (groups, labels, numbers, snapshot=None))]
-    fn new(
-        py: Python<'_>,
-        groups: Vec<GroupTuple>,
-        labels: Vec<LabelTuple>,
-        numbers: NumbersTuple,
-        snapshot: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
-        let settings = settings_of(groups, labels, numbers);
+    #[pyo3(signature = (rules, snapshot=None))]
+    fn new(py: Python<'_>, rules: JoinRules, snapshot: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let settings = settings_of(rules);
         let bytes = snapshot.map(|bytes| Bytes::of(bytes, "snapshot")).transpose()?;
         let bytes = bytes.as_ref().map(Bytes::as_slice);
-        let made = py.detach(|| match bytes {
+        let result = py.detach(|| match bytes {
             None => JoinCore::new(settings),
             Some(bytes) => JoinCore::restore(settings, bytes),
         });
-        made.map(|core| Self { core }).map_err(|error| refuse(py, &error, FULL))
+        result.map(|core| Self { core }).map_err(|error| refuse(py, &error, FULL))
     }
 
     #[pyo3(signature = (ids, times, origins, items, payloads))]
@@ -131,7 +163,7 @@ impl NativeJoin {
         let (times, origins) = (flat::<i64>(times, "times", "int64")?, HeldOrigins::of(&origins)?);
         let (items, items_at) =
             (flat::<u64>(&items.0, "items", "uint64")?, flat::<i64>(&items.1, "items_at", "int64")?);
-        let given = Impressions {
+        let impressions = Impressions {
             ids: ids.spans()?,
             times: times.as_slice()?,
             origins: origins.origins()?,
@@ -139,7 +171,7 @@ impl NativeJoin {
             items_at: items_at.as_slice()?,
             payloads: payloads.spans()?,
         };
-        py.detach(|| self.core.add_impressions(&given)).map_err(|error| refuse(py, &error, FULL))
+        py.detach(|| self.core.add_impressions(&impressions)).map_err(|error| refuse(py, &error, FULL))
     }
 
     #[pyo3(signature = (ids, times, origins, items, what))]
@@ -157,7 +189,7 @@ impl NativeJoin {
         let items = flat::<u64>(items, "items", "uint64")?;
         let (codes, weights) =
             (flat::<u8>(&what.0, "codes", "uint8")?, flat::<f32>(&what.1, "weights", "float32")?);
-        let given = Actions {
+        let actions = Actions {
             ids: ids.spans()?,
             times: times.as_slice()?,
             origins: origins.origins()?,
@@ -165,7 +197,7 @@ impl NativeJoin {
             codes: codes.as_slice()?,
             weights: weights.as_slice()?,
         };
-        py.detach(|| self.core.add_actions(&given)).map_err(|error| refuse(py, &error, FULL))
+        py.detach(|| self.core.add_actions(&actions)).map_err(|error| refuse(py, &error, FULL))
     }
 
     fn advance(&mut self, py: Python<'_>, watermark_ms: i64) {
@@ -277,7 +309,7 @@ fn letters_of(py: Python<'_>, letters: Letters) -> PyResult<Bound<'_, PyDict>> {
     Ok(columns)
 }
 
-/// Whether a request is among the share that serving logs.
+/// Whether serving logs a request, given the logged share.
 #[pyfunction]
 fn is_request_logged(request_id: &[u8], share: f64) -> bool {
     is_logged(request_id, share)

@@ -12,7 +12,7 @@ fn slot_salt(name: &str) -> u64 {
     keys::slot_salt(name)
 }
 
-/// The array to write keys into: the caller's, or a new one.
+/// The array to write keys into: the caller's or a new one.
 fn keys_out<'py>(
     py: Python<'py>,
     out: Option<Bound<'py, PyAny>>,

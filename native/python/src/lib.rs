@@ -1,5 +1,5 @@
-//! The Python face of the native core: argument checks and conversions, nothing else.
-#![allow(missing_docs)] // the functions are documented where their users read: streamlearn/_native.pyi
+//! The Python bindings of the native core: argument checks and conversions only.
+#![allow(missing_docs)] // documented in streamlearn/_native.pyi, where users look
 
 use pyo3::prelude::*;
 

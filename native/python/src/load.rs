@@ -1,4 +1,4 @@
-//! Bindings of `streamlearn_serve::load`: connections to a node, and runs that send requests over them.
+//! Bindings of `streamlearn_load`: connections to a node, and runs that send requests over them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,18 +67,63 @@ fn answer(py: Python<'_>, answered: Answered) -> AnswerTuple<'_> {
     }
 }
 
-/// `(seconds, warmup_ms, deadline_ms, answer_wait_ms_max)`.
-type Times = (u32, u64, Option<u64>, u64);
+/// The limits of a load; `LoadLimits` in `streamlearn.load.load_run`.
+#[derive(FromPyObject)]
+struct LoadLimits {
+    connections: usize,
+    threads: usize,
+    connect_wait_ms_max: u64,
+    answer_bytes_max: usize,
+}
 
-fn pace_of(name: &str, amount: f64, seed: u64, bursts: (f64, f64, f64)) -> PyResult<Pace> {
-    let shape = match name {
-        "poisson" => Shape::Poisson,
-        "constant" => Shape::Constant,
-        "bursts" => Shape::Bursts(Bursts { times: bursts.0, lasts_s: bursts.1, every_s: bursts.2 }),
-        "closed" => return Ok(Pace::Closed { callers: amount as usize, seed }),
-        other => return Err(PyValueError::new_err(format!("unknown pace {other:?}"))),
-    };
-    Ok(Pace::Open(Arrivals { shape, rate: amount, seed }))
+/// The plan of a run; `LoadPlan` in `streamlearn.load.load_run`.
+#[derive(FromPyObject)]
+struct LoadPlan {
+    /// "poisson", "constant", "bursts" or "closed".
+    pace: String,
+    /// Requests a second; of "closed", the number of callers.
+    amount: f64,
+    seconds: u32,
+    warmup_s: f64,
+    deadline_ms: Option<f64>,
+    seed: u64,
+    /// The factor of a burst; its duration, and the interval between bursts, in seconds.
+    bursts: (f64, f64, f64),
+    outstanding_max: usize,
+    answer_wait_s_max: f64,
+}
+
+impl LoadPlan {
+    fn pace(&self) -> PyResult<Pace> {
+        let (amount, seed, (times, lasts_s, every_s)) = (self.amount, self.seed, self.bursts);
+        let shape = match self.pace.as_str() {
+            "poisson" => Shape::Poisson,
+            "constant" => Shape::Constant,
+            "bursts" => Shape::Bursts(Bursts { times, lasts_s, every_s }),
+            "closed" => return Ok(Pace::Closed { callers: amount as usize, seed }),
+            other => return Err(PyValueError::new_err(format!("unknown pace {other:?}"))),
+        };
+        Ok(Pace::Open(Arrivals { shape, rate: amount, seed }))
+    }
+
+    fn plan(&self) -> PyResult<Plan> {
+        Ok(Plan {
+            pace: self.pace()?,
+            seconds: self.seconds,
+            warmup: whole_ms("warmup_s", self.warmup_s * 1e3)?,
+            deadline: self.deadline_ms.map(|ms| whole_ms("deadline_ms", ms.trunc())).transpose()?,
+            answer_wait_max: whole_ms("answer_wait_s_max", self.answer_wait_s_max * 1e3)?,
+            outstanding_max: self.outstanding_max,
+        })
+    }
+}
+
+/// A time in whole milliseconds.
+fn whole_ms(name: &str, ms: f64) -> PyResult<Duration> {
+    if !(0.0..u64::MAX as f64).contains(&ms) {
+        return Err(PyValueError::new_err(format!("{name} is out of range")));
+    }
+    Ok(Duration::from_millis(ms.round_ties_even() as u64))
 }
 
 async fn way_to(settings: &CallsSettings, path: Option<&str>) -> Result<Way, String> {
@@ -91,7 +136,6 @@ async fn way_to(settings: &CallsSettings, path: Option<&str>) -> Result<Way, Str
 #[pymethods]
 impl NativeLoad {
     /// With a path, messages are bodies posted to it over HTTP/1.1; otherwise they are gRPC messages.
-    /// `numbers` is `(connections, threads, connect_wait_ms_max, answer_bytes_max)`.
     #[new]
     fn new(
         py: Python<'_>,
@@ -99,13 +143,13 @@ impl NativeLoad {
         path: Option<String>,
         messages: Vec<Vec<u8>>,
         token: Option<String>,
-        numbers: (usize, usize, u64, usize),
+        limits: LoadLimits,
     ) -> PyResult<Self> {
-        let (connections, threads, connect_wait_ms, answer_bytes_max) = numbers;
+        let LoadLimits { connections, threads, connect_wait_ms_max, answer_bytes_max } = limits;
         if connections == 0 || threads == 0 {
             return Err(PyValueError::new_err("connections and threads: expected at least 1 of each"));
         }
-        let connect_wait_max = Duration::from_millis(connect_wait_ms);
+        let connect_wait_max = Duration::from_millis(connect_wait_ms_max);
         let settings = CallsSettings { address, connections, token, connect_wait_max, answer_bytes_max };
         let connected = py.detach(|| {
             let mut builder = Builder::new_multi_thread();
@@ -143,25 +187,9 @@ impl NativeLoad {
         Ok(answered.into_iter().map(|result| answer(py, result)).collect())
     }
 
-    /// `amount` is a rate, or a number of callers; `times` is `(seconds, warmup_ms, deadline_ms,
-    /// answer_wait_ms_max)`.
-    fn start(
-        &self,
-        py: Python<'_>,
-        pace: (String, f64, u64),
-        bursts: (f64, f64, f64),
-        times: Times,
-        outstanding_max: usize,
-    ) -> PyResult<NativeRun> {
-        let (seconds, warmup_ms, deadline_ms, answer_wait_ms) = times;
-        let plan = Plan {
-            pace: pace_of(&pace.0, pace.1, pace.2, bursts)?,
-            seconds,
-            warmup: Duration::from_millis(warmup_ms),
-            deadline: deadline_ms.map(Duration::from_millis),
-            answer_wait_max: Duration::from_millis(answer_wait_ms),
-            outstanding_max,
-        };
+    /// Starts to send requests.
+    fn start(&self, py: Python<'_>, plan: LoadPlan) -> PyResult<NativeRun> {
+        let plan = plan.plan()?;
         let run =
             Run::start(plan, self.way.clone(), Arc::clone(&self.messages), self.runtime.handle().clone());
         Ok(NativeRun { run: run.map_err(|error| refuse(py, &error))? })
@@ -183,10 +211,14 @@ impl NativeRun {
         self.run.stop();
     }
 
-    /// `(due, ok, failed, outstanding)`.
-    fn progress(&self) -> (u64, u64, u64, usize) {
-        let Progress { due, ok, failed, outstanding } = self.run.progress();
-        (due, ok, failed, outstanding)
+    /// The fields of `LoadProgress`.
+    fn progress<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (Progress { due, ok, failed, outstanding }, counts) = (self.run.progress(), PyDict::new(py));
+        counts.set_item("due", due)?;
+        counts.set_item("ok", ok)?;
+        counts.set_item("failed", failed)?;
+        counts.set_item("outstanding", outstanding)?;
+        Ok(counts)
     }
 
     /// The result, once the run has ended.

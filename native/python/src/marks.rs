@@ -9,7 +9,7 @@ use crate::arrays::{Bytes, flat};
 use crate::join::refuse;
 
 const FULL: (&str, &str) =
-    ("MarksFull", "raise marks_bytes_max, shorten the longest window, or let ingest's watermark move on");
+    ("MarksFull", "raise marks_bytes_max, shorten the longest window, or let ingest's watermark advance");
 
 fn refused(py: Python<'_>, error: &Error) -> PyErr {
     refuse(py, error, FULL)
@@ -25,7 +25,7 @@ struct NativeMarks {
 }
 
 impl NativeMarks {
-    /// Borrow the columns and do something with them, the interpreter's lock released.
+    /// Borrows the columns and calls `work` with them, without the GIL.
     fn with<T: Send>(
         &mut self,
         py: Python<'_>,
@@ -39,7 +39,7 @@ impl NativeMarks {
         let items = flat::<i32>(&rows.1, "item_index", "int32")?;
         let settles = flat::<u32>(&rows.2, "settles", "uint32")?;
         let labels = flat::<u32>(&rows.3, "labels", "uint32")?;
-        let given = Settling {
+        let settling = Settling {
             topic: self.marks.topic(topic).map_err(|error| refused(py, &error))?,
             partitions: partitions.as_slice()?,
             offsets: offsets.as_slice()?,
@@ -50,7 +50,7 @@ impl NativeMarks {
             labels: labels.as_slice()?,
         };
         let marks = &mut self.marks;
-        py.detach(|| work(marks, &given)).map_err(|error| refused(py, &error))
+        py.detach(|| work(marks, &settling)).map_err(|error| refused(py, &error))
     }
 }
 
@@ -58,8 +58,8 @@ impl NativeMarks {
 impl NativeMarks {
     #[new]
     fn new(py: Python<'_>, labels: usize, items_max: u32, bytes_max: u64) -> PyResult<Self> {
-        let made = Marks::new(MarksSettings { labels, items_max, bytes_max });
-        made.map(|marks| Self { marks }).map_err(|error| refused(py, &error))
+        let result = Marks::new(MarksSettings { labels, items_max, bytes_max });
+        result.map(|marks| Self { marks }).map_err(|error| refused(py, &error))
     }
 
     fn settle<'py>(
@@ -70,7 +70,8 @@ impl NativeMarks {
         requests: RequestArrays<'py>,
         rows: RowArrays<'py>,
     ) -> PyResult<(Array<'py, u32>, Array<'py, u32>, Array<'py, u8>)> {
-        let settled = self.with(py, (topic, requests, rows), |marks, given| marks.settle(step, given))?;
+        let settled =
+            self.with(py, (topic, requests, rows), |marks, settling| marks.settle(step, settling))?;
         Ok((settled.learn.into_pyarray(py), settled.correct.into_pyarray(py), settled.old.into_pyarray(py)))
     }
 
@@ -82,7 +83,7 @@ impl NativeMarks {
         requests: RequestArrays<'py>,
         rows: RowArrays<'py>,
     ) -> PyResult<()> {
-        self.with(py, (topic, requests, rows), |marks, given| marks.refuse(step, given))
+        self.with(py, (topic, requests, rows), |marks, settling| marks.refuse(step, settling))
     }
 
     fn acknowledge(&mut self, py: Python<'_>, step: u64) {
@@ -94,15 +95,15 @@ impl NativeMarks {
     }
 
     fn save<'py>(&mut self, py: Python<'py>, since: u64) -> (u64, Vec<(String, Bound<'py, PyBytes>)>) {
-        let (number, named) = py.detach(|| self.marks.save(since));
-        (number, named.into_iter().map(|(name, bytes)| (name, PyBytes::new(py, &bytes))).collect())
+        let (number, entries) = py.detach(|| self.marks.save(since));
+        (number, entries.into_iter().map(|(name, bytes)| (name, PyBytes::new(py, &bytes))).collect())
     }
 
     fn load(&mut self, py: Python<'_>, named: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<u64> {
-        let held = named.iter().map(|(name, bytes)| Ok((name.as_str(), Bytes::of(bytes, name)?)));
-        let held = held.collect::<PyResult<Vec<_>>>()?;
+        let buffers = named.iter().map(|(name, bytes)| Ok((name.as_str(), Bytes::of(bytes, name)?)));
+        let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
         let entries: Vec<(&str, &[u8])> =
-            held.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
+            buffers.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
         py.detach(|| self.marks.load(&entries)).map_err(|error| refused(py, &error))
     }
 

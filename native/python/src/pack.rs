@@ -1,4 +1,4 @@
-//! Bindings of packing and scattering: columns as tuples of arrays, matrices as the caller's buffers.
+//! Bindings of packing and scattering: columns as structs of arrays, matrices in the caller's buffers.
 
 use std::sync::Mutex;
 
@@ -14,11 +14,27 @@ use crate::arrays::{flat, flat_out};
 use crate::ps::{NativeClient, fetched};
 use crate::table::{NativeSet, Version, refuse};
 
-/// `(name, table, at, pooling, keys, offsets, weights)`, or for numbers `(name, 0, at, "dense", numbers, None, width)`.
-type ColumnTuple<'py> =
-    (String, usize, usize, String, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>);
+/// A column to pack; `ColumnArrays` in `streamlearn.table.source`.
+#[derive(FromPyObject)]
+struct ColumnArrays<'py> {
+    name: String,
+    /// Its first channel in a row of the matrix.
+    at: usize,
+    /// Its number of channels.
+    width: usize,
+    /// "dense", or how the rows of a slot's keys are combined.
+    pooling: String,
+    /// uint64, the keys of a slot; or float32, dense numbers.
+    values: Bound<'py, PyAny>,
+    /// The number of the table of a slot.
+    table: usize,
+    /// int32[n + 1], offsets that cut the keys by row; None: one key a row.
+    offsets: Option<Bound<'py, PyAny>>,
+    /// float32, a weight for each key.
+    weights: Option<Bound<'py, PyAny>>,
+}
 
-/// One column's arrays, borrowed for as long as this lives.
+/// One column's borrowed arrays.
 enum Borrowed<'py> {
     Slot {
         keys: PyReadonlyArray1<'py, u64>,
@@ -31,7 +47,7 @@ enum Borrowed<'py> {
     },
 }
 
-struct Named<'py> {
+struct BorrowedColumn<'py> {
     name: String,
     table: usize,
     at: usize,
@@ -39,26 +55,25 @@ struct Named<'py> {
     arrays: Borrowed<'py>,
 }
 
-fn borrow_one<'py>(column: ColumnTuple<'py>) -> PyResult<Named<'py>> {
-    let (name, table, at, pooling, values, offsets, last) = column;
+fn borrow_column<'py>(column: ColumnArrays<'py>) -> PyResult<BorrowedColumn<'py>> {
+    let ColumnArrays { name, at, width, pooling, values, table, offsets, weights } = column;
     let arrays = if pooling == "dense" {
-        let width = last.map(|width| width.extract()).transpose()?.unwrap_or(1);
         Borrowed::Dense { numbers: flat::<f32>(&values, &name, "float32")?, width }
     } else {
-        let weights = last.map(|last| flat::<f32>(&last, &name, "float32")).transpose()?;
+        let weights = weights.map(|weights| flat::<f32>(&weights, &name, "float32")).transpose()?;
         let offsets = offsets.map(|offsets| flat::<i32>(&offsets, &name, "int32")).transpose()?;
         Borrowed::Slot { keys: flat::<u64>(&values, &name, "uint64")?, offsets, weights }
     };
-    Ok(Named { name, table, at, pooling, arrays })
+    Ok(BorrowedColumn { name, table, at, pooling, arrays })
 }
 
-fn borrow<'py>(columns: Vec<ColumnTuple<'py>>) -> PyResult<Vec<Named<'py>>> {
-    columns.into_iter().map(borrow_one).collect()
+fn borrow<'py>(columns: Vec<ColumnArrays<'py>>) -> PyResult<Vec<BorrowedColumn<'py>>> {
+    columns.into_iter().map(borrow_column).collect()
 }
 
-fn flat_columns<'a>(named: &'a [Named<'_>]) -> PyResult<Vec<Column<'a>>> {
-    let one = |named: &'a Named<'_>| {
-        let Named { name, table, at, pooling, arrays } = named;
+fn flat_columns<'a>(columns: &'a [BorrowedColumn<'_>]) -> PyResult<Vec<Column<'a>>> {
+    let column_of = |borrowed: &'a BorrowedColumn<'_>| {
+        let BorrowedColumn { name, table, at, pooling, arrays } = borrowed;
         match arrays {
             Borrowed::Dense { numbers, width } => {
                 Ok(Column::Dense(Dense { name, at: *at, width: *width, numbers: numbers.as_slice()? }))
@@ -87,46 +102,57 @@ fn flat_columns<'a>(named: &'a [Named<'_>]) -> PyResult<Vec<Column<'a>>> {
             }
         }
     };
-    named.iter().map(one).collect()
+    columns.iter().map(column_of).collect()
 }
 
-fn sequence_columns<'a>(named: &'a [Named<'_>]) -> PyResult<Vec<Sequence<'a>>> {
-    let one = |named: &'a Named<'_>| match &named.arrays {
+fn sequence_columns<'a>(columns: &'a [BorrowedColumn<'_>]) -> PyResult<Vec<Sequence<'a>>> {
+    let sequence_of = |column: &'a BorrowedColumn<'_>| match &column.arrays {
         Borrowed::Slot { keys, offsets: Some(offsets), weights: None } => Ok(Sequence {
-            name: &named.name,
-            table: named.table,
-            at: named.at,
+            name: &column.name,
+            table: column.table,
+            at: column.at,
             keys: keys.as_slice()?,
             offsets: offsets.as_slice()?,
         }),
-        _ => Err(PyValueError::new_err(format!("{}: a sequence has keys and offsets alone", named.name))),
+        _ => Err(PyValueError::new_err(format!("{}: a sequence takes keys and offsets only", column.name))),
     };
-    named.iter().map(one).collect()
+    columns.iter().map(sequence_of).collect()
 }
 
-fn wrong(error: PackError) -> PyErr {
+fn value_error(error: PackError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// `(examples, examples_padded, width, stride)`.
-type Flat = (usize, usize, usize, usize);
-/// `(users, users_padded, length, width, stride)`.
-type Block = (usize, usize, usize, usize, usize);
+/// The shape of a flat matrix, float32[rows_padded, stride], or of a sequence block, float32[rows_padded, length,
+/// stride]; `PackShape` in `streamlearn.table.source`.
+#[derive(FromPyObject)]
+struct PackShape {
+    /// Examples or users.
+    rows: usize,
+    rows_padded: usize,
+    /// Channels in use; the rest of `stride` is padding.
+    width: usize,
+    stride: usize,
+    /// Positions of a history; a flat matrix ignores it.
+    length: usize,
+}
 
-fn flat_shape((examples, examples_padded, width, stride): Flat) -> FlatShape {
+fn flat_shape(shape: PackShape) -> FlatShape {
+    let PackShape { rows: examples, rows_padded: examples_padded, width, stride, .. } = shape;
     FlatShape { examples, examples_padded, width, stride }
 }
 
-fn block_shape((users, users_padded, length, width, stride): Block) -> SequenceShape {
+fn block_shape(shape: PackShape) -> SequenceShape {
+    let PackShape { rows: users, rows_padded: users_padded, width, stride, length } = shape;
     SequenceShape { users, users_padded, length, width, stride }
 }
 
 fn floats(sizes: &[usize]) -> PyResult<usize> {
-    let product = sizes.iter().try_fold(1usize, |all, &one| all.checked_mul(one));
-    product.ok_or_else(|| PyValueError::new_err(format!("a buffer of {sizes:?} floats")))
+    let product = sizes.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
+    product.ok_or_else(|| PyValueError::new_err(format!("a buffer of {sizes:?} floats is too large")))
 }
 
-/// Where rows come from: `(tables, at)` of this process, or `(client, count of tables, version)` of shards.
+/// The source of rows: `(tables, at)` of this process, or `(client, number of tables, version)` of shards.
 #[derive(FromPyObject)]
 enum Source<'py> {
     Tables(PyRef<'py, NativeSet>, Version<'py>),
@@ -134,7 +160,7 @@ enum Source<'py> {
 }
 
 impl Source<'_> {
-    /// Work on readers of all tables; of shards, those of the keys that are named by table.
+    /// Calls `work` with readers of all tables. For shards, they have only the keys given by table.
     fn read<'a>(
         &self,
         py: Python<'_>,
@@ -147,35 +173,41 @@ impl Source<'_> {
                 let outcome = py.detach(|| {
                     set.readings(at).map(|readings| {
                         let readers: Vec<&dyn ReadRows> =
-                            readings.iter().map(|one| one as &dyn ReadRows).collect();
+                            readings.iter().map(|reading| reading as &dyn ReadRows).collect();
                         work(&readers)
                     })
                 });
-                outcome.map_err(|error| refuse(py, &error))?.map_err(wrong)
+                outcome.map_err(|error| refuse(py, &error))?.map_err(value_error)
             }
             Self::Shards(client, tables, at) => {
-                let wanted = wanted(*tables, keys)?;
-                let asked: Vec<(u16, &[u64])> =
-                    wanted.iter().enumerate().map(|(table, keys)| (table as u16, keys.as_slice())).collect();
-                let fetched = fetched(py, client, &asked, *at)?;
-                py.detach(|| work(&fetched.readers())).map_err(wrong)?;
-                assert_eq!(fetched.missing(), 0, "what is packed was asked for");
+                let keys_by_table = keys_by_table(*tables, keys)?;
+                let requests: Vec<(u16, &[u64])> = keys_by_table
+                    .iter()
+                    .enumerate()
+                    .map(|(table, keys)| (table as u16, keys.as_slice()))
+                    .collect();
+                let fetched = fetched(py, client, &requests, *at)?;
+                py.detach(|| work(&fetched.readers())).map_err(value_error)?;
+                assert_eq!(fetched.missing(), 0, "all packed keys were fetched");
                 Ok(())
             }
         }
     }
 }
 
-/// The keys that columns want, by table.
-fn wanted<'a>(tables: usize, keys: impl Iterator<Item = (usize, &'a [u64])>) -> PyResult<Vec<Vec<u64>>> {
-    let mut wanted = vec![Vec::new(); tables];
+/// The keys of the columns, by table.
+fn keys_by_table<'a>(
+    tables: usize,
+    keys: impl Iterator<Item = (usize, &'a [u64])>,
+) -> PyResult<Vec<Vec<u64>>> {
+    let mut by_table = vec![Vec::new(); tables];
     for (table, keys) in keys {
-        let all: &mut Vec<u64> = wanted
+        let table_keys: &mut Vec<u64> = by_table
             .get_mut(table)
             .ok_or_else(|| PyIndexError::new_err(format!("table {table} of {tables}")))?;
-        all.extend_from_slice(keys);
+        table_keys.extend_from_slice(keys);
     }
-    Ok(wanted)
+    Ok(by_table)
 }
 
 #[pyfunction]
@@ -183,12 +215,12 @@ fn wanted<'a>(tables: usize, keys: impl Iterator<Item = (usize, &'a [u64])>) -> 
 fn pack_flat_into(
     py: Python<'_>,
     source: Source<'_>,
-    columns: Vec<ColumnTuple<'_>>,
-    shape: Flat,
+    columns: Vec<ColumnArrays<'_>>,
+    shape: PackShape,
     out: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let named = borrow(columns)?;
-    let (columns, shape) = (flat_columns(&named)?, flat_shape(shape));
+    let borrowed = borrow(columns)?;
+    let (columns, shape) = (flat_columns(&borrowed)?, flat_shape(shape));
     let length = floats(&[shape.examples_padded, shape.stride])?;
     let mut out = flat_out::<f32>(out, ("out", "float32"), length)?;
     let out = out.as_slice_mut()?;
@@ -204,12 +236,12 @@ fn pack_flat_into(
 fn pack_sequences_into(
     py: Python<'_>,
     source: Source<'_>,
-    columns: Vec<ColumnTuple<'_>>,
-    shape: Block,
+    columns: Vec<ColumnArrays<'_>>,
+    shape: PackShape,
     out: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let named = borrow(columns)?;
-    let (columns, shape) = (sequence_columns(&named)?, block_shape(shape));
+    let borrowed = borrow(columns)?;
+    let (columns, shape) = (sequence_columns(&borrowed)?, block_shape(shape));
     let length = floats(&[shape.users_padded, shape.length, shape.stride])?;
     let mut out = flat_out::<f32>(out, ("out", "float32"), length)?;
     let out = out.as_slice_mut()?;
@@ -230,8 +262,9 @@ impl NativeScatter {
     #[new]
     fn new(dims: Vec<usize>, keys_max: usize) -> PyResult<Self> {
         if keys_max > SCATTER_KEYS_MAX || dims.contains(&0) {
-            let text =
-                format!("keys_max is {keys_max}, at most {SCATTER_KEYS_MAX}; dims are {dims:?}, at least 1");
+            let text = format!(
+                "keys_max is {keys_max} and dims are {dims:?}; keys_max must be at most {SCATTER_KEYS_MAX}, dims at least 1"
+            );
             return Err(PyValueError::new_err(text));
         }
         Ok(Self { scatter: Mutex::new(Scatter::new(&dims, keys_max)), tables: dims.len() })
@@ -244,29 +277,30 @@ impl NativeScatter {
     fn add_flat(
         &self,
         py: Python<'_>,
-        columns: Vec<ColumnTuple<'_>>,
-        shape: Flat,
+        columns: Vec<ColumnArrays<'_>>,
+        shape: PackShape,
         gradients: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let named = borrow(columns)?;
-        let columns = flat_columns(&named)?;
+        let borrowed = borrow(columns)?;
+        let columns = flat_columns(&borrowed)?;
         let gradients = flat::<f32>(gradients, "gradients", "float32")?;
         let gradients = gradients.as_slice()?;
-        py.detach(|| self.locked().add_flat(&columns, flat_shape(shape), gradients)).map_err(wrong)
+        py.detach(|| self.locked().add_flat(&columns, flat_shape(shape), gradients)).map_err(value_error)
     }
 
     fn add_sequences(
         &self,
         py: Python<'_>,
-        columns: Vec<ColumnTuple<'_>>,
-        shape: Block,
+        columns: Vec<ColumnArrays<'_>>,
+        shape: PackShape,
         gradients: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let named = borrow(columns)?;
-        let columns = sequence_columns(&named)?;
+        let borrowed = borrow(columns)?;
+        let columns = sequence_columns(&borrowed)?;
         let gradients = flat::<f32>(gradients, "gradients", "float32")?;
         let gradients = gradients.as_slice()?;
-        py.detach(|| self.locked().add_sequences(&columns, block_shape(shape), gradients)).map_err(wrong)
+        py.detach(|| self.locked().add_sequences(&columns, block_shape(shape), gradients))
+            .map_err(value_error)
     }
 
     fn gradients<'py>(&self, py: Python<'py>, table: usize) -> PyResult<GradientArrays<'py>> {
@@ -274,11 +308,11 @@ impl NativeScatter {
             return Err(PyIndexError::new_err(format!("table {table} of {}", self.tables)));
         }
         let locked = self.locked();
-        let found = locked.gradients(table);
+        let gradients = locked.gradients(table);
         Ok((
-            found.keys.to_vec().into_pyarray(py),
-            found.rows.to_vec().into_pyarray(py),
-            found.counts.to_vec().into_pyarray(py),
+            gradients.keys.to_vec().into_pyarray(py),
+            gradients.rows.to_vec().into_pyarray(py),
+            gradients.counts.to_vec().into_pyarray(py),
         ))
     }
 

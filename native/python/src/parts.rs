@@ -1,4 +1,4 @@
-//! The parts of keys, for those who send keys to whoever owns their part.
+//! The parts of keys, for callers that send keys to the owner of their part.
 
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
@@ -11,8 +11,8 @@ use crate::arrays::flat;
 fn parts_of<'py>(py: Python<'py>, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<u16>>> {
     let keys = flat::<u64>(keys, "keys", "uint64")?;
     let keys = keys.as_slice()?;
-    let found: Vec<u16> = py.detach(|| keys.iter().map(|&key| part_of_key(key) as u16).collect());
-    Ok(found.into_pyarray(py))
+    let parts: Vec<u16> = py.detach(|| keys.iter().map(|&key| part_of_key(key) as u16).collect());
+    Ok(parts.into_pyarray(py))
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -12,10 +11,9 @@ use streamlearn_ps::{
     Client, ClientLimits, ClientSettings, Code, Encoding, Epoch, Limits, PsError, PullAt, PushOf, Refusal,
     Role, Secret, Server, ServerSettings, Shard, TlsFiles, TlsTrust, Trouble,
 };
-use streamlearn_table::Admit;
 
 use crate::arrays::{flat, flat_out};
-use crate::table::{NativeSet, raise};
+use crate::table::{NativeSet, PushOptions, raise};
 
 /// `(run, recovery)`.
 type EpochTuple = (u64, u32);
@@ -28,10 +26,10 @@ fn tuple_of(epoch: Epoch) -> EpochTuple {
     (epoch.run, epoch.recovery)
 }
 
-/// The name of the class of `streamlearn.errors` for a trouble, and what to do.
+/// The class in `streamlearn.errors` for a kind of trouble, and the help text.
 fn class_of(trouble: Trouble) -> (&'static str, &'static str) {
     match trouble {
-        Trouble::Settings => ("UsageError", "correct what is named"),
+        Trouble::Settings => ("UsageError", "correct the named setting"),
         Trouble::Io => (
             "ServiceError",
             "see whether the address is free, the files can be read, and whether it needs a token file",
@@ -43,31 +41,38 @@ fn class_of(trouble: Trouble) -> (&'static str, &'static str) {
             ("ShardNotReady", "restore all shards to the newest committed version")
         }
         Trouble::Unreachable | Trouble::Lost => {
-            ("ShardUnreachable", "see whether the shard runs; then restore all shards")
+            ("ShardUnreachable", "check that the shard runs, then restore all shards")
         }
-        Trouble::Unsure => {
-            ("PushUnsure", "restore all shards to the newest committed version: none has learned it then")
-        }
+        Trouble::Unsure => (
+            "PushUnsure",
+            "restore all shards to the newest committed version, which does not contain the push",
+        ),
         Trouble::Closed => ("UsageError", "open another client"),
-        Trouble::Refused(Code::Busy | Code::TooMany) => ("TableBusy", "try again when that is done"),
+        Trouble::Refused(Code::Busy | Code::TooMany) => {
+            ("TableBusy", "try again when the other operation has finished")
+        }
         Trouble::Refused(Code::Full) => {
             ("TableFull", "raise rows_max, expire more keys, or give the shards more memory")
         }
         Trouble::Refused(Code::VersionRefused) => ("VersionRefused", ""),
-        Trouble::Refused(Code::ReadsOnly) => ("UsageError", "connect as one that trains to change anything"),
-        Trouble::Refused(Code::BadRequest) => ("ShardRefused", "see what is named; nothing was done of it"),
-        Trouble::Refused(_) => ("ShardRefused", "trainer and shards must be of one release, model and token"),
+        Trouble::Refused(Code::ReadsOnly) => ("UsageError", "connect as a trainer to change anything"),
+        Trouble::Refused(Code::BadRequest) => {
+            ("ShardRefused", "correct the request; the shard has not executed any of it")
+        }
+        Trouble::Refused(_) => {
+            ("ShardRefused", "trainer and shards must have the same release, model and token")
+        }
     }
 }
 
 fn refuse(py: Python<'_>, error: &PsError) -> PyErr {
     let (class, help) = class_of(error.trouble);
-    let raised = raise(py, class, &error.to_string(), help);
+    let exception = raise(py, class, &error.to_string(), help);
     if error.detail.is_empty() {
-        return raised;
+        return exception;
     }
-    let named = raised.value(py).setattr("detail", PyBytes::new(py, &error.detail));
-    named.map_or_else(|error| error, |()| raised)
+    let outcome = exception.value(py).setattr("detail", PyBytes::new(py, &error.detail));
+    outcome.map_or_else(|error| error, |()| exception)
 }
 
 fn done<T>(py: Python<'_>, outcome: streamlearn_ps::Result<T>) -> PyResult<T> {
@@ -81,12 +86,12 @@ fn fingerprint_of(bytes: &[u8]) -> PyResult<[u8; 32]> {
 }
 
 fn secret_of(py: Python<'_>, token: Option<Vec<u8>>) -> PyResult<Option<Secret>> {
-    let made = token.map(Secret::new).transpose();
-    done(py, made.map_err(|said| PsError::new(Trouble::Settings, said)))
+    let secret = token.map(Secret::new).transpose();
+    done(py, secret.map_err(|text| PsError::new(Trouble::Settings, text)))
 }
 
-/// Put the numbers that are named over the defaults.
-macro_rules! lay_over {
+/// Overrides defaults with the given limits.
+macro_rules! override_limits {
     ($limits:expr, $given:expr, $($field:ident),* $(,)?) => {
         for (name, value) in $given {
             match name.as_str() {
@@ -99,8 +104,39 @@ macro_rules! lay_over {
     };
 }
 
-/// `(number, count, begin, end, model, fingerprint, specification)`.
-type ShardTuple = (u32, u32, usize, usize, String, Vec<u8>, Vec<u8>);
+/// The shard that a server serves; `ShardIdentity` in `streamlearn.ps.server`.
+#[derive(FromPyObject)]
+struct ShardIdentity {
+    /// The number of the shard, from 0.
+    number: u32,
+    /// The number of all shards.
+    count: u32,
+    /// The first part, and the one after the last.
+    parts: (usize, usize),
+    model: String,
+    /// The fingerprint of the specification, 32 bytes.
+    fingerprint: Vec<u8>,
+    /// The tables' specification: sent to clients that expect other tables.
+    specification: Vec<u8>,
+}
+
+impl ShardIdentity {
+    fn shard(self) -> PyResult<Shard> {
+        let Self { number, count, parts: (begin, end), model, fingerprint, specification } = self;
+        let fingerprint = fingerprint_of(&fingerprint)?;
+        Ok(Shard { number, count, parts: begin..end, model, fingerprint, specification })
+    }
+}
+
+/// An order that a client sent to a shard.
+#[pyclass(frozen, get_all, name = "PsOrder", module = "streamlearn._native")]
+struct NativeOrder {
+    /// The number by which it is answered.
+    id: u64,
+    /// Whether the client only reads.
+    reads_only: bool,
+    body: Py<PyBytes>,
+}
 
 #[pyclass(frozen, name = "PsServer", module = "streamlearn._native")]
 struct NativeServer {
@@ -109,23 +145,21 @@ struct NativeServer {
 
 #[pymethods]
 impl NativeServer {
-    /// `shard` is `(number, count, begin, end, model, fingerprint, specification)`, `tls` paths of certificates and key.
+    /// `tls` has the paths of certificate and key.
     #[new]
     #[pyo3(signature = (listen, shard, token, tls, threads, limits))]
     fn new(
         py: Python<'_>,
         listen: Vec<String>,
-        shard: ShardTuple,
+        shard: ShardIdentity,
         token: Option<Vec<u8>>,
         tls: Option<(PathBuf, PathBuf)>,
         threads: usize,
         limits: Vec<(String, u64)>,
     ) -> PyResult<Self> {
-        let (number, count, begin, end, model, fingerprint, specification) = shard;
-        let fingerprint = fingerprint_of(&fingerprint)?;
-        let shard = Shard { number, count, parts: begin..end, model, fingerprint, specification };
+        let shard = shard.shard()?;
         let mut bounds = Limits::default();
-        lay_over!(
+        override_limits!(
             bounds,
             limits,
             frame_bytes_max,
@@ -167,52 +201,53 @@ impl NativeServer {
         py.detach(|| self.server.uninstall());
     }
 
-    /// `(id, reads_only, body)`, or None when none came.
-    fn next_order<'py>(&self, py: Python<'py>, wait_ms: u64) -> Option<(u64, bool, Bound<'py, PyBytes>)> {
-        let order = py.detach(|| self.server.next_order(Duration::from_millis(wait_ms)));
-        order.map(|order| (order.id, order.reads_only, PyBytes::new(py, &order.body)))
+    /// The next order; None if none arrived.
+    fn next_order(&self, py: Python<'_>, wait_ms: u64) -> Option<NativeOrder> {
+        let order = py.detach(|| self.server.next_order(Duration::from_millis(wait_ms)))?;
+        let body = PyBytes::new(py, &order.body).unbind();
+        Some(NativeOrder { id: order.id, reads_only: order.reads_only, body })
     }
 
     fn answer(&self, py: Python<'_>, id: u64, body: Vec<u8>) -> bool {
         py.detach(|| self.server.answer(id, Ok(body)))
     }
 
-    /// `code` is a word, as refusals have them.
+    /// `code` is the word of a refusal code.
     fn refuse(&self, py: Python<'_>, id: u64, code: &str, text: String) -> PyResult<bool> {
-        let code = Code::ALL.iter().copied().find(|known| known.word() == code);
-        let code = code.ok_or_else(|| PyValueError::new_err("there is no such code"))?;
+        let code = Code::ALL.iter().copied().find(|candidate| candidate.word() == code);
+        let code = code.ok_or_else(|| PyValueError::new_err("unknown refusal code"))?;
         Ok(py.detach(|| self.server.answer(id, Err(Refusal::new(code, text)))))
     }
 
-    /// `(peer, why)` of connections that were refused, and how many more were.
+    /// `(peer, reason)` of refused connections, and the number of those left out.
     fn refused(&self, py: Python<'_>, wait_ms: u64) -> (Vec<(String, String)>, u64) {
         let (notes, left_out) = py.detach(|| self.server.refused(Duration::from_millis(wait_ms)));
         (notes.into_iter().map(|note| (note.peer, note.text)).collect(), left_out)
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (stats, found) = (self.server.stats(), PyDict::new(py));
+        let (stats, figures) = (self.server.stats(), PyDict::new(py));
         for (name, verb) in ["hello", "pull", "push", "order", "ping"].iter().zip(&stats.verbs) {
-            found.set_item(format!("{name}_requests"), verb.requests)?;
-            found.set_item(format!("{name}_errors"), verb.errors)?;
-            found.set_item(format!("{name}_rows"), verb.rows)?;
-            found.set_item(format!("{name}_in_bytes"), verb.bytes_in)?;
-            found.set_item(format!("{name}_out_bytes"), verb.bytes_out)?;
-            found.set_item(format!("{name}_seconds"), verb.seconds)?;
+            figures.set_item(format!("{name}_requests"), verb.requests)?;
+            figures.set_item(format!("{name}_errors"), verb.errors)?;
+            figures.set_item(format!("{name}_rows"), verb.rows)?;
+            figures.set_item(format!("{name}_in_bytes"), verb.bytes_in)?;
+            figures.set_item(format!("{name}_out_bytes"), verb.bytes_out)?;
+            figures.set_item(format!("{name}_seconds"), verb.seconds)?;
         }
-        found.set_item("connections", stats.connections)?;
-        found.set_item("connections_max", stats.connections_max)?;
-        found.set_item("orders_waiting", stats.orders)?;
-        found.set_item("orders_max", stats.orders_max)?;
-        found.set_item("in_flight_bytes", stats.in_flight_bytes)?;
-        found.set_item("in_flight_bytes_max", stats.in_flight_bytes_max)?;
-        found.set_item("clients", stats.clients)?;
-        found.set_item("clients_max", stats.clients_max)?;
-        found.set_item("duplicates", stats.duplicates)?;
+        figures.set_item("connections", stats.connections)?;
+        figures.set_item("connections_max", stats.connections_max)?;
+        figures.set_item("orders_waiting", stats.orders)?;
+        figures.set_item("orders_max", stats.orders_max)?;
+        figures.set_item("in_flight_bytes", stats.in_flight_bytes)?;
+        figures.set_item("in_flight_bytes_max", stats.in_flight_bytes_max)?;
+        figures.set_item("clients", stats.clients)?;
+        figures.set_item("clients_max", stats.clients_max)?;
+        figures.set_item("duplicates", stats.duplicates)?;
         for (code, count) in Code::ALL.iter().zip(stats.refusals) {
-            found.set_item(format!("refused_{}", code.word()), count)?;
+            figures.set_item(format!("refused_{}", code.word()), count)?;
         }
-        Ok(found)
+        Ok(figures)
     }
 
     fn stop(&self, py: Python<'_>, drain_ms: u64) {
@@ -225,39 +260,64 @@ pub struct NativeClient {
     pub client: Client,
 }
 
-/// `(addresses, role, client, model, fingerprint, dims, encoding, seed)`.
-type Who = (Vec<String>, String, u128, String, Vec<u8>, Vec<usize>, String, u64);
+/// The client that connects to the shards; `ClientIdentity` in `streamlearn.ps.remote`.
+#[derive(FromPyObject)]
+struct ClientIdentity {
+    /// The address of each shard, by its number.
+    addresses: Vec<String>,
+    /// "trains", "reads" or "asks".
+    role: String,
+    /// The client's id: its pushes are counted under it.
+    client: u128,
+    model: String,
+    /// The fingerprint of the tables' specification, 32 bytes.
+    fingerprint: Vec<u8>,
+    /// The row length of each table, by its number.
+    dims: Vec<usize>,
+    /// How rows and gradients are sent: "float32" or "float16".
+    encoding: String,
+    /// The seed of the jitter between connection attempts.
+    seed: u64,
+}
 
-/// The version that is read: its number, or None for what was written last.
+impl ClientIdentity {
+    fn role(&self) -> PyResult<Role> {
+        match self.role.as_str() {
+            "trains" => Ok(Role::Trains),
+            "reads" => Ok(Role::Reads),
+            "asks" => Ok(Role::Asks),
+            other => Err(PyValueError::new_err(format!("unknown role {other:?}"))),
+        }
+    }
+
+    fn encoding(&self) -> PyResult<Encoding> {
+        match self.encoding.as_str() {
+            "float32" => Ok(Encoding::F32),
+            "float16" => Ok(Encoding::F16),
+            other => Err(PyValueError::new_err(format!("unknown encoding {other:?}"))),
+        }
+    }
+}
+
+/// The version to read: its number, or None for the latest writes.
 pub fn pull_at(at: Option<u64>) -> PullAt {
     at.map_or(PullAt::Newest, PullAt::Version)
 }
 
 #[pymethods]
 impl NativeClient {
-    /// `tls` is the path of the authority's certificates and the name shards are called by.
+    /// `tls` has the path of the CA certificates, and the server name to verify.
     #[new]
     fn new(
         py: Python<'_>,
-        who: Who,
+        identity: ClientIdentity,
         token: Option<Vec<u8>>,
         tls: Option<(PathBuf, String)>,
         limits: Vec<(String, u64)>,
     ) -> PyResult<Self> {
-        let (addresses, role, client, model, fingerprint, dims, encoding, seed) = who;
-        let role = match role.as_str() {
-            "trains" => Role::Trains,
-            "reads" => Role::Reads,
-            "asks" => Role::Asks,
-            other => return Err(PyValueError::new_err(format!("unknown role {other:?}"))),
-        };
-        let encoding = match encoding.as_str() {
-            "float32" => Encoding::F32,
-            "float16" => Encoding::F16,
-            other => return Err(PyValueError::new_err(format!("unknown encoding {other:?}"))),
-        };
+        let (role, encoding) = (identity.role()?, identity.encoding()?);
         let mut bounds = ClientLimits::default();
-        lay_over!(
+        override_limits!(
             bounds,
             limits,
             connect_wait_ms_max,
@@ -272,16 +332,16 @@ impl NativeClient {
             frame_bytes_max,
         );
         let settings = ClientSettings {
-            addresses,
+            addresses: identity.addresses,
             role,
-            client,
-            model,
-            fingerprint: fingerprint_of(&fingerprint)?,
-            dims,
+            client: identity.client,
+            model: identity.model,
+            fingerprint: fingerprint_of(&identity.fingerprint)?,
+            dims: identity.dims,
             token: secret_of(py, token)?,
             tls: tls.map(|(ca, server_name)| TlsTrust { ca, server_name }),
             encoding,
-            seed,
+            seed: identity.seed,
             limits: bounds,
         };
         let client = py.detach(|| Client::open(settings));
@@ -301,7 +361,9 @@ impl NativeClient {
     /// `(address, begin, end, epoch)` of each shard.
     fn shards(&self) -> Vec<(String, usize, usize, Option<EpochTuple>)> {
         let shards = self.client.shards().into_iter();
-        shards.map(|one| (one.address, one.parts.start, one.parts.end, one.epoch.map(tuple_of))).collect()
+        shards
+            .map(|shard| (shard.address, shard.parts.start, shard.parts.end, shard.epoch.map(tuple_of)))
+            .collect()
     }
 
     fn pull(
@@ -321,64 +383,59 @@ impl NativeClient {
         done(py, outcome)
     }
 
-    /// Keys that learned, were created, and wait; `times` is table time and the scale of the rate.
-    #[allow(clippy::too_many_arguments)] // as the table's
+    /// Returns the numbers of keys that learned, were created, and wait.
     fn push(
         &self,
         py: Python<'_>,
         table: u16,
         keys: &Bound<'_, PyAny>,
         gradients: &Bound<'_, PyAny>,
-        counts: Option<&Bound<'_, PyAny>>,
-        admit: Vec<(usize, u32)>,
-        times: (i64, f32),
+        options: PushOptions<'_>,
     ) -> PyResult<(usize, usize, usize)> {
         let keys = flat::<u64>(keys, "keys", "uint64")?;
         let gradients = flat::<f32>(gradients, "gradients", "float32")?;
-        let counts: Option<PyReadonlyArray1<'_, u32>> =
-            counts.map(|counts| flat::<u32>(counts, "counts", "uint32")).transpose()?;
-        let admit: Vec<Admit> = admit.into_iter().map(|(end, threshold)| Admit { end, threshold }).collect();
+        let (counts, admit) = (options.counts()?, options.admit());
         let push = PushOf {
             table,
             keys: keys.as_slice()?,
             gradients: gradients.as_slice()?,
             counts: counts.as_ref().map(|counts| counts.as_slice()).transpose()?,
             admit: &admit,
-            now_ms: times.0,
-            rate_scale: times.1,
+            now_ms: options.now_ms,
+            rate_scale: options.rate_scale,
         };
         let outcome = py.detach(|| self.client.push(push));
         let pushed = done(py, outcome)?;
         Ok((pushed.learned, pushed.created, pushed.waiting))
     }
 
-    /// Bodies for all shards; of each the answer, or the error.
+    /// Sends one body to each shard; returns each shard's answer or exception.
     fn order_all(&self, py: Python<'_>, bodies: Vec<Vec<u8>>, wait_ms: u64) -> Vec<Py<PyAny>> {
         let answers = py.detach(|| self.client.order_all(&bodies, Duration::from_millis(wait_ms)));
-        let one = |answer: streamlearn_ps::Result<Vec<u8>>| match answer {
+        let result_of = |answer: streamlearn_ps::Result<Vec<u8>>| match answer {
             Ok(body) => PyBytes::new(py, &body).into_any().unbind(),
             Err(error) => refuse(py, &error).into_value(py).into_any(),
         };
-        answers.into_iter().map(one).collect()
+        answers.into_iter().map(result_of).collect()
     }
 
-    /// Of each shard what was asked of it.
+    /// Request statistics of each shard.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let one = |shard: streamlearn_ps::LinkStats| {
-            let found = PyDict::new(py);
+        let figures_of = |shard: streamlearn_ps::LinkStats| {
+            let figures = PyDict::new(py);
             for (name, verb) in [("pull", shard.pull), ("push", shard.push), ("order", shard.order)] {
-                found.set_item(format!("{name}_requests"), verb.requests)?;
-                found.set_item(format!("{name}_errors"), verb.errors)?;
-                found.set_item(format!("{name}_retries"), verb.retries)?;
-                found.set_item(format!("{name}_out_bytes"), verb.bytes_out)?;
-                found.set_item(format!("{name}_in_bytes"), verb.bytes_in)?;
-                found.set_item(format!("{name}_seconds"), verb.seconds)?;
+                figures.set_item(format!("{name}_requests"), verb.requests)?;
+                figures.set_item(format!("{name}_errors"), verb.errors)?;
+                figures.set_item(format!("{name}_retries"), verb.retries)?;
+                figures.set_item(format!("{name}_out_bytes"), verb.bytes_out)?;
+                figures.set_item(format!("{name}_in_bytes"), verb.bytes_in)?;
+                figures.set_item(format!("{name}_seconds"), verb.seconds)?;
             }
-            found.set_item("reconnects", shard.reconnects)?;
-            found.set_item("in_flight", shard.in_flight)?;
-            Ok(found)
+            figures.set_item("reconnects", shard.reconnects)?;
+            figures.set_item("in_flight", shard.in_flight)?;
+            Ok(figures)
         };
-        self.client.stats().shards.into_iter().map(one).collect()
+        self.client.stats().shards.into_iter().map(figures_of).collect()
     }
 
     fn close(&self, py: Python<'_>) {
@@ -388,10 +445,11 @@ impl NativeClient {
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<NativeServer>()?;
+    module.add_class::<NativeOrder>()?;
     module.add_class::<NativeClient>()
 }
 
-/// What packing reads, once it is here.
+/// Fetches the rows that packing reads.
 pub fn fetched(
     py: Python<'_>,
     client: &NativeClient,

@@ -1,4 +1,4 @@
-//! Bindings of the front of a serving node: versions go in, lanes take work and give scores.
+//! Bindings of a serving node's front: versions are added, lanes take work and return scores.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -24,12 +24,102 @@ use crate::dlpack::capsule;
 use crate::impressions::NativeShown;
 use crate::table::{NativeSet, raise};
 
-/// Where a tensor begins, in bytes, and its shape.
-type Lying = (usize, Vec<usize>);
-/// Buckets of users, of candidates, and lengths.
+/// The byte offset of a tensor, and its shape.
+type TensorSpan = (usize, Vec<usize>);
+/// Buckets of users and candidates, and lengths.
 type Buckets = (Vec<usize>, Vec<usize>, Vec<usize>);
-/// Up to which value each bucket goes and how much is in it and those before it; how much was counted, and its sum.
-type Counted = (Vec<(u64, u64)>, u64, u64);
+
+/// A histogram since the start.
+#[pyclass(frozen, get_all, name = "FrontHistogram", module = "streamlearn._native")]
+#[derive(Clone)]
+struct NativeHistogram {
+    /// The upper bound and cumulative count of each bucket.
+    buckets: Vec<(u64, u64)>,
+    /// The number of values.
+    count: u64,
+    /// The sum of the values.
+    sum: u64,
+}
+
+/// What a front has measured since the start.
+#[pyclass(frozen, get_all, name = "FrontMeasures", module = "streamlearn._native")]
+struct NativeMeasures {
+    /// Refused requests by reason.
+    refusals: BTreeMap<&'static str, u64>,
+    /// Requests that were retried alone.
+    retried: u64,
+    /// Waits for a lane, in microseconds.
+    waits: NativeHistogram,
+    /// Requests of a TensorBatch.
+    requests: NativeHistogram,
+    /// Candidates of a TensorBatch.
+    candidates: NativeHistogram,
+}
+
+/// The limits of a front; `FrontLimits` in `streamlearn.serving.front`.
+#[derive(FromPyObject)]
+struct FrontLimits {
+    lanes: usize,
+    /// Maximum waiting requests.
+    requests_max: usize,
+    /// Maximum waiting candidates.
+    candidates_max: usize,
+    /// The percentage of both that is reserved for priority 0.
+    reserved_percent: u8,
+    /// How long before its deadline a request must be done by prediction.
+    slack_us: u64,
+    /// Under pressure, a request is cut to this number of first candidates; 0: it is not.
+    degraded_candidates: usize,
+    /// The deadline of a request that names none.
+    deadline_us: u64,
+    deadline_us_max: u64,
+}
+
+/// The limits of a node's servers; `NodeLimits` in `streamlearn.serving.node`.
+#[derive(FromPyObject)]
+struct NodeLimits {
+    /// Threads that decode requests and encode answers.
+    threads: usize,
+    connections_max: usize,
+    /// Maximum requests in progress.
+    requests_max: usize,
+    /// Maximum bytes of an HTTP request.
+    http_bytes_max: usize,
+    drain_ms_max: u64,
+    /// The maximum time for a request to arrive; None, here and below: the default.
+    arrival_wait_ms_max: Option<u64>,
+    /// The maximum time for which a connection is idle.
+    idle_ms_max: Option<u64>,
+    header_bytes_max: Option<u32>,
+}
+
+impl NodeLimits {
+    fn door(&self) -> DoorLimits {
+        let defaults = DoorLimits::default();
+        DoorLimits {
+            connections_max: self.connections_max,
+            requests_max: self.requests_max,
+            http_bytes_max: self.http_bytes_max,
+            drain_ms_max: self.drain_ms_max,
+            arrival_wait_ms_max: self.arrival_wait_ms_max.unwrap_or(defaults.arrival_wait_ms_max),
+            idle_ms_max: self.idle_ms_max.unwrap_or(defaults.idle_ms_max),
+            header_bytes_max: self.header_bytes_max.unwrap_or(defaults.header_bytes_max),
+            ..defaults
+        }
+    }
+}
+
+/// The load of a front.
+#[pyclass(frozen, get_all, name = "FrontFigures", module = "streamlearn._native")]
+struct NativeFigures {
+    /// Waiting requests.
+    requests: usize,
+    /// Waiting candidates.
+    candidates: usize,
+    lanes_busy: usize,
+    /// Predicted seconds until all waiting work is done.
+    backlog_s: f64,
+}
 
 #[pyclass(frozen, name = "Front", module = "streamlearn._native")]
 pub struct NativeFront {
@@ -50,37 +140,33 @@ struct NativeWork {
 
 #[pymethods]
 impl NativeFront {
-    /// `limits`: lanes, requests_max, candidates_max, reserved_percent, slack_us, degraded_candidates or 0; `waits_us`:
-    /// the deadline of who names none, and the longest.
-    ///
-    /// With `slabs_shared` there are so many slabs, and other processes may read them.
+    /// `slabs_shared` is the number of slabs that other processes may read.
     #[new]
-    #[pyo3(signature = (description, buckets, limits, waits_us, slabs_idle_max, shadows_max=256, *, slabs_shared=None))]
+    #[pyo3(signature = (description, buckets, limits, slabs_idle_max, shadows_max=256, *, slabs_shared=None))]
     fn new(
         description: &str,
         buckets: Buckets,
-        limits: (usize, usize, usize, u8, u64, usize),
-        waits_us: (u64, u64),
+        limits: FrontLimits,
         slabs_idle_max: usize,
         shadows_max: usize,
         slabs_shared: Option<usize>,
     ) -> PyResult<Self> {
         let (inputs, layout) = described(description).map_err(PyValueError::new_err)?;
-        let (lanes, requests_max, candidates_max, reserved_percent, slack_us, degraded) = limits;
         let shapes = shapes_of(&buckets)?;
+        let FrontLimits { lanes, degraded_candidates, deadline_us, deadline_us_max, .. } = limits;
         let limits = Limits {
             lanes,
-            requests_max,
-            candidates_max,
-            reserved_percent,
-            wait_us_max: waits_us.1,
-            slack_us,
-            degraded_candidates: (degraded > 0).then_some(degraded),
+            requests_max: limits.requests_max,
+            candidates_max: limits.candidates_max,
+            reserved_percent: limits.reserved_percent,
+            wait_us_max: deadline_us_max,
+            slack_us: limits.slack_us,
+            degraded_candidates: (degraded_candidates > 0).then_some(degraded_candidates),
         };
-        // A guess until warm-up has measured: no request is admitted before there is a version.
+        // A placeholder until warm-up has measured: no request is admitted before a version is added.
         let costs = Costs::measured(&shapes, |_, _| 1_000.0, |_, _| 1_000.0);
         let scheduler = Scheduler::new(limits, shapes, costs);
-        let waits = Waits { deadline_us: waits_us.0, deadline_us_max: waits_us.1, shadows_max };
+        let waits = Waits { deadline_us, deadline_us_max, shadows_max };
         let mut front = Front::new(inputs, layout, scheduler, waits, slabs_idle_max);
         if let Some(slabs) = slabs_shared {
             front = front.sharing(slabs)?;
@@ -89,7 +175,7 @@ impl NativeFront {
         Ok(Self { front: Arc::new(front), scratch })
     }
 
-    /// Of slabs that other processes read: their file, its bytes, and where in it memory of one more slab begins.
+    /// Of shared slabs: their file, its size in bytes, and the offset where memory for one more slab starts.
     fn slabs(&self) -> Option<(i32, usize, usize)> {
         self.front.slabs().region().map(|(region, rest)| (region.file(), region.bytes(), rest))
     }
@@ -119,18 +205,25 @@ impl NativeFront {
         self.front.waiting()
     }
 
-    /// Requests and candidates that wait, lanes that are busy, and in how many seconds all should be done.
-    fn figures(&self) -> (usize, usize, usize, f64) {
-        let found = self.front.figures();
-        (found.requests, found.candidates, found.lanes_busy, found.backlog_us / 1e6)
+    fn figures(&self) -> NativeFigures {
+        let figures = self.front.figures();
+        NativeFigures {
+            requests: figures.requests,
+            candidates: figures.candidates,
+            lanes_busy: figures.lanes_busy,
+            backlog_s: figures.backlog_us / 1e6,
+        }
     }
 
-    /// How often requests were refused, by why; how many were tried once more alone; how long they waited in
-    /// microseconds, of how many requests TensorBatches were, and how many candidates they had.
-    fn measured(&self) -> (BTreeMap<&'static str, u64>, u64, [Counted; 3]) {
+    fn measured(&self) -> NativeMeasures {
         let measures = self.front.measures();
-        let counted = [measures.waits(), measures.requests(), measures.candidates()].map(counted);
-        (measures.refusals(), measures.again(), counted)
+        NativeMeasures {
+            refusals: measures.refusals(),
+            retried: measures.again(),
+            waits: histogram(measures.waits()),
+            requests: histogram(measures.requests()),
+            candidates: histogram(measures.candidates()),
+        }
     }
 
     #[pyo3(signature = (shadow=None))]
@@ -138,12 +231,12 @@ impl NativeFront {
         self.front.set_shadow(shadow);
     }
 
-    /// What is known of the version that shadows, as JSON.
+    /// The state of the shadow version, as JSON.
     fn shadow(&self) -> String {
         self.front.shadow().to_string()
     }
 
-    /// Rows that were run and rows of padding among them, of the user graph and of the score graph.
+    /// Rows run and padding rows among them, of the user graph and of the score graph.
     fn rows(&self) -> ((u64, u64), (u64, u64)) {
         let (user, score) = self.front.rows();
         ((user.run, user.padding), (score.run, score.padding))
@@ -153,22 +246,25 @@ impl NativeFront {
         self.front.drain();
     }
 
-    /// Microseconds of each bucket as warm-up measured them: lists by length, then by bucket.
+    /// The microseconds of each bucket that warm-up measured: lists by length, then by bucket.
     fn set_costs(&self, user_us: Vec<Vec<f64>>, score_us: Vec<Vec<f64>>) -> PyResult<()> {
         self.front.set_costs(&user_us, &score_us).map_err(PyValueError::new_err)
     }
 
     fn take(&self, py: Python<'_>, lane: usize, wait_s: f64) -> PyResult<Option<NativeWork>> {
         let Some(scratch) = self.scratch.get(lane) else {
-            return Err(PyValueError::new_err(format!("lane {lane} of {}", self.scratch.len())));
+            return Err(PyValueError::new_err(format!(
+                "lane {lane} is out of range; there are {} lanes",
+                self.scratch.len()
+            )));
         };
         let wait =
             Duration::try_from_secs_f64(wait_s).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let found = py.detach(|| {
+        let work = py.detach(|| {
             let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
             self.front.take(lane, wait, &mut scratch)
         });
-        Ok(found.map(|work| {
+        Ok(work.map(|work| {
             let (handle, version, candidates) = (work.handle, work.number, work.candidates);
             NativeWork { work: Mutex::new(Some(work)), handle, version, candidates }
         }))
@@ -178,8 +274,8 @@ impl NativeFront {
         let labels = self.front.inputs().labels.len();
         let shape = scores.shape();
         if shape[1] != labels {
-            let said = format!("scores: expected {labels} columns, got {}", shape[1]);
-            return Err(PyValueError::new_err(said));
+            let message = format!("scores: expected {labels} columns, got {}", shape[1]);
+            return Err(PyValueError::new_err(message));
         }
         let scores = scores.as_slice()?;
         let work = work.taken()?;
@@ -193,24 +289,27 @@ impl NativeFront {
         Ok(())
     }
 
-    /// Like `fail`, of work that may be asked for again.
+    /// Like `fail`, for work that may be retried.
     fn lose(&self, py: Python<'_>, work: &NativeWork, said: &str) -> PyResult<()> {
         let work = work.taken()?;
         py.detach(|| self.front.lose(work, said));
         Ok(())
     }
 
-    /// A lane takes nothing until it does again.
+    /// Marks a lane as absent until it takes work again.
     fn leave(&self, lane: usize) -> PyResult<()> {
         if lane >= self.scratch.len() {
-            return Err(PyValueError::new_err(format!("lane {lane} of {}", self.scratch.len())));
+            return Err(PyValueError::new_err(format!(
+                "lane {lane} is out of range; there are {} lanes",
+                self.scratch.len()
+            )));
         }
         self.front.leave(lane);
         Ok(())
     }
 }
 
-/// Slabs that another process made.
+/// Slabs that another process created.
 #[pyclass(frozen, name = "SharedSlabs", module = "streamlearn._native")]
 struct NativeSlabs {
     region: Arc<Region>,
@@ -218,18 +317,19 @@ struct NativeSlabs {
 
 #[pymethods]
 impl NativeSlabs {
-    /// `file` is what `Front.slabs` gives; it stays its owner's.
+    /// `file` is that of `Front.slabs`; its owner keeps it.
     #[new]
     fn new(file: i32) -> PyResult<Self> {
         if file < 0 {
-            return Err(PyValueError::new_err(format!("{file} is not a file")));
+            return Err(PyValueError::new_err(format!("invalid file descriptor {file}")));
         }
-        // SAFETY: it is borrowed for the call alone, and a number that is no open file is an error of the system's.
+        // SAFETY: it is borrowed only for this call, and a number that is not an open file causes a system
+        // error.
         let file = unsafe { BorrowedFd::borrow_raw(file) };
         Ok(Self { region: Arc::new(Region::open(file)?) })
     }
 
-    /// A DLPack capsule of the tensor that begins at so many bytes.
+    /// A DLPack capsule of the tensor at a byte offset.
     fn tensor<'py>(
         &self,
         py: Python<'py>,
@@ -237,17 +337,20 @@ impl NativeSlabs {
         shape: Vec<usize>,
         is_int: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let floats = shape.iter().try_fold(1_usize, |all, &size| all.checked_mul(size));
+        let floats = shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size));
         let end = floats.and_then(|floats| floats.checked_mul(4)).and_then(|bytes| bytes.checked_add(at));
         if at % ALIGN_BYTES != 0 || end.is_none_or(|end| end > self.region.bytes()) {
-            let said = format!("a tensor {shape:?} at {at} of {} bytes", self.region.bytes());
-            return Err(PyValueError::new_err(said));
+            let message = format!(
+                "a tensor of shape {shape:?} at byte {at} does not fit the {} shared bytes",
+                self.region.bytes()
+            );
+            return Err(PyValueError::new_err(message));
         }
         capsule(py, &self.region, &Tensor { at: at / 4, shape, is_int })
     }
 }
 
-/// A front that callers reach, until it is stopped.
+/// A front that serves callers until it is stopped.
 #[pyclass(frozen, name = "FrontNode", module = "streamlearn._native")]
 struct NativeNode {
     node: Arc<Node>,
@@ -261,41 +364,28 @@ struct NativeNode {
 
 #[pymethods]
 impl NativeNode {
-    /// `bounds`: threads, connections_max, requests_max, http_bytes_max, drain_ms_max; `arriving`: how many milliseconds a
-    /// request may take to arrive and a connection may be idle, and bytes of headers at most; `metrics` gives text.
+    /// `addresses` are those of gRPC and HTTP. `metrics` returns the metrics text. `tls` has the paths of
+    /// certificate and key.
     #[new]
-    #[pyo3(signature = (model, front, addresses, *, bounds, metrics, door=(None, None), arriving=None))]
+    #[pyo3(signature = (model, front, addresses, limits, *, metrics, token=None, tls=None))]
     #[expect(clippy::too_many_arguments, reason = "private: the Python class is what people call")]
     fn new(
         py: Python<'_>,
         model: &str,
         front: &NativeFront,
         addresses: (String, Option<String>),
-        bounds: (usize, usize, usize, usize, u64),
+        limits: NodeLimits,
         metrics: Py<PyAny>,
-        door: (Option<String>, Option<(PathBuf, PathBuf)>),
-        arriving: Option<(u64, u64, u32)>,
+        token: Option<String>,
+        tls: Option<(PathBuf, PathBuf)>,
     ) -> PyResult<Self> {
-        let said = move || {
+        let metrics_text = move || {
             let text = Python::attach(|py| metrics.call0(py)?.extract::<String>(py));
-            text.unwrap_or_else(|error| format!("# metrics could not be written: {error}\n"))
+            text.unwrap_or_else(|error| format!("# cannot collect metrics: {error}\n"))
         };
-        let node = Node::new(model, front.front.clone(), Box::new(said)).map_err(PyValueError::new_err)?;
-        let (threads, connections_max, requests_max, http_bytes_max, drain_ms_max) = bounds;
-        let (token, tls) = door;
-        let usual = DoorLimits::default();
-        let (arrival_wait_ms_max, idle_ms_max, header_bytes_max) =
-            arriving.unwrap_or((usual.arrival_wait_ms_max, usual.idle_ms_max, usual.header_bytes_max));
-        let limits = DoorLimits {
-            connections_max,
-            requests_max,
-            http_bytes_max,
-            drain_ms_max,
-            arrival_wait_ms_max,
-            idle_ms_max,
-            header_bytes_max,
-            ..usual
-        };
+        let node =
+            Node::new(model, front.front.clone(), Box::new(metrics_text)).map_err(PyValueError::new_err)?;
+        let (threads, limits) = (limits.threads, limits.door());
         let token = token.map(Secret::of_header).transpose().map_err(PyValueError::new_err)?;
         let tls = tls.map(|(cert, key)| TlsFiles { cert, key });
         let door = Door::new(DoorSettings { token, tls, limits }).map_err(PyValueError::new_err)?;
@@ -306,11 +396,11 @@ impl NativeNode {
             Servers::start(node.clone(), door.clone(), (grpc, http), threads)
         });
         let servers = started.map_err(|error| {
-            let said = format!("{} or {:?} cannot be listened at: {error}", addresses.0, addresses.1);
+            let message = format!("cannot listen at {} or {:?}: {error}", addresses.0, addresses.1);
             raise(
                 py,
                 "ServiceError",
-                &said,
+                &message,
                 "see whether the address is free, and whether files of TLS can be read",
             )
         })?;
@@ -323,30 +413,30 @@ impl NativeNode {
         self.node.set_state(is_ready, stale);
     }
 
-    /// Connections and requests that are there, each with the most there may be.
+    /// Open connections and requests, each with its maximum.
     fn open(&self) -> [(usize, usize); 2] {
         let (stats, limits) = (self.door.stats(), self.door.limits());
         [(stats.connections, limits.connections_max), (stats.requests, limits.requests_max)]
     }
 
-    /// Of each protocol, connections that came, bytes that came and bytes that went.
+    /// For each protocol: connections accepted, bytes received and bytes sent.
     fn lines(&self) -> Vec<(&'static str, u64, u64, u64)> {
         let traffic = self.door.traffic();
-        let of = |protocol: Protocol| {
-            let (connections, heard, said) = traffic.lines(protocol);
-            (protocol.name(), connections, heard, said)
+        let line = |protocol: Protocol| {
+            let (connections, received, sent) = traffic.lines(protocol);
+            (protocol.name(), connections, received, sent)
         };
-        Protocol::ALL.into_iter().map(of).collect()
+        Protocol::ALL.into_iter().map(line).collect()
     }
 
-    /// Requests that ended: their protocol, whether they were to be scored, their status, and how many.
+    /// Finished requests: protocol, whether they were for scoring, status, and count.
     fn answers(&self) -> Vec<(&'static str, bool, String, u64)> {
         let answers = self.door.traffic().answers();
-        let one = |(kind, count): (Kind, u64)| (kind.protocol.name(), kind.is_scored, kind.status(), count);
-        answers.into_iter().map(one).collect()
+        let row = |(kind, count): (Kind, u64)| (kind.protocol.name(), kind.is_scored, kind.status(), count);
+        answers.into_iter().map(row).collect()
     }
 
-    /// How often the door refused a connection, a request, and a token.
+    /// The number of connections, requests and tokens that the door refused.
     fn refused(&self) -> [(&'static str, u64); 3] {
         let stats = self.door.stats();
         [
@@ -356,9 +446,9 @@ impl NativeNode {
         ]
     }
 
-    /// How long decoding took, in microseconds.
-    fn decoding(&self) -> Counted {
-        counted(self.door.traffic().decoding())
+    /// The time of decoding, in microseconds.
+    fn decoding(&self) -> NativeHistogram {
+        histogram(self.door.traffic().decoding())
     }
 
     fn write_back(&self, shown: &NativeShown) {
@@ -373,34 +463,34 @@ impl NativeNode {
 
 #[pymethods]
 impl NativeWork {
-    /// What the user graph takes, as DLPack capsules, each of which is to be taken once.
+    /// The inputs of the user graph as DLPack capsules; each may be consumed once.
     fn user<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.capsules(py, |work| work.packed.user.clone())
     }
 
     /// The row of each candidate's user.
     fn user_index<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let mut found = self.capsules(py, |work| work.packed.score[..1].to_vec())?;
-        Ok(found.remove(0))
+        let mut capsules = self.capsules(py, |work| work.packed.score[..1].to_vec())?;
+        Ok(capsules.remove(0))
     }
 
-    /// Where in the file of `Front.slabs` each tensor begins, and its shape: what the user graph takes, then the row of
-    /// each candidate's user and what the score graph takes of candidates.
-    fn places(&self) -> PyResult<(Vec<Lying>, Vec<Lying>)> {
+    /// The byte offset of each tensor in the file of `Front.slabs`, and its shape: first the inputs of the
+    /// user graph, then the user row of each candidate and the score graph's candidate inputs.
+    fn places(&self) -> PyResult<(Vec<TensorSpan>, Vec<TensorSpan>)> {
         let guard = self.lock();
         let Some(work) = &*guard else {
-            return Err(PyRuntimeError::new_err("this work was given back before"));
+            return Err(PyRuntimeError::new_err("this work was returned already"));
         };
         let Some(begin) = work.packed.slab.place() else {
-            return Err(PyRuntimeError::new_err("this work is in memory that no other process has"));
+            return Err(PyRuntimeError::new_err("this work is not in shared memory"));
         };
-        let of = |tensors: &[Tensor]| {
+        let spans = |tensors: &[Tensor]| {
             tensors.iter().map(|tensor| (begin + 4 * tensor.at, tensor.shape.clone())).collect()
         };
-        Ok((of(&work.packed.user), of(&work.packed.score)))
+        Ok((spans(&work.packed.user), spans(&work.packed.score)))
     }
 
-    /// What the score graph takes of candidates.
+    /// The candidate inputs of the score graph.
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.capsules(py, |work| work.packed.score[1..].to_vec())
     }
@@ -412,7 +502,7 @@ impl NativeWork {
     }
 
     fn taken(&self) -> PyResult<Work> {
-        self.lock().take().ok_or_else(|| PyRuntimeError::new_err("this work was given back before"))
+        self.lock().take().ok_or_else(|| PyRuntimeError::new_err("this work was returned already"))
     }
 
     fn capsules<'py>(
@@ -422,14 +512,15 @@ impl NativeWork {
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (slab, tensors): (Arc<Slab>, Vec<Tensor>) = match &*self.lock() {
             Some(work) => (work.packed.slab.clone(), of(work)),
-            None => return Err(PyRuntimeError::new_err("this work was given back before")),
+            None => return Err(PyRuntimeError::new_err("this work was returned already")),
         };
         tensors.iter().map(|tensor| capsule(py, &slab, tensor)).collect()
     }
 }
 
-fn counted(of: Distributed) -> Counted {
-    (of.upto, of.count, of.sum)
+fn histogram(distribution: Distributed) -> NativeHistogram {
+    let Distributed { upto: buckets, count, sum } = distribution;
+    NativeHistogram { buckets, count, sum }
 }
 
 fn shapes_of((users, candidates, lengths): &Buckets) -> PyResult<Shapes> {
@@ -441,6 +532,9 @@ fn shapes_of((users, candidates, lengths): &Buckets) -> PyResult<Shapes> {
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<NativeFront>()?;
+    module.add_class::<NativeFigures>()?;
+    module.add_class::<NativeHistogram>()?;
+    module.add_class::<NativeMeasures>()?;
     module.add_class::<NativeNode>()?;
     module.add_class::<NativeSlabs>()?;
     module.add_class::<NativeWork>()

@@ -21,8 +21,8 @@ fn partitions_of<'py>(
     }
     let (offsets, data) = (flat::<i32>(offsets, "offsets", "int32")?, flat::<u8>(data, "data", "uint8")?);
     let (offsets, data) = (offsets.as_slice()?, data.as_slice()?);
-    let found = py.detach(|| partitioner::partitions_of(offsets, data, partitions));
-    Ok(PyArray1::from_vec(py, found.map_err(|error| PyValueError::new_err(error.to_string()))?))
+    let partitions_of_keys = py.detach(|| partitioner::partitions_of(offsets, data, partitions));
+    Ok(PyArray1::from_vec(py, partitions_of_keys.map_err(|error| PyValueError::new_err(error.to_string()))?))
 }
 
 #[pyfunction]

@@ -14,17 +14,17 @@ use streamlearn_table::{
 
 use crate::arrays::{flat, flat_out};
 
-/// A class of `streamlearn.errors`, raised.
+/// Creates an exception of a class in `streamlearn.errors`.
 pub fn raise(py: Python<'_>, class: &str, message: &str, help: &str) -> PyErr {
-    let made = py.import("streamlearn.errors").and_then(|errors| {
-        let named = PyDict::new(py);
-        named.set_item("help", help)?;
-        errors.getattr(class)?.call((message,), Some(&named))
+    let exception = py.import("streamlearn.errors").and_then(|errors| {
+        let keywords = PyDict::new(py);
+        keywords.set_item("help", help)?;
+        errors.getattr(class)?.call((message,), Some(&keywords))
     });
-    made.map_or_else(|error| error, PyErr::from_value)
+    exception.map_or_else(|error| error, PyErr::from_value)
 }
 
-/// A table's error as Python's.
+/// Converts a table's error to a Python exception.
 pub fn refuse(py: Python<'_>, error: &TableError) -> PyErr {
     let text = error.to_string();
     match error {
@@ -38,10 +38,12 @@ pub fn refuse(py: Python<'_>, error: &TableError) -> PyErr {
             raise(py, "TableFull", &text, help)
         }
         TableError::Twice { .. } => {
-            raise(py, "VersionRefused", &text, "the version's files are not what they say")
+            raise(py, "VersionRefused", &text, "the version's files contradict their manifest")
         }
         TableError::Version(_) => raise(py, "VersionRefused", &text, ""),
-        TableError::Busy(_) => raise(py, "TableBusy", &text, "try again when that is done"),
+        TableError::Busy(_) => {
+            raise(py, "TableBusy", &text, "try again when the other operation has finished")
+        }
     }
 }
 
@@ -64,7 +66,7 @@ struct NativeExport {
     export: Mutex<Option<Export>>,
 }
 
-/// Which version to read: a pin, or "newest", or "active".
+/// The version to read: a pin, "newest" or "active".
 #[derive(FromPyObject)]
 pub enum Version<'py> {
     Pin(PyRef<'py, NativePin>),
@@ -72,12 +74,12 @@ pub enum Version<'py> {
 }
 
 impl Version<'_> {
-    /// What a reader of a set says.
+    /// The `At` for a reader of a set.
     pub fn at(&self, set: &Arc<TableSet>) -> PyResult<At> {
         match self {
             Self::Pin(pin) if Arc::ptr_eq(&pin.set, set) => Ok(pin.pin.at()),
             Self::Pin(pin) => {
-                let text = format!("at: the pin is of version {} of another set of tables", pin.version);
+                let text = format!("at: the pin holds version {} of another set of tables", pin.version);
                 Err(PyValueError::new_err(text))
             }
             Self::Name(name) if name == "newest" => Ok(At::Newest),
@@ -89,48 +91,130 @@ impl Version<'_> {
     }
 }
 
-/// `(kind, numbers, weight_decay, clip_norm, clip_value)`.
-type RuleTuple = (String, Vec<f32>, f32, Option<f32>, Option<f32>);
-/// `(dim, row_type, rule, (width_counters, window_ms), (seed, range), tick_ms, rows_max)`.
-type SettingsTuple = (usize, String, Option<RuleTuple>, Option<(u32, i64)>, (u64, f32), i64, usize);
-
-fn rule_of((kind, numbers, weight_decay, clip_norm, clip_value): RuleTuple) -> PyResult<Rule> {
-    let kind = match (kind.as_str(), &numbers[..]) {
-        ("sgd", &[rate]) => Optimizer::Sgd { rate },
-        ("adagrad", &[rate, initial_accumulator, epsilon]) => {
-            Optimizer::Adagrad { rate, initial_accumulator, epsilon }
-        }
-        ("rowwise_adagrad", &[rate, initial_accumulator, epsilon]) => {
-            Optimizer::RowwiseAdagrad { rate, initial_accumulator, epsilon }
-        }
-        ("adam", &[rate, beta1, beta2, epsilon]) => Optimizer::Adam { rate, beta1, beta2, epsilon },
-        ("ftrl", &[rate, l1, l2, beta, initial_accumulator]) => {
-            Optimizer::Ftrl { rate, l1, l2, beta, initial_accumulator }
-        }
-        (kind, numbers) => {
-            let text = format!("unknown optimizer {kind:?} of {} numbers", numbers.len());
-            return Err(PyValueError::new_err(text));
-        }
-    };
-    Ok(Rule { kind, weight_decay, clip_norm, clip_value })
+/// Reads an attribute. A derived `FromPyObject` would raise a `TypeError` for a number out of range.
+fn attribute<'py, T: FromPyObjectOwned<'py>>(object: &Bound<'py, PyAny>, name: &str) -> PyResult<T> {
+    object.getattr(name)?.extract().map_err(Into::into)
 }
 
-fn settings_of(settings: SettingsTuple) -> PyResult<TableSettings> {
-    let (dim, row_type, rule, admission, (seed, range), tick_ms, rows_max) = settings;
-    let row_type = row_type_of(&row_type)?;
+/// The rule of an `Optimizer` in `streamlearn.table.options`.
+fn rule_of(optimizer: &Bound<'_, PyAny>) -> PyResult<Rule> {
+    let number = |name| attribute::<f32>(optimizer, name);
+    let tag: String = attribute(&optimizer.getattr("__struct_config__")?, "tag")?;
+    let rate = number("rate")?;
+    let kind = match tag.as_str() {
+        "sgd" => Optimizer::Sgd { rate },
+        "adagrad" => Optimizer::Adagrad {
+            rate,
+            initial_accumulator: number("initial_accumulator")?,
+            epsilon: number("epsilon")?,
+        },
+        "rowwise_adagrad" => Optimizer::RowwiseAdagrad {
+            rate,
+            initial_accumulator: number("initial_accumulator")?,
+            epsilon: number("epsilon")?,
+        },
+        "adam" => Optimizer::Adam {
+            rate,
+            beta1: number("beta1")?,
+            beta2: number("beta2")?,
+            epsilon: number("epsilon")?,
+        },
+        "ftrl" => Optimizer::Ftrl {
+            rate,
+            l1: number("l1")?,
+            l2: number("l2")?,
+            beta: number("beta")?,
+            initial_accumulator: number("initial_accumulator")?,
+        },
+        other => return Err(PyValueError::new_err(format!("unknown optimizer {other:?}"))),
+    };
+    Ok(Rule {
+        kind,
+        weight_decay: number("weight_decay")?,
+        clip_norm: attribute(optimizer, "clip_norm")?,
+        clip_value: attribute(optimizer, "clip_value")?,
+    })
+}
+
+/// The settings of a `TableOptions` in `streamlearn.table.options`.
+fn settings_of(options: &Bound<'_, PyAny>) -> PyResult<TableSettings> {
+    let spec = options.getattr("spec")?;
+    let row_type = row_type_of(&attribute::<String>(options, "row_type")?)?;
+    let range: f32 = attribute(&spec, "initial_range")?;
     if !(0.0..f32::INFINITY).contains(&range) {
         return Err(PyValueError::new_err(format!(
             "initial_range is {range}: a finite number of at least 0"
         )));
     }
-    let admission = admission.map(|(width_counters, window_ms)| SketchSettings { width_counters, window_ms });
-    let rule = rule.map(rule_of).transpose()?;
-    Ok(TableSettings { dim, row_type, rule, admission, initial: Initial { seed, range }, tick_ms, rows_max })
+    let admission = attribute::<Optional<'_>>(options, "admission")?.map(|admission| {
+        let (width_counters, window_ms) =
+            (attribute(&admission, "width_counters")?, attribute(&admission, "window_ms")?);
+        Ok::<_, PyErr>(SketchSettings { width_counters, window_ms })
+    });
+    Ok(TableSettings {
+        dim: attribute(&spec, "dim")?,
+        row_type,
+        rule: attribute::<Optional<'_>>(options, "optimizer")?.as_ref().map(rule_of).transpose()?,
+        admission: admission.transpose()?,
+        initial: Initial { seed: attribute(options, "seed")?, range },
+        tick_ms: attribute(options, "tick_ms")?,
+        rows_max: attribute(options, "rows_max")?,
+    })
 }
 
 type Optional<'py> = Option<Bound<'py, PyAny>>;
 
-/// The slice of an array there may be.
+/// The arguments of a push beside keys and gradients; `PushOptions` in `streamlearn.table.table`.
+#[derive(FromPyObject)]
+pub struct PushOptions<'py> {
+    /// uint32[n], how often each key occurred; None: once.
+    counts: Optional<'py>,
+    /// Pairs `(end, threshold)` for runs of keys.
+    admit: Vec<(usize, u32)>,
+    /// Table time.
+    pub now_ms: i64,
+    /// The factor of the optimizer's rate.
+    pub rate_scale: f32,
+}
+
+impl<'py> PushOptions<'py> {
+    pub fn counts(&self) -> PyResult<Option<PyReadonlyArray1<'py, u32>>> {
+        optional(self.counts.as_ref(), "counts", "uint32")
+    }
+
+    pub fn admit(&self) -> Vec<Admit> {
+        self.admit.iter().map(|&(end, threshold)| Admit { end, threshold }).collect()
+    }
+}
+
+/// Which keys leave a table; `Expiry` in `streamlearn.table.options`.
+#[derive(FromPyObject)]
+struct ExpiryRule {
+    idle_ms: Option<i64>,
+    count_min: u8,
+    rare_idle_ms: i64,
+    keys_max: Option<usize>,
+}
+
+/// Rows to put, as `floats` or as `numbers`, and what is stored beside them; `RowArrays` in
+/// `streamlearn.table.table`.
+#[derive(FromPyObject)]
+struct RowArrays<'py> {
+    /// float32[n * dim].
+    floats: Optional<'py>,
+    /// uint8, the rows as their type stores them.
+    numbers: Optional<'py>,
+    /// float32[n], the scales of `numbers`.
+    scales: Optional<'py>,
+    /// float32[n * state], the optimizer's state.
+    state: Optional<'py>,
+    /// uint32[n], last uses.
+    ticks: Optional<'py>,
+    /// uint8[n], counts of uses.
+    counts: Optional<'py>,
+}
+
+/// Borrows an optional array.
 fn optional<'py, T: numpy::Element>(
     value: Option<&Bound<'py, PyAny>>,
     name: &str,
@@ -147,12 +231,14 @@ fn uses_of(ticks: Option<&[u32]>, counts: Option<&[u8]>) -> PyResult<Option<Vec<
     match (ticks, counts) {
         (None, None) => Ok(None),
         (Some(ticks), Some(counts)) if ticks.len() == counts.len() => {
-            let one = |(&tick, &count): (&u32, &u8)| Use { tick: tick % Use::TICKS, count };
-            Ok(Some(ticks.iter().zip(counts).map(one).collect()))
+            let use_of = |(&tick, &count): (&u32, &u8)| Use { tick: tick % Use::TICKS, count };
+            Ok(Some(ticks.iter().zip(counts).map(use_of).collect()))
         }
         (ticks, counts) => {
             let lengths = (ticks.map(<[u32]>::len), counts.map(<[u8]>::len));
-            Err(PyValueError::new_err(format!("ticks and counts: {lengths:?} values, expected as many")))
+            Err(PyValueError::new_err(format!(
+                "ticks and counts: {lengths:?} values, expected equal numbers"
+            )))
         }
     }
 }
@@ -171,7 +257,7 @@ fn parts_of(begin: usize, end: usize) -> PyResult<Range<usize>> {
     Ok(begin..end)
 }
 
-/// What a call does that is not a query.
+/// Converts the outcome of a call.
 fn done<T>(py: Python<'_>, outcome: Result<T, TableError>) -> PyResult<T> {
     outcome.map_err(|error| refuse(py, &error))
 }
@@ -179,8 +265,8 @@ fn done<T>(py: Python<'_>, outcome: Result<T, TableError>) -> PyResult<T> {
 #[pymethods]
 impl NativeSet {
     #[new]
-    fn new(py: Python<'_>, settings: Vec<SettingsTuple>) -> PyResult<Self> {
-        let settings = settings.into_iter().map(settings_of).collect::<PyResult<Vec<_>>>()?;
+    fn new(py: Python<'_>, options: Vec<Bound<'_, PyAny>>) -> PyResult<Self> {
+        let settings = options.iter().map(settings_of).collect::<PyResult<Vec<_>>>()?;
         Ok(Self { set: Arc::new(done(py, TableSet::new(&settings))?) })
     }
 
@@ -203,57 +289,50 @@ impl NativeSet {
         done(py, outcome)
     }
 
-    #[pyo3(signature = (table, keys, gradients, counts, admit, times, threads))]
-    #[expect(clippy::too_many_arguments, reason = "private: the Python class is what people call")]
+    #[pyo3(signature = (table, keys, gradients, options, threads))]
     fn push(
         &self,
         py: Python<'_>,
         table: usize,
         keys: &Bound<'_, PyAny>,
         gradients: &Bound<'_, PyAny>,
-        counts: Optional<'_>,
-        admit: Vec<(usize, u32)>,
-        times: (i64, f32),
+        options: PushOptions<'_>,
         threads: usize,
     ) -> PyResult<(usize, usize, usize)> {
         let table = self.table(table)?;
         let keys = flat::<u64>(keys, "keys", "uint64")?;
         let gradients = flat::<f32>(gradients, "gradients", "float32")?;
-        let counts = optional::<u32>(counts.as_ref(), "counts", "uint32")?;
-        let admit: Vec<Admit> = admit.into_iter().map(|(end, threshold)| Admit { end, threshold }).collect();
+        let (counts, admit) = (options.counts()?, options.admit());
         let push = Push {
             keys: keys.as_slice()?,
             gradients: gradients.as_slice()?,
             counts: slice_of(&counts)?,
             admit: &admit,
-            now_ms: times.0,
-            rate_scale: times.1,
+            now_ms: options.now_ms,
+            rate_scale: options.rate_scale,
         };
         let outcome = py.detach(|| table.push(push, threads));
         done(py, outcome).map(|pushed| (pushed.learned, pushed.created, pushed.waiting))
     }
 
-    #[pyo3(signature = (table, keys, rows, state, uses, refuse_twice, threads))]
-    #[expect(clippy::too_many_arguments, reason = "private: the Python class is what people call")]
+    #[pyo3(signature = (table, keys, rows, refuse_twice, threads))]
     fn put(
         &self,
         py: Python<'_>,
         table: usize,
         keys: &Bound<'_, PyAny>,
-        rows: (Optional<'_>, Optional<'_>, Optional<'_>),
-        state: Optional<'_>,
-        uses: (Optional<'_>, Optional<'_>),
+        rows: RowArrays<'_>,
         refuse_twice: bool,
         threads: usize,
     ) -> PyResult<()> {
         let table = self.table(table)?;
         let keys = flat::<u64>(keys, "keys", "uint64")?;
-        let floats = optional::<f32>(rows.0.as_ref(), "rows", "float32")?;
-        let numbers = optional::<u8>(rows.1.as_ref(), "numbers", "uint8")?;
-        let scales = optional::<f32>(rows.2.as_ref(), "scales", "float32")?;
-        let state = optional::<f32>(state.as_ref(), "state", "float32")?;
-        let ticks = optional::<u32>(uses.0.as_ref(), "ticks", "uint32")?;
-        let counts = optional::<u8>(uses.1.as_ref(), "counts", "uint8")?;
+        let floats = optional::<f32>(rows.floats.as_ref(), "rows", "float32")?;
+        let numbers = optional::<u8>(rows.numbers.as_ref(), "numbers", "uint8")?;
+        let scales = optional::<f32>(rows.scales.as_ref(), "scales", "float32")?;
+        let state = optional::<f32>(rows.state.as_ref(), "state", "float32")?;
+        let ticks = optional::<u32>(rows.ticks.as_ref(), "ticks", "uint32")?;
+        let counts = optional::<u8>(rows.counts.as_ref(), "counts", "uint8")?;
         let uses = uses_of(slice_of(&ticks)?, slice_of(&counts)?)?;
         let embeddings = match (slice_of(&floats)?, slice_of(&numbers)?) {
             (Some(floats), None) => Embeddings::Floats(floats),
@@ -285,12 +364,12 @@ impl NativeSet {
         &self,
         py: Python<'_>,
         table: usize,
-        expiry: (Option<i64>, u8, i64, Option<usize>),
+        expiry: ExpiryRule,
         now_ms: i64,
         budget_keys: usize,
     ) -> PyResult<(usize, usize, usize, usize)> {
         let table = self.table(table)?;
-        let (idle_ms, count_min, rare_idle_ms, keys_max) = expiry;
+        let ExpiryRule { idle_ms, count_min, rare_idle_ms, keys_max } = expiry;
         let expiry = Expiry { idle_ms, count_min, rare_idle_ms, keys_max };
         let outcome = py.detach(|| table.expire(&expiry, now_ms, budget_keys));
         done(py, outcome).map(|expired| (expired.scanned, expired.idle, expired.rare, expired.over))
@@ -424,7 +503,7 @@ impl NativeSet {
     fn size<'py>(&self, py: Python<'py>, table: usize) -> PyResult<Bound<'py, PyDict>> {
         let table = self.table(table)?;
         let size = py.detach(|| table.size());
-        let found = PyDict::new(py);
+        let sizes = PyDict::new(py);
         for (name, value) in [
             ("keys", size.parts.keys),
             ("gone", size.parts.gone),
@@ -442,36 +521,38 @@ impl NativeSet {
             ("sketch_bytes", size.parts.sketch_bytes),
             ("bytes", size.bytes()),
         ] {
-            found.set_item(name, value)?;
+            sizes.set_item(name, value)?;
         }
-        Ok(found)
+        Ok(sizes)
     }
 }
 
-type ChangeArrays<'py> = (
-    Bound<'py, PyArray1<u64>>,
-    Bound<'py, PyArray1<u8>>,
-    Bound<'py, PyArray1<f32>>,
-    Bound<'py, PyArray1<f32>>,
-    Bound<'py, PyArray1<u32>>,
-    Bound<'py, PyArray1<u8>>,
-    Bound<'py, PyArray1<u64>>,
-);
+/// The changes of some parts of a table.
+#[pyclass(frozen, get_all, name = "ExportedRows", module = "streamlearn._native")]
+struct NativeRows {
+    keys: Py<PyArray1<u64>>,
+    /// The rows as their type stores them.
+    numbers: Py<PyArray1<u8>>,
+    /// The scales of int8 numbers, one a row.
+    scales: Py<PyArray1<f32>>,
+    /// The optimizer's state.
+    state: Py<PyArray1<f32>>,
+    /// Last uses.
+    ticks: Py<PyArray1<u32>>,
+    /// Counts of uses.
+    counts: Py<PyArray1<u8>>,
+    /// Removed keys.
+    gone: Py<PyArray1<u64>>,
+}
 
 #[pymethods]
 impl NativeExport {
-    /// Let go of both versions now, whoever still knows of this.
+    /// Releases both versions now, even if other references to this export exist.
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(self.export.lock().expect("no holder panics").take()));
     }
 
-    fn read<'py>(
-        &self,
-        py: Python<'py>,
-        table: usize,
-        begin: usize,
-        end: usize,
-    ) -> PyResult<ChangeArrays<'py>> {
+    fn read(&self, py: Python<'_>, table: usize, begin: usize, end: usize) -> PyResult<NativeRows> {
         let tables = self.set.tables();
         let table = tables.get(table).ok_or_else(|| PyIndexError::new_err(format!("table {table}")))?;
         let parts = parts_of(begin, end)?;
@@ -483,21 +564,21 @@ impl NativeExport {
         let changes = done(py, outcome)?;
         let (ticks, counts): (Vec<u32>, Vec<u8>) =
             changes.uses.iter().map(|used| (used.tick, used.count)).unzip();
-        Ok((
-            changes.keys.into_pyarray(py),
-            changes.numbers.into_pyarray(py),
-            changes.scales.into_pyarray(py),
-            changes.state.into_pyarray(py),
-            ticks.into_pyarray(py),
-            counts.into_pyarray(py),
-            changes.gone.into_pyarray(py),
-        ))
+        Ok(NativeRows {
+            keys: changes.keys.into_pyarray(py).unbind(),
+            numbers: changes.numbers.into_pyarray(py).unbind(),
+            scales: changes.scales.into_pyarray(py).unbind(),
+            state: changes.state.into_pyarray(py).unbind(),
+            ticks: ticks.into_pyarray(py).unbind(),
+            counts: counts.into_pyarray(py).unbind(),
+            gone: changes.gone.into_pyarray(py).unbind(),
+        })
     }
 }
 
 type WireArrays<'py> = (Bound<'py, PyArray1<u8>>, Bound<'py, PyArray1<f32>>);
 
-/// Rows as they are stored on the wire: `(numbers, scales)`.
+/// Rows in wire format: `(numbers, scales)`.
 #[pyfunction]
 fn encode_rows<'py>(
     py: Python<'py>,
@@ -540,5 +621,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode_rows, module)?)?;
     module.add_class::<NativeSet>()?;
     module.add_class::<NativePin>()?;
-    module.add_class::<NativeExport>()
+    module.add_class::<NativeExport>()?;
+    module.add_class::<NativeRows>()
 }

@@ -58,7 +58,7 @@ class JoinCore:
 
     def __init__(self, plan: JoinPlan) -> None:
         self.plan = plan
-        self._core: Any = native.JoinCore(*plan.native_arguments())
+        self._core: Any = native.JoinCore(plan.rules())
 
     @classmethod
     def restore(cls, plan: JoinPlan, snapshot: bytes | memoryview) -> Self:
@@ -68,7 +68,7 @@ class JoinCore:
         """
         core = cls.__new__(cls)
         core.plan = plan
-        core._core = native.JoinCore(*plan.native_arguments(), snapshot=snapshot)
+        core._core = native.JoinCore(plan.rules(), snapshot=snapshot)
         return core
 
     def add_impressions(self, columns: ImpressionColumns) -> None:

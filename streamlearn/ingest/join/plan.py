@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,32 @@ from streamlearn.features import Label, LabelGroup
 from streamlearn.native import native
 from streamlearn.settings.join import JoinSettings
 
-__all__ = ["JoinPlan"]
+__all__ = ["JoinPlan", "JoinRules", "LabelRule"]
 
 LABELS_MAX, ACTIONS_MAX = 32, 255
+
+
+class LabelRule(NamedTuple):
+    """A label."""
+
+    action: int  # the number of the action that makes it positive
+    group: int  # the index of its group
+    rate: float  # the share of its negatives that are kept
+    salt: int  # the seed of the hash that chooses them
+
+
+class JoinRules(NamedTuple):
+    """The rules and limits of the native core; all times are event time."""
+
+    groups: tuple[LabelGroup, ...]
+    labels: list[LabelRule]
+    slice_ms: int
+    orphan_wait_ms: int
+    share: float  # of the requests that serving logs
+    from_ms: int
+    pending_bytes_max: int
+    parts_max: int  # impressions of a request that show different items
+    waiting_max: int  # actions of a request that wait for its impression
 
 
 @dataclass(frozen=True)
@@ -78,21 +101,21 @@ class JoinPlan:
         """Return the seed of the hash that chooses which of a label's negatives are kept."""
         return int(native.slot_salt(f"{self.events_topic_id}/{label.name}"))
 
-    def native_arguments(self) -> tuple[Any, Any, Any]:
-        """Return groups, labels and numbers for the native core."""
+    def rules(self) -> JoinRules:
+        """Return the rules for the native core."""
         names = [group.name for group in self.groups]
         codes, settings = self.codes, self.settings
-        labels = [
-            (codes[label.action], names.index(label.group), float(label.sample_rate), self.salt(label))
-            for label in self.labels
-        ]
-        numbers = (
-            self.slice_ms,
-            round(1_000 * settings.orphan_wait_s),
-            float(settings.logged_share),
-            -(1 << 63) if self.from_ms is None else self.from_ms,
-            settings.pending_bytes_max,
-            settings.request_impressions_max,
-            settings.request_actions_max,
+        return JoinRules(
+            groups=self.groups,
+            labels=[
+                LabelRule(codes[label.action], names.index(label.group), float(label.sample_rate), self.salt(label))
+                for label in self.labels
+            ],
+            slice_ms=self.slice_ms,
+            orphan_wait_ms=round(1_000 * settings.orphan_wait_s),
+            share=float(settings.logged_share),
+            from_ms=-(1 << 63) if self.from_ms is None else self.from_ms,
+            pending_bytes_max=settings.pending_bytes_max,
+            parts_max=settings.request_impressions_max,
+            waiting_max=settings.request_actions_max,
         )
-        return [(1_000 * group.wait_s, 1_000 * group.window_s) for group in self.groups], labels, numbers

@@ -120,8 +120,8 @@ def _points(buckets: Sequence[int], costs_us: Sequence[float]) -> list[tuple[int
 
 
 def _choices(demands: _Demands, top: int, buckets_max: int) -> list[Rungs]:
-    bounds = (top, buckets_max, -(-top // _SIZES_MAX))
-    return [_rungs(buckets, demands) for buckets in native.choose_ladders(demands, bounds)]
+    multiple = -(-top // _SIZES_MAX)
+    return [_rungs(buckets, demands) for buckets in native.choose_ladders(demands, top, buckets_max, multiple)]
 
 
 def _rungs(buckets: Sequence[int], demands: _Demands) -> Rungs:
