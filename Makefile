@@ -108,7 +108,7 @@ format: setup ## format Python and Rust
 bench: setup fetch ## every benchmark, quickly; `python -m benchmarks NAME` measures one in full
 	@for name in wire table ps versions join ingest trainer learning freshness executables serving loop; do $(RUN) -m benchmarks $$name --quick; done
 
-peers: setup ## the environments of the benchmarks' peers, into the cache (about 9 GB); 3: some are not available here
+peers: setup ## the environments of the benchmarks' peers, into the cache (about 13 GB); 3: some are not available here
 	@$(RUN) -m benchmarks.peers build
 
 demo: ## the whole loop, no service needed; the time it says includes what setup took

@@ -93,6 +93,27 @@ def test_settings_fit_80_columns_and_mark_what_differs(small: Path, verb: Callab
     assert json.loads(verb("settings", small, "--changed", "--json").stdout) == {}
 
 
+@pytest.mark.parametrize("options", [(), ("--json",), ("--changed",), ("--changed", "--json")])
+def test_settings_show_urls_without_their_login(
+    small: Path, verb: Callable[..., Any], options: tuple[str, ...]
+) -> None:
+    secret = (
+        "--set",
+        "registry.url=redis://hopper:SEC@RET/1@host:1/2",
+        "--set",
+        'ps.addresses=["tcp://u:SECRET@host"]',
+    )
+    shown = verb("settings", small, *secret, *options).stdout
+    assert "redis://host:1/2" in shown
+    assert "hopper" not in shown
+    assert "SEC" not in shown
+
+
+def test_settings_show_urls_without_a_login_as_they_are(small: Path, verb: Callable[..., Any]) -> None:
+    shown = verb("settings", small, "--set", "versions.store=file:///models/a@b", "--json").stdout
+    assert json.loads(shown)["versions.store"] == "file:///models/a@b"
+
+
 def test_a_setting_that_is_none_is_refused_with_the_one_that_was_meant() -> None:
     done = _streamlearn("settings", KUAIRAND, "--set", "events.linger=7")
     assert done.returncode == 2

@@ -266,6 +266,12 @@ def test_an_address_that_is_none_is_refused() -> None:
         open_registry("sqlite:///x.db", "../ctr")
 
 
+def test_an_address_that_names_no_file_is_refused_without_its_login() -> None:
+    with pytest.raises(UsageError, match="names no file") as refused:
+        open_registry("sqlite://u:SECRET@h/x", "ctr")
+    assert "SECRET" not in str(refused.value)
+
+
 class Plain:
     """What a registry is to do, in the plainest way."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +13,21 @@ from msgspec import structs
 from redis import Redis as Client
 
 from streamlearn.clock import SYSTEM_CLOCK
-from streamlearn.errors import StoreUnreachable
+from streamlearn.errors import RegistryDefect, StoreUnreachable
 from streamlearn.settings.versions import RegistrySettings
 from streamlearn.testing import MemoryRegistry, wait_until
-from streamlearn.versions import History, Mover, Pointer, PointerLog, Registry, Replica, Store, open_registry
+from streamlearn.versions import (
+    History,
+    Mover,
+    Node,
+    Pointer,
+    PointerLog,
+    Registry,
+    Replica,
+    Store,
+    open_registry,
+    rebuild_registry,
+)
 from streamlearn.versions.pointer.announcer import Announcer
 from streamlearn.versions.pointer.mover import Moved
 from streamlearn.versions.pointer.moves import Canary, rollback
@@ -29,10 +41,11 @@ SETTINGS = RegistrySettings(node_ttl_s=3, poll_ms=5, reach_s=5)
 
 @dataclass
 class Kind:
-    """A registry of one kind, and how it is emptied by somebody who does not ask it."""
+    """A registry of one kind, and how somebody who does not ask it empties it, or forges the number of its move."""
 
     url: str
     empty: Callable[[], object]
+    forge: Callable[[], object]
 
     def __call__(self) -> Registry:
         return open_registry(self.url, MODEL, SETTINGS)
@@ -42,16 +55,23 @@ class Kind:
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
     """Opens an empty registry of its own."""
     if request.param == "sqlite":
-        yield Kind(f"sqlite://{tmp_path}/registry.db", lambda: _removed(tmp_path))
+        file = tmp_path / "registry.db"
+        yield Kind(f"sqlite://{file}", lambda: _removed(tmp_path), lambda: _changed(file, f"seq = {FORGED}"))
         return
     url = request.getfixturevalue("own_redis").url
     with Client.from_url(url) as client:
-        yield Kind(url, client.flushall)
+        key = f"streamlearn:{{{MODEL}}}:pointer"
+        yield Kind(url, client.flushall, lambda: client.hset(key, "seq", str(FORGED)))
 
 
 def _removed(folder: Path) -> None:
     for file in folder.glob("registry.db*"):
         file.unlink()
+
+
+def _changed(file: Path, assignment: str, table: str = "pointers") -> None:
+    with closing(sqlite3.connect(file)) as sql, sql:
+        sql.execute(f"UPDATE {table} SET {assignment}")
 
 
 @pytest.fixture
@@ -274,3 +294,53 @@ def test_an_equal_number_with_other_bytes_is_another_move(world: World) -> None:
     assert (node.status().seq, other.newest().seq) == (old.seq, old.seq)
     world.check(node, 3)
     assert world.log.newest() == other.newest()
+
+
+@pytest.mark.parametrize("heals", ["rebuild", "keep_up", "moved", "mover"])
+def test_a_forged_number_beside_an_older_move_does_not_keep_later_moves_away(
+    world: World, opened: Kind, heals: str
+) -> None:
+    with opened() as registry:
+        rebuild_registry(world.store, registry)
+        opened.forge()
+        if heals == "mover":
+            assert rolled_back(world, registry, 1, 0.0).said == ""
+        else:
+            moved = world.serve(1)
+            announcer = Announcer(world.store, registry)
+            if heals == "rebuild":
+                assert rebuild_registry(world.store, registry).pointer
+                assert len(registry.versions()) == 3
+            else:
+                assert announcer.keep_up() if heals == "keep_up" else announcer.moved(moved, "rollback")
+        assert registry.pointer() == world.log.newest()
+        assert registry.announce(world.serve(2))
+
+
+def test_a_wait_does_not_end_early_because_of_a_forged_number(world: World, opened: Kind) -> None:
+    with opened() as registry:
+        registry.announce(world.log.newest())
+        opened.forge()
+        begin_s = SYSTEM_CLOCK.monotonic_s()
+        assert registry.wait(2, 0.1) is None
+        assert SYSTEM_CLOCK.monotonic_s() - begin_s >= 0.1
+
+
+@pytest.mark.parametrize("table", ["pointers", "versions", "nodes", "notes"])
+def test_text_that_is_not_utf_8_is_a_defect_that_a_rebuild_repairs(world: World, tmp_path: Path, table: str) -> None:
+    file = tmp_path / "registry.db"
+    with open_registry(f"sqlite://{file}", MODEL, SETTINGS) as registry:
+        rebuild_registry(world.store, registry)
+        registry.beat(Node(boot_id="a", name="a"))
+        _changed(file, "data = CAST(x'22ff22' AS TEXT)" + " || seq" * (table == "notes"), table)
+        reads: dict[str, Callable[[], object]] = {
+            "pointers": registry.pointer,
+            "versions": registry.versions,
+            "nodes": registry.nodes,
+            "notes": lambda: registry.notes(9),
+        }
+        with pytest.raises(RegistryDefect):
+            reads[table]()
+        rebuild_registry(world.store, registry)
+        assert registry.pointer() == world.log.newest()
+        assert (len(registry.versions()), len(registry.notes(9)), registry.nodes()) == (3, 2, [])

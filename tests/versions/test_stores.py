@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,45 @@ def test_only_unfinished_files_are_swept(local: Store) -> None:
     local.sweep("ctr", name)
     assert local.leftovers("ctr") == []
     file.abandon()
+
+
+def test_a_link_in_a_local_store_is_never_followed(local: Store, tmp_path: Path) -> None:
+    outside, part = tmp_path / "outside", f".1-{'0' * 32}.part"
+    (outside / "empty").mkdir(parents=True)
+    for name in ("x", part):
+        (outside / name).write_bytes(b"1")
+    local.create("ctr/y", b"1")
+    (tmp_path / "store" / "ctr" / "linked").symlink_to(outside)
+    (tmp_path / "store" / "ctr" / "file").symlink_to(outside / "x")
+    assert [entry.name for entry in local.entries("ctr")] == [file.path[4:] for file in local.walk("ctr")] == ["y"]
+    local.prune("ctr")
+    uses: list[Callable[[], object]] = [
+        lambda: local.size("ctr/linked/x"),
+        lambda: local.size("ctr/file"),
+        lambda: local.read("ctr/linked/x", bytes_max=1),
+        lambda: local.read("ctr/file", bytes_max=1),
+        lambda: local.create("ctr/linked/new", b"1"),
+        lambda: local.writer("ctr/linked/new", ".arrow"),
+        lambda: local.walk("ctr/linked"),
+        lambda: local.remove("ctr/linked/x"),
+        lambda: local.sweep("ctr/linked", part),
+        lambda: local.prune("ctr/linked"),
+    ]
+    for use in uses:
+        with pytest.raises(StoreError, match=r"/ctr/(linked|file) is a symbolic link") as refused:
+            use()
+        assert "put the files there" in refused.value.help
+    assert sorted(file.name for file in outside.iterdir()) == sorted([part, "empty", "x"])
+
+
+def test_the_folder_of_a_local_store_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "store").symlink_to(tmp_path / "real")
+    store = open_store(str(tmp_path / "store"))
+    store.create("ctr/x", b"1")
+    assert [file.path for file in store.walk("ctr")] == ["ctr/x"]
+    store.remove("ctr/x")
+    assert not store.exists("ctr/x")
 
 
 def test_a_silent_server_is_given_up_within_the_bound_and_no_secret_is_said() -> None:

@@ -16,7 +16,7 @@ from streamlearn.versions.format.history import History
 from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.moves import Pointer
 from streamlearn.versions.pointer.pointer_log import PointerLog
-from streamlearn.versions.pointer.rebuild import rebuild_registry
+from streamlearn.versions.pointer.rebuild import is_stuck, rebuild_registry
 from streamlearn.versions.pointer.registry import Note, Registry
 from streamlearn.versions.store.interface import Store
 
@@ -68,10 +68,11 @@ class Announcer:
 
         def announce() -> None:
             copy = self._registry.pointer()
-            self._registry.announce(pointer)
+            is_refused = not self._registry.announce(pointer)
             self._registry.note(Note.of_move(pointer, what))
-            if pointer.seq > 1 and (copy is None or copy.seq < pointer.seq - 1):
-                # The registry was reset, or another announcement did not reach it: more may be missing.
+            # The registry was reset, or another announcement did not reach it: more may be missing.
+            is_incomplete = pointer.seq > 1 and (copy is None or copy.seq < pointer.seq - 1)
+            if is_incomplete or (is_refused and is_stuck(self._registry, pointer)):
                 self._rebuild()
 
         return self._try(announce)

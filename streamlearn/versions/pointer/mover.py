@@ -10,7 +10,7 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import RegistryDefect, RegistryUnreachable, StoreError, StreamlearnError
 from streamlearn.versions.pointer.moves import Pointer
 from streamlearn.versions.pointer.pointer_log import PointerLog
-from streamlearn.versions.pointer.rebuild import is_of
+from streamlearn.versions.pointer.rebuild import is_of, is_stuck
 from streamlearn.versions.pointer.registry import Node, Note, Registry, replaced
 
 __all__ = ["Acted", "Moved", "Mover"]
@@ -106,8 +106,8 @@ class Mover:
         copy: Pointer | None = None
         with suppress(RegistryDefect):
             copy = registry.pointer()
-        if not registry.announce(pointer) and not is_of(registry, self._log):
-            # Its pointer is not a move of this store, and would hide this move from nodes.
+        if not registry.announce(pointer) and (not is_of(registry, self._log) or is_stuck(registry, pointer)):
+            # Its pointer is not a move of this store, or has a wrong number, and would hide this move from nodes.
             registry.clear()
             registry.announce(pointer)
             return False

@@ -16,7 +16,7 @@ from streamlearn.versions.pointer.pointer_log import PointerLog
 from streamlearn.versions.pointer.registry import Note, Registry
 from streamlearn.versions.store.interface import Store
 
-__all__ = ["Rebuilt", "is_of", "kind_of_move", "rebuild_registry"]
+__all__ = ["Rebuilt", "is_of", "is_stuck", "kind_of_move", "rebuild_registry"]
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True):
@@ -41,8 +41,8 @@ def rebuild_registry(
 ) -> Rebuilt:
     """Make an empty, stale or wrong registry match the store. A second rebuild changes nothing.
 
-    Nodes and acks stay, unless the registry cannot be decoded or belongs to another history. Then it is cleared, and
-    live nodes report again.
+    Nodes and acks stay, unless the registry cannot be decoded, belongs to another history, or is stuck at an older
+    move. Then it is cleared, and live nodes report again.
 
     A given `history` must not use summaries from a registry. `notes_max` limits how many of the last moves are checked
     for missing lines of the audit log; by default all that a registry keeps.
@@ -56,10 +56,16 @@ def rebuild_registry(
     log.newest()
     if not is_of(registry, log):
         registry.clear()
-    put, dropped = _sync_versions(registry, (history or History(store, registry.model)).read())
+    known = (history or History(store, registry.model)).read()
+    put, dropped = _sync_versions(registry, known)
     # Read after `clear`, which may have removed the announcement of a concurrent move.
     newest = log.newest()
     is_newer = newest.seq > 0 and registry.announce(newest)
+    if newest.seq and not is_newer and is_stuck(registry, newest):
+        registry.clear()
+        put, _ = _sync_versions(registry, known)
+        newest = log.newest()
+        is_newer = registry.announce(newest)
     notes = _add_notes(registry, log, notes_max)
     return Rebuilt(seq=newest.seq, pointer=is_newer, put=put, dropped=dropped, notes=notes)
 
@@ -94,6 +100,12 @@ def is_of(registry: Registry, log: PointerLog) -> bool:
         return copy == (newest if copy.seq == newest.seq else log.read(copy.seq))
     except (FileMissing, VersionDefect):
         return True
+
+
+def is_stuck(registry: Registry, refused: Pointer) -> bool:
+    """Return whether a registry that refused to announce a move has an older one, so that its number is wrong."""
+    copy = registry.pointer()
+    return copy is None or copy.seq < refused.seq
 
 
 def _sync_versions(registry: Registry, known: Sequence[Known]) -> tuple[tuple[int, ...], tuple[int, ...]]:

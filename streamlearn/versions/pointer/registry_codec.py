@@ -53,5 +53,5 @@ def note_order(note: Note) -> tuple[int, int, bytes]:
 
 
 def _defect(url: str, what: str) -> RegistryDefect:
-    message = f"the registry at {url} holds {what[:500]}"
+    message = f"a record in the registry at {url} is damaged: {what[:500]}"
     return RegistryDefect(message, help=REBUILD_HELP)

@@ -56,6 +56,8 @@ class _Link:
         _make(path)
         self.file = _identity(path)
         self.sql = sqlite3.connect(path, timeout=settings.reach_s, isolation_level=None, check_same_thread=False)
+        # Text that is not UTF-8 is then found when it is decoded, as a defect of the record.
+        self.sql.text_factory = bytes
         self.sql.execute("PRAGMA synchronous = NORMAL")
         self.pid = os.getpid()
 
@@ -113,7 +115,8 @@ class SqliteRegistry(Registry):
         super().__init__(url, model, settings or RegistrySettings())
         path = url.removeprefix("sqlite://")
         if not url.startswith("sqlite:///") or path.endswith("/"):
-            message = f"{url[:200]!r} names no file"
+            # Not repeated, because it may contain a password.
+            message = "the SQLite URL of the registry names no file"
             help = "write sqlite:// and the whole path: sqlite:///var/lib/streamlearn/registry.db"
             raise UsageError(message, help=help)
         self._path, self._clock = Path(path), clock
@@ -214,7 +217,9 @@ class SqliteRegistry(Registry):
     def _newer(self, seq: int | None) -> Pointer | None:
         """Return the copy of the pointer if it is newer than a move; or any copy for None."""
         rows = self._rows("SELECT data FROM pointers WHERE model = ?1 AND (?2 IS NULL OR seq > ?2)", seq)
-        return decode_pointer(rows[0], self.url) if rows else None
+        copy = decode_pointer(rows[0], self.url) if rows else None
+        # The column may be wrong; the record has a checksum.
+        return copy if copy is not None and (seq is None or copy.seq > seq) else None
 
     def _poll(self, look: Callable[[], Result], is_enough: Callable[[Result], bool], timeout_s: float) -> Result:
         """Look every `poll_ms`, until the result is enough or the timeout is over."""

@@ -35,7 +35,10 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
 class LocalStore(Store):
-    """A store in a folder.
+    """A store in a folder, which may be a symbolic link.
+
+    Links below it are not listed, and a path that leads through one is refused: nothing outside the folder is read,
+    written or removed.
 
     `read` maps files of `MAPPED_BYTES_MIN` or more: they may be removed while in use, but not truncated. `remove`
     also removes folders that become empty; a writer creates them again.
@@ -55,7 +58,7 @@ class LocalStore(Store):
 
     def read(self, path: str, *, bytes_max: int, sha256: str | None = None) -> memoryview:
         try:
-            with (self.root / check_path(path)).open("rb") as file:
+            with self.locate(path).open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 self._check_size(path, size, bytes_max)
                 # A mapped file could be changed in place after its signature was verified.
@@ -79,10 +82,10 @@ class LocalStore(Store):
         if not _LEFTOVER.fullmatch(name):
             message = f"{name!r} is not an unfinished file"
             raise StoreError(message, help="sweep only files that `leftovers` returned")
-        (self.root / check_path(folder) / name).unlink(missing_ok=True)
+        (self.locate(folder) / name).unlink(missing_ok=True)
 
     def size(self, path: str) -> int | None:
-        file = self.root / check_path(path)
+        file = self.locate(path)
         try:
             return file.stat().st_size if file.is_file() else None
         except (FileNotFoundError, NotADirectoryError):
@@ -91,7 +94,7 @@ class LocalStore(Store):
             self.refuse(path, error)
 
     def remove(self, path: str) -> None:
-        file = self.root / check_path(path)
+        file = self.locate(path)
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
@@ -113,16 +116,30 @@ class LocalStore(Store):
                     continue
                 # A file removed since it was listed is left out.
                 with contextlib.suppress(FileNotFoundError):
-                    stat = (self.root / path).stat()
+                    stat = (self.root / path).lstat()
                     is_finished = not _LEFTOVER.fullmatch(entry.name)
                     files.append(FileFound(path, stat.st_size, stat.st_mtime_ns // 1_000_000, is_finished))
             self._check_count(folder, len(files), "files")
         return sorted(files, key=lambda file: file.path)
 
     def prune(self, folder: str) -> None:
-        for inner, _, _ in os.walk(self.root / check_path(folder), topdown=False):
+        for inner, _, _ in os.walk(self.locate(folder), topdown=False):
             with contextlib.suppress(OSError):
                 Path(inner).rmdir()
+
+    def locate(self, path: str) -> Path:
+        """Return where a file or folder is; raises `StoreError` if a symbolic link below the root leads there."""
+        file = self.root
+        for name in check_path(path).split("/"):
+            file /= name
+            try:
+                is_link = file.is_symlink()
+            except OSError as error:
+                self.refuse(path, error)
+            if is_link:
+                message = f"{self.url}/{file.relative_to(self.root)} is a symbolic link, which a store does not follow"
+                raise StoreError(message, help="remove the link, and put the files there in its place")
+        return file
 
     def refuse(self, path: str, error: OSError) -> NoReturn:
         """Raise the error of a file that the file system does not let us use."""
@@ -132,9 +149,11 @@ class LocalStore(Store):
     def _scan(self, folder: str) -> list[Entry]:
         entries: list[Entry] = []
         try:
-            with os.scandir(self.root / check_path(folder)) as scanned:
+            with os.scandir(self.locate(folder)) as scanned:
                 for entry in scanned:
-                    entries.append(Entry(entry.name, entry.is_dir()))
+                    if entry.is_symlink():
+                        continue
+                    entries.append(Entry(entry.name, entry.is_dir(follow_symlinks=False)))
                     self._check_count(folder, len(entries), "entries")
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -150,7 +169,7 @@ class _LocalWriter(FileWriter):
         super().__init__(path, suffix)
         self._store = store
         self._buffer = bytearray()
-        self._folder = (store.root / path).parent
+        self._folder = store.locate(path).parent
         self._file = self._folder / f".{os.getpid()}-{uuid.uuid4().hex}.part"
         try:
             self._descriptor = _create(self._file)
