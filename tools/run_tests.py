@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).parent.parent
 # Folders whose tests take about the same time in total. The last process runs the other folders and the files.
 SHARES = (
-    ("examples", "ingest", "publisher"),
-    ("cli", "models", "native", "serving", "versions"),
+    ("console", "examples", "ingest", "publisher"),
+    ("benchmarks", "cli", "models", "native", "serving", "versions"),
 )
 _NO_TESTS = 5
 _QUICK = "not (slow or kafka or redis or prism or flink or chromium)"
