@@ -42,7 +42,7 @@ use stage::Stage;
 const POOLED_FLOATS_MAX: usize = 1 << 17;
 /// Larger pooled buffers of bytes are not kept.
 const POOLED_BYTES_MAX: usize = 2 << 20;
-/// How long connections may take to close once they are told to close at once.
+/// How long connections may take to close after a request to close at once.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
 
 /// State shared by all connections.

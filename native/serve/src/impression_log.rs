@@ -148,7 +148,7 @@ impl Shown {
         is_logged(id, self.limits.share)
     }
 
-    /// Copies a request's bytes if it is to be logged after its answer.
+    /// Copies a request's bytes if it must be logged after its answer.
     pub fn keep(&self, request: &Request, format: RequestFormat, bytes: &[u8]) -> Option<KeptRequest> {
         let shows_any = request.shown.as_ref().is_none_or(|shown| !shown.is_empty());
         // A copy, because the bytes may lie in a much larger buffer.

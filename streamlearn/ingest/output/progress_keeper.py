@@ -16,7 +16,7 @@ from streamlearn.ingest.process_registry import ProcessRegistry
 from streamlearn.ingest.reading.watermark import BEFORE_ALL
 from streamlearn.topics import Writer
 
-__all__ = ["ProgressKeeper", "close_keeper", "open_keeper", "partitions_of", "silent_partitions"]
+__all__ = ["ProgressKeeper", "close_keeper", "is_due", "open_keeper", "partitions_of", "silent_partitions"]
 
 _CLOSE_S_MAX = 150.0
 # Without samples, progress is written once in this many intervals: an idle application must cost next to nothing.
@@ -51,6 +51,16 @@ def silent_partitions(
             if partition not in had_messages and reached > reached_ms.get(senders.get(partition, -1), BEFORE_ALL):
                 senders[partition] = lot
     return senders
+
+
+def is_due(silent: int) -> bool:
+    """Return whether to write progress after this many intervals in a row without samples.
+
+    Examples:
+        >>> [silent for silent in range(10) if is_due(silent)]
+        [0, 1, 5, 9]
+    """
+    return silent == 0 or silent % _SILENT_INTERVALS == 1
 
 
 class ProgressKeeper:
@@ -150,7 +160,7 @@ class ProgressKeeper:
         try:
             while not self._closing.wait(self._every_s):
                 silent = 0 if self._partitions_sent else silent + 1
-                if silent == 0 or silent % _SILENT_INTERVALS == 1:
+                if is_due(silent):
                     self.flush()
         except Exception as error:  # `check` raises it
             self._error = error

@@ -30,7 +30,7 @@ const FRAME_OVERHEAD_BYTES: usize = HEADER_BYTES + 4;
 pub enum End {
     /// The request is refused; the connection continues.
     Refused(Refusal),
-    /// The connection ends, and the peer is told why.
+    /// The connection ends, and the peer gets the reason.
     Told(Refusal),
     /// The connection ends silently: the peer has gone, was too slow, or must be closed.
     Gone,
