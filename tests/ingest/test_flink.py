@@ -8,6 +8,8 @@ import shutil
 import signal
 from pathlib import Path
 
+import pytest
+
 from streamlearn.apps import AppFolder
 from streamlearn.ingest import begin_run
 from streamlearn.testing import wait_until
@@ -15,6 +17,7 @@ from tests.ingest.history import STEP_MS, T_MS, acknowledged_ms, learned, messag
 from tests.ingest.on_flink import DEADLINE_S, Feed, children, code_of, ended, log_of, run_on, worker_pool
 from tests.ingest.test_backfill import check_features
 from tests.ingest.test_samples_pipeline import check_messages, job, wait_for_progress
+from tests.listener import listening
 from tools.services import FlinkJobServer, Kafka
 
 
@@ -103,6 +106,21 @@ def test_a_run_on_flink_ends_once_a_newer_one_has_begun(own_flink: FlinkJobServe
         begin_run(app)
         assert code_of(app, replaced) == 1
     assert "has taken over from run 1" in log_of(app)
+
+
+def test_a_job_that_stands_still_on_flink_gives_no_more_signs_of_life(
+    own_flink: FlinkJobServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
+    Feed(app).more(50)
+    with listening(monkeypatch) as (listener, _), run_on(own_flink, app) as process:
+        wait_for_progress(app, process, T_MS)
+        listener.heard()
+        listener.wait("WATCHDOG=1")
+        os.kill(own_flink.pid, signal.SIGSTOP)
+        listener.wait_silence(3.0)
+        os.kill(own_flink.pid, signal.SIGCONT)
+        listener.wait("WATCHDOG=1")
 
 
 def test_what_a_worker_raises_again_and_again_on_flink_ends_the_run_as_itself(

@@ -179,6 +179,23 @@ def test_in_wall_time_an_idle_topic_is_left_out_and_when_both_are_time_moves_to_
         assert reader.watermark_ms >= before_ms
 
 
+@pytest.mark.parametrize("blob_bytes", [1_000, 20_000])
+def test_in_a_backlog_a_producer_whose_clock_is_fast_makes_no_other_record_late(make: Make, blob_bytes: int) -> None:
+    place = make(topics={"time": "wall"})
+    with place.producer() as producer:
+        for second in range(600):
+            fast_ms = 600_000 if second % 20 in (7, 8, 19) else 0
+            given = small_impression(second) | {"event_time_ms": T_MS + second * 1000 + fast_ms}
+            producer.impression(**given)
+            producer.action(given["request_id"], given["event_time_ms"] + 2000, given["items"][0]["video_id"], "click")
+            producer.flush()
+    with reading(place.plan(blob_bytes=blob_bytes), clock=ManualClock(T_MS + 86_400_000)) as reader:
+        for blob in take_count(reader, 1_200):
+            for section in (blob.impressions, blob.actions):
+                assert (section.timestamps_ms >= blob.watermark_ms).all()
+        wait_until(lambda: reader.take() is None and reader.watermark_ms >= T_MS + 599_000, "the end is reached")
+
+
 def test_one_topic_is_not_read_far_ahead_of_the_other(place: Place) -> None:
     with place.producer() as producer:
         for second in range(100):

@@ -71,6 +71,8 @@ def test_flink_gets_a_job_server_checkpoints_and_bundles_that_end() -> None:
     assert found["job_name"] == "ingest"
     flags = set(options._flags or ())
     assert {"--checkpointing_interval=2500", "--max_bundle_time_mills=100", "--parallelism=3"} <= flags
+    # Each poll leaves a state for ever, whose size is proportional to this: 128 would fill a gigabyte in minutes.
+    assert "--max_parallelism=16" in flags
     # Else a stage that has no more work never gives what a checkpoint found unfinished: all there is to read, perhaps.
     assert "--finish_bundle_before_checkpointing" in flags
     # Flink then finishes the step that reads, in the midst of it: no more checkpoints, and no time goes on.

@@ -16,6 +16,7 @@ from streamlearn.ingest.reading.watermark import (
     end,
     heartbeat,
     read,
+    read_all,
     watermark_of,
 )
 
@@ -31,10 +32,12 @@ def times(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-# What is read: ("records", times) or a heartbeat or an end mark, each with the wall time it is read at.
+# What is read: ("records", times), a heartbeat, an end mark or the partition's end, with the wall time it is read at.
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("records"), st.lists(st.integers(0, 2_000), max_size=8), st.integers(0, 2_000)),
+        st.tuples(st.just("records"), st.lists(st.integers(0, 40), max_size=40), st.integers(0, 2_000)),
+        st.tuples(st.just("all"), st.just(0), st.just(0)),
         st.tuples(st.just("heartbeat"), st.integers(0, 2_000), st.integers(0, 2_000)),
         st.tuples(st.just("end"), st.just(0), st.just(0)),
     ),
@@ -49,6 +52,7 @@ class Model:
     def __init__(self, time: str) -> None:
         self.time = time
         self.possible: list[int] = []
+        self.newest: list[int] = []
         self.promises: list[int] = []
         self.ended = False
 
@@ -59,12 +63,20 @@ class Model:
         if self.time == "wall":
             if time_ms > wall_ms + AHEAD_MS:
                 return False
-            self.possible.append(min(time_ms, wall_ms))
+            self.newest.append(min(time_ms, wall_ms))
             return True
         if self.now() > BEFORE_ALL and time_ms > self.now() + AHEAD_MS:
             return False
         self.possible.append(time_ms)
         return True
+
+    def end_of_read(self, count: int) -> None:
+        """In wall time records are judged together: those near most of the newest advance the clock."""
+        if self.time == "wall" and count:
+            self.newest = self.newest[-max(count, 31) :]
+            median_ms = sorted(self.newest)[(len(self.newest) - 1) // 2]
+            self.possible += [one for one in self.newest if one <= median_ms + DISORDER_MS]
+            self.newest = self.newest[-31:]
 
     def bound(self) -> int:
         reached = max(self.possible, default=BEFORE_ALL)
@@ -79,6 +91,10 @@ def test_a_clock_is_what_a_model_says_that_reads_one_record_after_the_other(time
             clock, limits = read(clock, said, times(*what), wall_ms)
             judged = [one <= limit for one, limit in zip(what, limits.tolist(), strict=True)]
             assert judged == [model.record(one, wall_ms) for one in what]
+            model.end_of_read(sum(judged))
+        elif kind == "all":
+            clock = read_all(clock)
+            model.possible += model.newest
         elif kind == "heartbeat":
             clock = heartbeat(clock, said, what, wall_ms)
             model.promises.append(min(what, wall_ms) if time == "wall" else what)
@@ -144,6 +160,22 @@ def test_a_producer_whose_clock_is_fast_does_not_make_the_others_late() -> None:
     clock, limits = read(TopicClock(), rules("wall"), times(WALL_MS + 90), WALL_MS)
     assert clock.reached_ms == WALL_MS
     assert limits.tolist() == [WALL_MS + AHEAD_MS]
+
+
+def test_in_a_backlog_a_producer_whose_clock_is_fast_does_not_make_the_records_behind_it_late() -> None:
+    clock = TopicClock()
+    for begin in range(0, 400, 4):  # each read ends with a record that is 500 ms fast
+        clock, _ = read(clock, rules("wall"), times(begin, begin + 1, begin + 2, begin + 503), WALL_MS)
+        assert clock.reached_ms <= begin + 2 + DISORDER_MS
+    assert clock.reached_ms == 398
+
+
+def test_records_beyond_a_gap_advance_the_clock_once_most_lie_there_or_the_partition_ends() -> None:
+    clock, _ = read(TopicClock(), rules("wall"), times(1, 2, 3, 4, 600), WALL_MS)
+    assert clock.reached_ms == 4
+    assert read_all(clock).reached_ms == 600
+    clock, _ = read(clock, rules("wall"), times(*range(601, 606)), WALL_MS)
+    assert clock.reached_ms == 605
 
 
 def test_a_watermark_never_goes_back() -> None:

@@ -21,7 +21,15 @@ from streamlearn.cache import cache_folder
 from streamlearn.errors import ServiceError, UsageError
 from streamlearn.settings.ingest import IngestSettings
 
-__all__ = ["RUNNERS", "counters_of", "end_at_once", "kind_of", "require_job_server", "runner_options"]
+__all__ = [
+    "RUNNERS",
+    "counters_of",
+    "end_at_once",
+    "has_own_workers",
+    "kind_of",
+    "require_job_server",
+    "runner_options",
+]
 
 # Names that people use, and their kinds.
 RUNNERS = {
@@ -99,6 +107,11 @@ def kind_of(name: str) -> str:
     return kind
 
 
+def has_own_workers(options: PipelineOptions) -> bool:
+    """Whether all workers of a job with these options run in this process."""
+    return bool(options.view_as(PortableOptions).environment_type == "LOOPBACK")
+
+
 def counters_of(result: Any, namespace: str) -> dict[str, int]:
     """Return what a job has counted in a namespace, by name.
 
@@ -141,6 +154,9 @@ def _flink(settings: IngestSettings) -> list[str]:
         f"--job_endpoint={settings.job_endpoint}",
         f"--environment_type={settings.environment}",
         f"--parallelism={settings.parallelism}",
+        # Each poll of a reader adds a state that is never removed, and each state takes 600 bytes for every group of
+        # keys, whose number this is. Flink's default is 128; more groups than lots are of no use.
+        f"--max_parallelism={max(settings.parallelism, settings.lots)}",
         f"--checkpointing_interval={round(settings.checkpoint_s * 1000)}",
         # Without it the first stage's bundle stays open forever, and nothing seems to run.
         f"--max_bundle_time_mills={settings.bundle_ms_max}",

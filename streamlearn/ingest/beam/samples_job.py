@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import apache_beam as beam
+import msgspec
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
@@ -19,7 +20,13 @@ from streamlearn.ingest.beam.handover import close_tickets
 from streamlearn.ingest.beam.join_lots import METRICS, JoinLots, MakerOf
 from streamlearn.ingest.beam.prism import Prism
 from streamlearn.ingest.beam.rounds import ROUNDS
-from streamlearn.ingest.beam.runners import counters_of, kind_of, require_job_server, runner_options
+from streamlearn.ingest.beam.runners import (
+    counters_of,
+    has_own_workers,
+    kind_of,
+    require_job_server,
+    runner_options,
+)
 from streamlearn.ingest.beam.source import read_events
 from streamlearn.ingest.beam.worker_errors import WorkerErrors, failure_of
 from streamlearn.ingest.join.join_cache import close_shelf
@@ -37,8 +44,9 @@ __all__ = ["SamplesJob", "SamplesReport", "run_samples", "samples_pipeline"]
 _LOG = logging.getLogger(__name__)
 _LOOK_S, _PROGRESS_S, _GONE_S_MAX = 0.25, 1.0, 5.0
 _TEXT_CHARS_MAX = 8_000
-# Flink's job servers count whole seconds, and fire a timer once event time is beyond it.
-_FLINK_LAG_MS = 1_000
+# Flink's job servers count whole seconds, and fire a timer once event time is beyond it. They take a shorter wait
+# before the next poll as none.
+_FLINK_LAG_MS, _FLINK_POLL_S_MIN = 1_000, 1.0
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ def samples_pipeline(
     The workers load `app` from its folder, with the `changes` of `--set`; they must be able to import `maker_of`.
     """
     in_process = kind == "prism"  # it runs all work in one process, and delivers nothing twice
+    plan = _for_flink(plan) if kind == "flink" else plan
     read = read_events(plan, whole=in_process, endless=kind == "flink", in_process=in_process)
     cut: Any = beam.ParDo(CutLots(plan, app, changes, in_process=in_process))  # type: ignore[no-untyped-call]
     lag_ms = _FLINK_LAG_MS if kind == "flink" else 0
@@ -118,6 +127,7 @@ class SamplesJob:
         self._errors = self._opened.enter_context(WorkerErrors())
         pipeline = self._prism.pipeline() if self._prism else beam.Pipeline(options=options)
         self._kind = kind_of(runner or folder.settings.ingest.runner)
+        self._has_own_workers = has_own_workers(options)
         samples_pipeline(pipeline, self._plan, self._plan.app, self._plan.changes, maker_of, kind=self._kind)
         self._result: Any = self._begin(pipeline)
         self._done = threading.Event()
@@ -152,8 +162,8 @@ class SamplesJob:
         with ExitStack() as stack:
             progress = stack.enter_context(self._progress()) if self._kind == "flink" else None
             while not self._done.wait(_LOOK_S):
-                # On Flink the work is elsewhere, and Flink restarts it.
-                if self._kind != "prism" or ROUNDS.have_gone_on():
+                # Where workers run elsewhere, the runner watches and restarts them.
+                if ROUNDS.have_gone_on() or not self._has_own_workers:
                     PULSE.ready()
                     PULSE.beat()
                 if stop.is_set() and not was_stopped:
@@ -246,6 +256,11 @@ def run_samples(
 
 def _maker_of(folder: AppFolder, plan: ReadPlan) -> MakesSamples:
     return SampleMaker(folder, plan.lineage, plan.run)
+
+
+def _for_flink(plan: ReadPlan) -> ReadPlan:
+    poll_s = max(plan.settings.poll_s, _FLINK_POLL_S_MIN)
+    return replace(plan, settings=msgspec.structs.replace(plan.settings, poll_s=poll_s))
 
 
 def _require_topics(folder: AppFolder) -> None:

@@ -24,7 +24,7 @@ from streamlearn.ingest.reading.run_watermark import Acknowledged, follow, unfol
 from streamlearn.ingest.reading.sections import EventTimes, section_of
 from streamlearn.ingest.reading.start_offset import open_at
 from streamlearn.ingest.reading.steady_clock import SteadyClock
-from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL, TopicClock, watermark_of
+from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL, TopicClock, read_all, watermark_of
 from streamlearn.topics import Position, Records
 
 __all__ = ["PairReader", "Taken"]
@@ -246,6 +246,11 @@ class PairReader:
         return section
 
     def _advance(self) -> None:
+        impressions, actions = (
+            read_all(clock) if pending is None and puller.is_at_end() else clock
+            for clock, puller, pending in zip(self._clocks, self._pullers, self._pending, strict=True)
+        )
+        self._clocks = (impressions, actions)
         moved_ms = watermark_of(self._clocks, self._plan.rules, self._proofs(), self._watermark_ms)
         if moved_ms == AFTER_ALL:
             self._ended = not any(self._has(topic) for topic in (0, 1))

@@ -51,7 +51,7 @@ class Puller:
         self._held_bytes = 0
         self._empty_ms: int | None = None
         self._error: Exception | None = None
-        self._closing = self._has_looked = False
+        self._closing = self._has_looked = self._at_end = False
         self._quiet_since_s = self._looked_s = clock.monotonic_s()
         name = f"streamlearn-ingest-{reader.url.rpartition('/')[2]}-{partition}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -78,6 +78,11 @@ class Puller:
         """Whether the topic has answered once, with records or without, or failed."""
         with self._changed:
             return self._has_looked
+
+    def is_at_end(self) -> bool:
+        """Whether the last read found no records, and those before it were taken."""
+        with self._changed:
+            return self._at_end and not self._held
 
     def empty_ms(self) -> int | None:
         """Return the wall time at which the partition was proven empty; None if it was not, or has records since."""
@@ -120,12 +125,14 @@ class Puller:
             with self._changed:
                 self._held.append((records, size))
                 self._held_bytes += size
-                self._empty_ms = None
-        elif now_s - self._quiet_since_s >= limits.idle_s and now_s - self._looked_s >= limits.idle_s / 2:
+                self._has_looked = True
+                self._empty_ms, self._at_end = None, False
+            return
+        if now_s - self._quiet_since_s >= limits.idle_s and now_s - self._looked_s >= limits.idle_s / 2:
             self._looked_s = now_s
             self._look_at_end()
         with self._changed:
-            self._has_looked = True
+            self._has_looked = self._at_end = True
 
     def _look_at_end(self) -> None:
         """Silence means empty only at the partition's end. The proof has the time before the check."""

@@ -4,6 +4,10 @@ Each topic's partition has a `TopicClock`; two topics of one partition have the 
 end marks advance it. In wall time, a partition that is proven empty holds nothing back, and once all are, the watermark
 is the time of the proof. In event time, only records advance the clock: a replay writes hours of event time within a
 second, so a moment without records proves nothing.
+
+In wall time, a record that is further ahead of most records around it than `out_of_orderness_ms` does not advance the
+clock: in a backlog, one producer whose clock is fast would make all later records late. At the end of a partition it
+counts, because what comes then is as new as the wall.
 """
 
 from __future__ import annotations
@@ -15,11 +19,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AFTER_ALL", "BEFORE_ALL", "TimeRules", "TopicClock", "end", "heartbeat", "read", "watermark_of"]
+__all__ = ["AFTER_ALL", "BEFORE_ALL", "TimeRules", "TopicClock", "end", "heartbeat", "read", "read_all", "watermark_of"]
 
 # Before and after every event time, far enough from the ends of int64 that adding bounds does not overflow.
 BEFORE_ALL = -(1 << 55)
 AFTER_ALL = 1 << 55
+
+# Records of earlier reads that a small read is compared with. A larger read is compared with itself.
+_RECENT = 31
 
 Int64s = npt.NDArray[np.int64]
 TimesOf = Callable[[int], Int64s]
@@ -46,11 +53,13 @@ class TopicClock(msgspec.Struct, frozen=True):
         reached_ms: The latest event time of a possible record.
         promised_ms: The time of the last heartbeat: nothing older follows.
         ended: Whether its end mark was read.
+        recent_ms: In wall time, the event times of the last records.
     """
 
     reached_ms: int = BEFORE_ALL
     promised_ms: int = BEFORE_ALL
     ended: bool = False
+    recent_ms: tuple[int, ...] = ()
 
     @property
     def now_ms(self) -> int:
@@ -69,9 +78,7 @@ def read(
     """
     if rules.time == "wall":
         limits = np.full(len(times_ms), wall_ms + rules.ahead_ms, np.int64)
-        # A producer whose clock is fast must not make all others late.
-        reached = np.minimum(times_ms[times_ms <= limits], wall_ms)
-        return _reached(clock, int(reached.max(initial=BEFORE_ALL))), limits
+        return _read_in_wall_time(clock, rules, np.minimum(times_ms[times_ms <= limits], wall_ms)), limits
     if not len(times_ms):
         return clock, np.empty(0, np.int64)
     # Assume that all are possible: each limit follows from the latest time before. This holds if none is too far ahead.
@@ -80,6 +87,11 @@ def read(
     if (times_ms <= limits).all():
         return _reached(clock, max(clock.reached_ms, int(times_ms.max()))), limits
     return _read_each(clock, rules, times_ms, times_of)
+
+
+def read_all(clock: TopicClock) -> TopicClock:
+    """Return a clock after all records of the partition were read: those that were too far ahead count now."""
+    return _reached(clock, max(clock.recent_ms, default=BEFORE_ALL))
 
 
 def heartbeat(clock: TopicClock, rules: TimeRules, time_ms: int, wall_ms: int) -> TopicClock:
@@ -123,6 +135,17 @@ def watermark_of(
         if rules.time == "event" or empty is None
     ]
     return max(floor_ms, min(bounds))
+
+
+def _read_in_wall_time(clock: TopicClock, rules: TimeRules, times_ms: Int64s) -> TopicClock:
+    """Advance to the latest of the newest times that is not too far ahead of their median."""
+    if not len(times_ms):
+        return clock
+    newest = np.concatenate((np.array(clock.recent_ms, np.int64), times_ms))[-max(len(times_ms), _RECENT) :]
+    middle = (len(newest) - 1) // 2
+    limit_ms = np.partition(newest, middle)[middle] + rules.out_of_orderness_ms
+    reached = _reached(clock, int(newest[newest <= limit_ms].max()))
+    return msgspec.structs.replace(reached, recent_ms=tuple(newest[-_RECENT:].tolist()))
 
 
 def _read_each(
