@@ -20,7 +20,7 @@ __all__ = ["ProgressKeeper", "close_keeper", "is_due", "open_keeper", "partition
 
 _CLOSE_S_MAX = 150.0
 # Without samples, progress is written once in this many intervals: an idle application must cost next to nothing.
-_SILENT_INTERVALS = 4
+_SILENT_INTERVALS = 8
 
 
 def partitions_of(lot: int, lots_count: int, partitions: int) -> list[int]:
@@ -57,8 +57,8 @@ def is_due(silent: int) -> bool:
     """Return whether to write progress after this many intervals in a row without samples.
 
     Examples:
-        >>> [silent for silent in range(10) if is_due(silent)]
-        [0, 1, 5, 9]
+        >>> [silent for silent in range(18) if is_due(silent)]
+        [0, 1, 9, 17]
     """
     return silent == 0 or silent % _SILENT_INTERVALS == 1
 
@@ -67,7 +67,7 @@ class ProgressKeeper:
     """Writes progress about every `every_s`, and less often while no samples are sent.
 
     Guaranteed: the progress given to `reached` with samples is written within about twice that time, other progress
-    within five times, even if nothing more comes; never before it is given. Not guaranteed: every value: a lot's newer
+    within nine times, even if nothing more comes; never before it is given. Not guaranteed: every value: a lot's newer
     one replaces the one before. The classic mistake is to report samples that are not acknowledged.
 
     `reached`, `flush` and `end` raise `IngestOver` if a newer run has taken over, and `NotDelivered` if a topic did not
