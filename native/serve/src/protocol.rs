@@ -13,6 +13,7 @@ mod http;
 mod infer;
 mod input_names;
 mod json;
+mod json_body;
 mod messages;
 mod node_view;
 mod outputs;

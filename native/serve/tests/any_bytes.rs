@@ -12,7 +12,7 @@ use asks::*;
 use proptest::prelude::*;
 use prost::Message;
 use streamlearn_serve::inputs::Limits;
-use streamlearn_serve::protocol::{CallerOptions, decode, every_kind, fuzz};
+use streamlearn_serve::protocol::{CallerOptions, RequestFormat, decode, every_kind, fuzz, read};
 
 thread_local! {
     /// Bytes allocated by this thread, and their maximum since the last reset.
@@ -157,6 +157,85 @@ fn json_of_many_small_parts_takes_no_more_than_its_bytes_allow() {
         // A growing buffer exists twice while it is moved.
         let bytes_max = 64 * text.len() + (256 << 10);
         assert!(allocated <= bytes_max, "{allocated} bytes allocated for {} of {:.20}", text.len(), text);
+    }
+}
+
+/// The maximum number of bytes in a body, as nodes have it.
+const BODY_BYTES_MAX: usize = 16 << 20;
+
+/// Checks that a body of this size, with `part` repeated between its other parts, is refused, and that nothing
+/// of it is stored but one copy of a text.
+fn assert_refused_cheaply(format: RequestFormat, begin: &str, part: &str, end: &str, expected: &str) {
+    let parts = part.repeat((BODY_BYTES_MAX - begin.len() - end.len()) / part.len());
+    let body = format!("{begin}{}{end}", parts.trim_end_matches(','));
+    let (naming, mut text) = (every_kind(LIMITS), String::new());
+    let allocated = allocated_max(|| {
+        text = read(format, body.as_bytes(), &naming).unwrap_err().to_string();
+    });
+    let place = format!("{format:?} {begin:.100}{part:.20}");
+    assert!(text.contains(expected) && text.len() < 1000, "{place}: {text:.1000}");
+    assert!(
+        allocated <= BODY_BYTES_MAX + (1 << 20),
+        "{place}: {allocated} bytes allocated for {BODY_BYTES_MAX}"
+    );
+}
+
+#[test]
+fn long_lists_and_texts_in_tensor_json_are_refused_before_they_take_memory() {
+    let distinct: String = (0..1 << 20).map(|at| format!("\"{at}\":0,")).collect();
+    let output = |fields: &str| format!(r#"{{"outputs":[{{"name":"like","parameters":{{{fields}"#);
+    let input = |fields: &str| format!(r#"{{"inputs":[{{"name":"item_id","datatype":"INT64",{fields}"#);
+    let with_parameters = |fields: &str| input(&format!(r#""shape":[1],"parameters":{{{fields}"#));
+    let empty_input = r#"{"name":"","datatype":"","shape":[]},"#;
+    for (begin, part, end, expected) in [
+        (r#"{"parameters":{"shown":["#, "0,", "]}}", "\"shown\": more than 4096 values"),
+        (r#"{"parameters":{"shown":["#, "0,-1,", "]}}", "\"shown\": -1 is no index"),
+        (r#"{"parameters":{"priority":["#, "0,", "]}}", "\"priority\" is a list, expected one value"),
+        (r#"{"parameters":{"priority":["#, "[],", "]}}", "\"priority\" is a list, expected one value"),
+        (r#"{"parameters":{"#, &distinct, "}}", "unknown parameter \"0\""),
+        (r#"{"outputs":["#, r#"{"name":""},"#, "]}", "unknown output \"\""),
+        (r#"{"outputs":["#, r#"{"name":"like"},"#, "]}", "output \"like\" is requested twice"),
+        (
+            &output(r#""binary_data":["#),
+            "0,",
+            "]}}]}",
+            "output \"like\": parameter \"binary_data\" is a list",
+        ),
+        (&output(""), &distinct, "}}]}", "output \"like\": unsupported parameter \"0\"; help: outputs take"),
+        (r#"{"inputs":["#, empty_input, "]}", "unknown input \"\""),
+        (&input(r#""data":[1],"shape":["#), "1,", "]}]}", "\"item_id\": shape [1, 1, ..."),
+        (&input(r#""shape":[1],"data":["#), "1,", "]}]}", "input \"user_id\": it is missing"),
+        (&with_parameters(r#""x":["#), "8,", "]}}]}", "input \"item_id\": parameter \"x\" is a list"),
+        (&with_parameters(""), &distinct, "}}]}", "input \"item_id\": unsupported parameter \"0\"; help: "),
+        // Debug texts of this character have six bytes.
+        ("{\"", "\u{7f}", "\":0}", "unknown field "),
+        ("{\"inputs\":\"", "\u{7f}", "\"}", "invalid type: string"),
+        ("{\"inputs\":[{\"", "\u{7f}", "\":0}]}", "unknown field "),
+        (&input("\"shape\":[\""), "\u{7f}", "\"]}]}", "the shape of input \"item_id\": the text"),
+        (&with_parameters("\"x\":\""), "0", "\"}}]}", "unsupported parameter \"x\""),
+    ] {
+        assert_refused_cheaply(RequestFormat::Tensors(None), begin, part, end, expected);
+    }
+}
+
+#[test]
+fn long_lists_and_texts_in_rows_are_refused_before_they_take_memory() {
+    for (begin, part, end, expected) in [
+        (r#"{"shown":["#, "0,", "]}", "\"shown\": more than 4096 values"),
+        (r#"{"shown":["#, "[", "", "\"shown\": a list, expected a whole number"),
+        (r#"{"priority":["#, "0,", "]}", "parameter \"priority\" is a list, expected one value"),
+        (r#"{"version":["#, "0,", "]}", "parameter \"version\" is a list, expected one value"),
+        (r#"{"outputs":["#, r#""","#, "]}", "unknown output \"\""),
+        (r#"{"outputs":["#, r#""like","#, "]}", "output \"like\" is requested twice"),
+        (r#"{"items":["#, "0,", "]}", "invalid type: integer `0`"),
+        (r#"{"user":{"user_id":["#, "0,", "]}}", "user.user_id: a list, expected a whole number"),
+        ("{\"items\":\"", "\u{7f}", "\"}", "expected a list of items"),
+        ("{\"items\":[\"", "\u{7f}", "\"]}", "expected an object with a field for each input"),
+        ("{\"shown\":[\"", "\u{7f}", "\"]}", "expected a whole number"),
+        ("{\"shown\":\"", "\u{7f}", "\"}", "expected comma-separated indices of candidates"),
+        ("{\"id\":\"", "\u{7f}", "\",\"user\":{\"user_id\":5}}", "\"items\" is missing"),
+    ] {
+        assert_refused_cheaply(RequestFormat::Rows, begin, part, end, expected);
     }
 }
 

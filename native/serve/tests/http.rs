@@ -122,6 +122,19 @@ async fn tensors_that_are_not_as_they_must_be_are_refused_by_name() {
         (with("item_age", "FP16", json!([2]), json!([1, 2])), "datatype \"FP16\", expected"),
         (json!({ "inputs": least(), "parameters": { "binary_data_output": 1 } }), "unknown parameter "),
         (json!({ "inputs": least(), "parameters": { "sequence_id": 1 } }), "unknown parameter "),
+        (
+            json!({ "inputs": least(), "parameters": { "priority": null } }),
+            "invalid type: null, expected a boolean, a number or a text for parameter \"priority\"",
+        ),
+        (
+            json!({ "inputs": least(), "parameters": { "shown": [0.5] } }),
+            "\"shown\": 0.5, expected a whole number",
+        ),
+        (with("user_tags", "BYTES", json!([-1]), json!([])), "a dimension of its shape is -1"),
+        (
+            with("user_tags", "BYTES", json!(["1"]), json!([])),
+            "the shape of input \"user_tags\": the text \"1\", expected",
+        ),
         (json!({ "inputs": least(), "outputs": [{ "name": "clack" }] }), "unknown output \"clack\""),
         (json!({ "inputs": least(), "output": [] }), "unknown field `output`"),
         (json!({ "outputs": [] }), "missing field `inputs`"),
@@ -329,6 +342,12 @@ async fn numbers_may_stand_behind_the_json_in_both_directions() {
     let like = plain["outputs"][0]["data"].as_array().unwrap();
     assert!(numbers.zip(like).all(|(number, expected)| number == expected.as_f64().unwrap() as f32));
     assert!(reply["outputs"][1]["data"].is_array());
+    // The default of outputs, wherever it stands.
+    let parameters = json!({ "binary_data_output": true });
+    let last = json!({ "outputs": [{ "name": "like" }], "inputs": least(), "parameters": parameters });
+    let (_, _, reply_body) =
+        http_bytes(node.http, "POST", "/v2/models/ctr/infer", &[], last.to_string().into()).await;
+    assert!(String::from_utf8_lossy(&reply_body).contains(r#""binary_data_size":8"#), "{reply_body:?}");
 }
 
 #[tokio::test]
@@ -344,6 +363,7 @@ async fn configuration_statistics_and_index_are_told_in_json() {
     let index = post(at, "/v2/repository/index", "").await.json();
     assert_eq!(index[1], json!({ "name": "ctr", "version": "18", "state": "READY", "reason": "active" }));
     assert_eq!(post(at, "/v2/repository/index", "[").await.status, 400);
+    assert_eq!(post(at, "/v2/repository/index", &" ".repeat(1 << 17)).await.status, 413);
     assert_eq!(get(at, "/health").await.json(), json!({ "live": true, "ready": true }));
     assert_eq!(get(at, "/ready").await.json(), json!({ "ready": true }));
     let answers = node.door.traffic().answers();

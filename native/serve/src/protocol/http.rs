@@ -233,7 +233,7 @@ impl<S: Scoring> Front<S> {
             return failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, &text);
         }
         let naming = self.scoring.naming();
-        let (body, _slot) = match self.body(request, &naming).await {
+        let (body, _slot) = match self.body(request, naming.inputs().limits.message_bytes_max).await {
             Ok(body) => body,
             Err(response) => return *response,
         };
@@ -264,11 +264,11 @@ impl<S: Scoring> Front<S> {
     pub async fn body(
         &self,
         request: Request<Body>,
-        naming: &Naming,
+        bytes_max: usize,
     ) -> Result<(Bytes, OwnedSemaphorePermit), Box<Response>> {
         let slot = self.door.request().map_err(|refusal| Box::new(refused(&refusal)))?;
         let limits = self.door.limits;
-        let bytes_max = limits.http_bytes_max.min(naming.inputs().limits.message_bytes_max);
+        let bytes_max = limits.http_bytes_max.min(bytes_max);
         let wait = Duration::from_millis(limits.arrival_wait_ms_max);
         match timeout(wait, Limited::new(request.into_body(), bytes_max).collect()).await {
             Ok(Ok(body)) => Ok((body.to_bytes(), slot)),

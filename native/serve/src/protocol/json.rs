@@ -1,128 +1,141 @@
 //! JSON of the Open Inference Protocol: decodes a request's tensors and parameters and encodes the reply,
 //! with numbers in the JSON or as raw bytes after it. Rows have a module of their own.
 
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::{Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::columns::InputTensors;
 use super::infer::{self, Form};
 use super::input_names::Naming;
+use super::json_body::{Each, Object, Parameters, RefusalSlot, Setting, Text, next_field, read, read_part};
 use super::outputs::{self, DEGRADED, Wanted};
+use super::values::scalars::{Ints, Value, ValueForm};
 use super::values::tensor::{Elements, Shape, Tensor, cut};
-use super::wishes::{CallerOptions, Parameter};
+use super::wishes::CallerOptions;
 use crate::answer::{Answer, Refusal};
+use crate::inputs::Inputs;
 use crate::request::Request;
 
-/// The value of a parameter.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub enum Setting {
-    /// A boolean.
-    Bool(bool),
-    /// An integer.
-    Int(i64),
-    /// An integer beyond 63 bits.
-    Uint(u64),
-    /// A number.
-    Double(f64),
-    /// A text.
-    Text(String),
-    /// A list of indices.
-    List(Vec<u32>),
+/// The fields of a request; the first is required.
+const FIELDS: [&str; 4] = ["inputs", "id", "parameters", "outputs"];
+const INPUT: Object<5> = Object(&["name", "datatype", "shape", "data", "parameters"]);
+const OUTPUT: Object<2> = Object(&["name", "parameters"]);
+
+type Part<'a> = Option<&'a RawValue>;
+
+fn required<'a>(part: Part<'a>, field: &str) -> Result<&'a RawValue, Refusal> {
+    part.ok_or_else(|| Refusal::Bad(format!("invalid body: missing field `{field}`")))
 }
 
-impl Setting {
-    /// Applies the parameter to the options.
-    pub fn apply(
-        self,
-        options: &mut CallerOptions,
-        name: &str,
-        candidates_max: usize,
-    ) -> Result<(), Refusal> {
-        let value = match &self {
-            Self::Bool(value) => Parameter::Bool(*value),
-            Self::Int(value) => Parameter::Int(*value),
-            Self::Uint(value) => Parameter::Uint(*value),
-            Self::Double(value) => Parameter::Double(*value),
-            Self::Text(value) => Parameter::Text(value),
-            Self::List(indices) if name == "shown" && indices.len() <= candidates_max => {
-                options.shown = Some(indices.clone());
-                return Ok(());
-            }
-            Self::List(indices) => {
-                let text =
-                    format!("parameter {:?} is a list of {}, expected one value", cut(name), indices.len());
-                return Err(Refusal::Bad(text));
-            }
-        };
-        options.parameter(name, value, candidates_max)
-    }
+fn text_of<'a>(part: Part<'a>, field: &str, slot: RefusalSlot<'_>) -> Result<Cow<'a, str>, Refusal> {
+    let Text(text) = read_part(required(part, field)?, format_args!("{field:?}"), slot, PhantomData)?;
+    Ok(text)
+}
 
-    /// Returns the value as the text of a version.
-    pub fn into_version(self) -> Result<String, Refusal> {
-        match self {
-            Self::Text(version) => Ok(version),
-            Self::Int(version) => Ok(version.to_string()),
-            Self::Uint(version) => Ok(version.to_string()),
-            Self::List(values) => {
-                Err(Refusal::Bad(format!("version is a list of {}, expected one", values.len())))
-            }
-            other => Err(Refusal::Bad(format!("version {other:?} is not a number"))),
+/// Reads the parameters of an input or output; `take` returns whether it supports one.
+fn own_parameters(
+    part: Part<'_>,
+    slot: RefusalSlot<'_>,
+    owner: fmt::Arguments<'_>,
+    supported: &str,
+    take: &mut dyn FnMut(&str, Setting) -> bool,
+) -> Result<(), Refusal> {
+    let Some(part) = part else { return Ok(()) };
+    let take = &mut |name: &str, value| {
+        if take(name, value) {
+            return Ok(());
         }
-    }
+        let text = format!("{owner}: unsupported parameter {:?}; help: {supported}", cut(name));
+        Err(Refusal::Bad(text))
+    };
+    read_part(part, owner, slot, Parameters { slot, shown_max: 0, take })
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Ask<'a> {
-    #[serde(default)]
-    id: String,
-    #[serde(default)]
-    parameters: BTreeMap<String, Setting>,
-    #[serde(borrow)]
-    inputs: Vec<InputTensor<'a>>,
-    #[serde(default)]
-    outputs: Vec<RequestedOutput>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct InputTensor<'a> {
-    name: String,
-    datatype: String,
-    shape: Vec<i64>,
-    #[serde(borrow)]
-    data: Option<&'a RawValue>,
-    #[serde(default)]
-    parameters: BTreeMap<String, Setting>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RequestedOutput {
-    name: String,
-    #[serde(default)]
-    parameters: BTreeMap<String, Setting>,
-}
-
-/// Whether the output is requested as raw bytes.
-fn is_raw(output: &RequestedOutput, by_default: bool) -> Result<bool, Refusal> {
-    let mut is_raw = by_default;
-    for (name, value) in &output.parameters {
-        match (name.as_str(), value) {
-            ("binary_data", Setting::Bool(binary)) => is_raw = *binary,
-            _ => {
-                let (output, name) = (cut(&output.name), cut(name));
-                return Err(Refusal::Bad(format!(
-                    "output {output:?}: unsupported parameter {name:?}; help: outputs take binary_data, true or false"
-                )));
-            }
+/// Returns whether an output is requested as raw bytes, if its parameters say so.
+fn is_raw(name: &str, parameters: Part<'_>, slot: RefusalSlot<'_>) -> Result<Option<bool>, Refusal> {
+    let (mut is_raw, name) = (None, cut(name));
+    let supported = "outputs take binary_data, true or false";
+    own_parameters(parameters, slot, format_args!("output {name:?}"), supported, &mut |name, value| {
+        match (name, value) {
+            ("binary_data", Setting::Bool(binary)) => is_raw = Some(binary),
+            _ => return false,
         }
-    }
+        true
+    })?;
     Ok(is_raw)
+}
+
+/// A request under construction.
+struct Ask<'a, 'n> {
+    slot: RefusalSlot<'n>,
+    naming: &'n Naming,
+    /// The bytes after the JSON that belong to no input yet.
+    raw: &'a [u8],
+    id: String,
+    options: CallerOptions,
+    tensors: InputTensors<'a, 'n>,
+    wanted: Wanted,
+    /// Whether each output is requested as raw bytes, where its parameters say so.
+    raws: Vec<Option<bool>>,
+    is_raw_by_default: bool,
+}
+
+impl<'a> Visitor<'a> for &mut Ask<'a, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with \"inputs\"")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<(), A::Error> {
+        let Ask { slot, naming, raw, id, options, tensors, wanted, raws, is_raw_by_default } = self;
+        let (slot, Inputs { labels, limits, .. }) = (*slot, &**naming.inputs());
+        let mut has = [false; FIELDS.len()];
+        while let Some(at) = next_field(&mut map, &FIELDS)? {
+            if std::mem::replace(&mut has[at], true) {
+                return Err(A::Error::duplicate_field(FIELDS[at]));
+            }
+            match FIELDS[at] {
+                "inputs" => {
+                    let take = &mut |[name, rest @ ..]: [Part<'a>; 5]| {
+                        let name = text_of(name, "name", slot)?;
+                        tensors.add(&name, || tensor(cut(&name), rest, raw, slot))
+                    };
+                    map.next_value_seed(Each(slot, INPUT, take))?;
+                }
+                "id" => *id = map.next_value()?,
+                "parameters" => {
+                    let shown_max = limits.candidates_max;
+                    let take = &mut |name: &str, value| match (name, value) {
+                        ("binary_data_output", Setting::Bool(binary)) => {
+                            *is_raw_by_default = binary;
+                            Ok(())
+                        }
+                        (_, value) => value.apply(options, name, shown_max),
+                    };
+                    map.next_value_seed(Parameters { slot, shown_max, take })?;
+                }
+                _ => {
+                    let take = &mut |[name, parameters]: [Part<'a>; 2]| {
+                        let name = text_of(name, "name", slot)?;
+                        wanted.add(&name, labels)?;
+                        raws.push(is_raw(&name, parameters, slot)?);
+                        Ok(())
+                    };
+                    map.next_value_seed(Each(slot, OUTPUT, take))?;
+                }
+            }
+        }
+        if has[0] { Ok(()) } else { Err(A::Error::missing_field(FIELDS[0])) }
+    }
 }
 
 /// The header with the length of a body's JSON.
@@ -143,78 +156,80 @@ pub fn parts(body: &[u8], json_bytes: Option<usize>) -> Result<(&[u8], &[u8]), R
 /// If it does not match the model.
 pub fn decode<'a>(
     body: &'a [u8],
-    mut raw: &'a [u8],
+    raw: &'a [u8],
     naming: &Naming,
     version: &str,
 ) -> Result<(Request, Form), Refusal> {
-    let bad_body = |error| Refusal::Bad(format!("invalid body: {error}"));
-    let Ask { id, parameters, inputs, outputs } = serde_json::from_slice(body).map_err(bad_body)?;
-    let (mut options, mut wanted, mut tensors) =
-        (CallerOptions::default(), Wanted::default(), InputTensors::new(naming));
-    let (labels, mut is_raw_by_default) = (&naming.inputs().labels, false);
-    options.pin(version)?;
-    for (name, value) in parameters {
-        match (name.as_str(), &value) {
-            ("binary_data_output", Setting::Bool(binary)) => is_raw_by_default = *binary,
-            _ => value.apply(&mut options, &name, naming.inputs().limits.candidates_max)?,
-        }
-    }
-    let mut raws = Vec::with_capacity(labels.len());
-    for output in &outputs {
-        wanted.add(&output.name, labels)?;
-        raws.push(is_raw(output, is_raw_by_default)?);
-    }
-    for input in &inputs {
-        tensors.add(&input.name, || tensor(input, &mut raw))?;
-    }
-    if !raw.is_empty() {
-        let text = format!("{} bytes after the JSON belong to no input", raw.len());
+    let slot = RefCell::new(None);
+    let mut ask = Ask {
+        slot: &slot,
+        naming,
+        raw,
+        id: String::new(),
+        options: CallerOptions::default(),
+        tensors: InputTensors::new(naming),
+        wanted: Wanted::default(),
+        raws: Vec::new(),
+        is_raw_by_default: false,
+    };
+    ask.options.pin(version)?;
+    read(body, &slot, &mut ask)?;
+    if !ask.raw.is_empty() {
+        let text = format!("{} bytes after the JSON belong to no input", ask.raw.len());
         return Err(Refusal::Bad(text));
     }
-    let sides = tensors.into_sides()?;
-    options.check_shown(sides.candidates)?;
-    let (id, outputs) = (infer::id_of(&id)?, wanted.outputs(labels.len()));
-    raws.resize(outputs.len(), is_raw_by_default);
-    let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw: raws };
-    Ok((infer::request(naming, id, sides, options), form))
+    let sides = ask.tensors.into_sides()?;
+    ask.options.check_shown(sides.candidates)?;
+    let (id, outputs) = (infer::id_of(&ask.id)?, ask.wanted.outputs(naming.inputs().labels.len()));
+    ask.raws.resize(outputs.len(), None);
+    let raw = ask.raws.into_iter().map(|is_raw| is_raw.unwrap_or(ask.is_raw_by_default)).collect();
+    let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw };
+    Ok((infer::request(naming, id, sides, ask.options), form))
 }
 
 /// Returns the raw bytes of an input, if its parameters announce them, and removes them from `raw`.
-fn raw_bytes<'a>(input: &InputTensor<'_>, raw: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Refusal> {
-    let bad = |text: String| Err(Refusal::Bad(format!("input {:?}: {text}", cut(&input.name))));
-    let mut input_bytes = None;
-    for (name, value) in &input.parameters {
-        match (name.as_str(), value) {
-            ("binary_data_size", Setting::Int(size)) => {
-                let split = usize::try_from(*size).ok().and_then(|size| raw.split_at_checked(size));
-                let Some((data, rest)) = split else {
-                    return bad(format!(
-                        "binary_data_size is {size}, but only {} bytes are left after the JSON; help: the header \
-                         Inference-Header-Content-Length gives the length of the JSON",
-                        raw.len()
-                    ));
-                };
-                (input_bytes, *raw) = (Some(data), rest);
-            }
-            _ => {
-                return bad(format!(
-                    "unsupported parameter {:?}; help: inputs take binary_data_size",
-                    cut(name)
-                ));
-            }
+fn raw_bytes<'a>(
+    name: &str,
+    parameters: Part<'_>,
+    raw: &mut &'a [u8],
+    slot: RefusalSlot<'_>,
+) -> Result<Option<&'a [u8]>, Refusal> {
+    let (mut raw_size, supported) = (None, "inputs take binary_data_size");
+    own_parameters(parameters, slot, format_args!("input {name:?}"), supported, &mut |name, value| {
+        match (name, value) {
+            ("binary_data_size", Setting::Int(size)) => raw_size = Some(size),
+            _ => return false,
         }
-    }
-    Ok(input_bytes)
+        true
+    })?;
+    let Some(size) = raw_size else { return Ok(None) };
+    let split = usize::try_from(size).ok().and_then(|size| raw.split_at_checked(size));
+    let Some((data, rest)) = split else {
+        return Err(Refusal::Bad(format!(
+            "input {name:?}: binary_data_size is {size}, but only {} bytes are left after the JSON; help: the \
+             header Inference-Header-Content-Length gives the length of the JSON",
+            raw.len()
+        )));
+    };
+    *raw = rest;
+    Ok(Some(data))
 }
 
-fn tensor<'a>(input: &InputTensor<'a>, raw: &mut &'a [u8]) -> Result<Tensor<'a>, Refusal> {
-    let refusal = |text: &str| Refusal::Bad(format!("input {:?}: {text}", cut(&input.name)));
-    let mut shape = Shape::default();
-    for &dim in &input.shape {
-        shape.push(dim).map_err(|text| refusal(&text))?;
+fn tensor<'a>(
+    name: &str,
+    [datatype, shape, data, parameters]: [Part<'a>; 4],
+    raw: &mut &'a [u8],
+    slot: RefusalSlot<'_>,
+) -> Result<Tensor<'a>, Refusal> {
+    let refusal = |text: &str| Refusal::Bad(format!("input {name:?}: {text}"));
+    let (part, mut shape) = (required(shape, "shape")?, Shape::default());
+    let dims = Value { take: &mut Ints(|dim| shape.push(dim)), list: Some(u64::MAX) };
+    let form = read_part(part, format_args!("the shape of input {name:?}"), slot, dims)?;
+    if !matches!(form, ValueForm::List(_)) {
+        return Err(refusal(&format!("its shape is {form}, expected a list")));
     }
-    let datatype = infer::datatype_of(&input.name, &input.datatype)?;
-    let elements = match (raw_bytes(input, raw)?, input.data) {
+    let datatype = infer::datatype_of(name, &text_of(datatype, "datatype", slot)?)?;
+    let elements = match (raw_bytes(name, parameters, raw, slot)?, data) {
         (None, Some(data)) => Elements::Json(data),
         (Some(raw), None) => Elements::Raw(raw),
         (Some(_), Some(_)) => return Err(refusal("it has both data and binary_data_size")),

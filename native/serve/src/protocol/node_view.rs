@@ -143,6 +143,9 @@ async fn all_statistics<S: Scoring>(front: At<S>) -> Response {
     statistics(front, Path(Of { name, version: String::new() })).await
 }
 
+/// The maximum length of a body that asks for the index.
+const INDEX_BYTES_MAX: usize = 1 << 16;
+
 /// The request of the index.
 #[derive(Default, serde::Deserialize)]
 struct IndexAsk {
@@ -152,7 +155,7 @@ struct IndexAsk {
 
 async fn index<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
     let (naming, state) = (front.scoring.naming(), front.scoring.state());
-    let (body, _slot) = match front.body(request, &naming).await {
+    let (body, _slot) = match front.body(request, INDEX_BYTES_MAX).await {
         Ok(body) => body,
         Err(response) => return *response,
     };

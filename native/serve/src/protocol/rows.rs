@@ -3,14 +3,15 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::columns::{History, Sides, lists};
 use super::input_names::{Naming, PARTS, Part, Side};
-use super::json::Setting;
+use super::json_body::{Each, RefusalSlot, SettingOf, carry, read};
 use super::outputs::Wanted;
-use super::values::scalars::{Floats, Ints, Texts, Value, ValueForm};
+use super::values::scalars::{Floats, Ints, NoText, Texts, Value, ValueForm};
 use super::values::tensor::cut;
 use super::wishes::CallerOptions;
 use crate::answer::Refusal;
@@ -38,35 +39,11 @@ pub struct ParsedRows {
 /// # Errors
 /// If it does not match the model.
 pub fn decode(body: &[u8], naming: &Naming) -> Result<ParsedRows, Refusal> {
-    let refusal = RefCell::new(None);
-    let mut from = serde_json::Deserializer::from_slice(body);
-    let read = Body(naming, &refusal).deserialize(&mut from).and_then(|parsed| from.end().map(|()| parsed));
-    read.map_err(|error| {
-        let refusal: Option<Refusal> = refusal.take();
-        refusal.unwrap_or_else(|| Refusal::Bad(format!("invalid body: {error}")))
-    })
-}
-
-/// A side channel for refusals that serde errors cannot carry unchanged.
-type RefusalSlot<'r> = &'r RefCell<Option<Refusal>>;
-
-fn carry<E: Error>(slot: RefusalSlot<'_>) -> impl FnOnce(Refusal) -> E + '_ {
-    move |refusal| {
-        let error = E::custom(&refusal);
-        slot.replace(Some(refusal));
-        error
-    }
+    let slot = RefCell::new(None);
+    read(body, &slot, Body(naming, &slot))
 }
 
 struct Body<'n>(&'n Naming, RefusalSlot<'n>);
-
-impl<'de> DeserializeSeed<'de> for Body<'_> {
-    type Value = ParsedRows;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<ParsedRows, D::Error> {
-        from.deserialize_map(self)
-    }
-}
 
 impl<'de> Visitor<'de> for Body<'_> {
     type Value = ParsedRows;
@@ -77,7 +54,7 @@ impl<'de> Visitor<'de> for Body<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ParsedRows, A::Error> {
         let Self(naming, slot) = self;
-        let labels = &naming.inputs().labels;
+        let (labels, shown_max) = (&naming.inputs().labels, naming.inputs().limits.candidates_max);
         let (mut rows, mut options, mut wanted) =
             (RowReader::new(naming), CallerOptions::default(), Wanted::default());
         let (mut id, mut has_user, mut has_items) = (String::new(), false, false);
@@ -96,19 +73,16 @@ impl<'de> Visitor<'de> for Body<'_> {
                 }
                 "id" => id = map.next_value()?,
                 "version" => {
-                    let version: Setting = map.next_value()?;
+                    let version = map.next_value_seed(SettingOf { name: &name, shown_max })?;
                     options.pin(&version.into_version().map_err(carry(slot))?).map_err(carry(slot))?;
                 }
                 "outputs" => {
-                    for output in map.next_value::<Vec<String>>()? {
-                        wanted.add(&output, labels).map_err(carry(slot))?;
-                    }
+                    let take = &mut |output: String| wanted.add(&output, labels);
+                    map.next_value_seed(Each(slot, PhantomData, take))?;
                 }
                 _ => {
-                    let setting: Setting = map.next_value()?;
-                    setting
-                        .apply(&mut options, &name, naming.inputs().limits.candidates_max)
-                        .map_err(carry(slot))?;
+                    let setting = map.next_value_seed(SettingOf { name: &name, shown_max })?;
+                    setting.apply(&mut options, &name, shown_max).map_err(carry(slot))?;
                 }
             }
         }
@@ -315,7 +289,7 @@ impl<'de> DeserializeSeed<'de> for Items<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        from.deserialize_seq(self)
+        from.deserialize_any(NoText(self))
     }
 }
 
@@ -357,7 +331,7 @@ impl<'de> DeserializeSeed<'de> for Row<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        from.deserialize_map(self)
+        from.deserialize_any(NoText(self))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde_json::value::RawValue;
 
 use super::tensor::{Shape, cut};
@@ -151,6 +151,30 @@ impl<'de, T: Take> Visitor<'de> for Value<'_, T> {
     }
 }
 
+/// Visits an object or a list with `deserialize_any`. If it is a text, the error quotes only the start: the
+/// errors of `deserialize_map` and `deserialize_seq` quote all of it.
+pub struct NoText<V>(pub V);
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for NoText<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.expecting(f)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<V::Value, E> {
+        Err(E::invalid_type(Unexpected::Str(cut(text)), &self))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<V::Value, A::Error> {
+        self.0.visit_seq(list)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
+        self.0.visit_map(map)
+    }
+}
+
 /// Reads a tensor's data: all values in one list, or in lists nested as its shape.
 struct Data<'t, T> {
     take: &'t mut T,
@@ -190,12 +214,14 @@ impl<'de, T: Take> Visitor<'de> for Data<'_, T> {
 
 fn each(text: &RawValue, shape: Shape, mut take: impl Take) -> Result<(), String> {
     let mut from = serde_json::Deserializer::from_str(text.get());
-    let read = from.deserialize_any(Data { take: &mut take, shape });
-    read.map_err(|error| {
-        // The position is relative to the data, which would mislead: drop it.
-        let text = error.to_string();
-        text.rsplit_once(" at line ").map_or(text.clone(), |(text, _)| text.to_owned())
-    })
+    let read = from.deserialize_any(NoText(Data { take: &mut take, shape }));
+    read.map_err(|error| without_position(&error))
+}
+
+/// The text of an error in a part of a body, without its position in the part, which would mislead.
+pub fn without_position(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ").map_or(text.clone(), |(text, _)| text.to_owned())
 }
 
 /// Calls `take` with every integer of a tensor's data, as many as its shape has.
