@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 MODEL = RUSTFLAGS="--cfg model" cargo test --quiet --profile model -p streamlearn-table --lib model::
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
-.PHONY: help setup services fetch test test-quick chaos chaos-parts fuzz fuzz-corpora model check bench peers demo demo-real format lock clean
+.PHONY: help setup services fetch test test-quick chaos chaos-parts fuzz fuzz-python fuzz-corpora model check bench peers demo demo-real format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,12 @@ fuzz-corpora: ## put what `make fuzz` has found into native/fuzz/corpus, minimis
 	  FUZZ=$$name $(FUZZ_RUN) $(CURDIR)/target/fuzz-merged $(CURDIR)/native/fuzz/corpus/$$name $(CURDIR)/target/fuzz-corpus/$$name -- \
 	    -merge=1 -max_len=2048 && rm -rf native/fuzz/corpus/$$name && mv target/fuzz-merged native/fuzz/corpus/$$name || exit 1; \
 	done
+
+fuzz-python: setup ## the Python decoders against Atheris, FUZZ_S (600) seconds; what is new goes to target/fuzz-python
+	@mkdir -p target/fuzz-python target/fuzz-found/python
+	@$(VENV)/bin/uv pip install --quiet --python $(RUN) --target target/atheris atheris==3.0.0
+	@PYTHONPATH=target/atheris $(RUN) -m tests.fuzz_python target/fuzz-python tests/corpus -max_total_time=$${FUZZ_S:-600} \
+	  -timeout=20 -rss_limit_mb=4096 -max_len=8192 -artifact_prefix=target/fuzz-found/python/
 
 model: ## the model check of the table in full: every order of readers and writers with two preemptions
 	@LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} $(MODEL)

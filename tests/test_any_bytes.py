@@ -330,9 +330,30 @@ def _drive(decoder: Decoder) -> None:
     run()
 
 
-@pytest.mark.parametrize("group", [_records, _of_shards, _of_ingest, _of_training, _of_files])
+GROUPS = (_records, _of_shards, _of_ingest, _of_training, _of_files)
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def decoders(folder: Path) -> list[Decoder]:
+    """All of them, sorted by name; a folder for the files of some."""
+    return sorted((decoder for group in GROUPS for decoder in group(folder)), key=lambda decoder: decoder.name)
+
+
+@pytest.mark.parametrize("group", GROUPS)
 def test_any_bytes_give_a_value_or_the_decoders_own_error(
     group: Callable[[Path], Iterator[Decoder]], tmp_path: Path
 ) -> None:
     for decoder in group(tmp_path):
         _drive(decoder)
+
+
+def test_what_a_campaign_found_gives_a_value_or_the_decoders_own_error(tmp_path: Path) -> None:
+    """The first byte of a file selects the decoder, as in `fuzz_python`."""
+    known = decoders(tmp_path)
+    files = sorted(CORPUS.iterdir())
+    assert files
+    for file in files:
+        data = file.read_bytes()
+        decoder = known[data[0] % len(known)]
+        with suppress(*decoder.errors):
+            decoder.decode(data[1:])

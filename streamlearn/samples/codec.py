@@ -12,7 +12,7 @@ from streamlearn.apps import App
 from streamlearn.errors import BadRecord, ConfigError, Oversize, UnknownSchema
 from streamlearn.features import FeatureSpec
 from streamlearn.native import native
-from streamlearn.samples.rules import check_batch
+from streamlearn.samples.rules import check_batch, quoted
 from streamlearn.samples.sample import (
     FeatureColumns,
     LabelColumns,
@@ -119,9 +119,9 @@ class SampleCodec:
         if fingerprint in (app.samples_fingerprint, app.features.fingerprint) and labels == list(app.label_names):
             return
         if labels != list(app.label_names):
-            actual, expected = f"the labels {', '.join(labels) or 'none'}", ", ".join(app.label_names)
+            actual, expected = f"the labels {quoted(labels)}", ", ".join(app.label_names)
         else:
-            actual, expected = f"the fingerprint {fingerprint}", app.samples_fingerprint
+            actual, expected = f"the fingerprint {quoted([fingerprint])}", app.samples_fingerprint
         message = f"the message has {actual}; app {app.name!r} expects {expected}"
         hint = "ingest and this process run different versions of the application; replay the events"
         raise UnknownSchema(message, help=hint)

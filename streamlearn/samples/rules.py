@@ -12,7 +12,11 @@ from streamlearn.errors import BadRecord
 from streamlearn.features import FeatureSpec
 from streamlearn.samples.sample import FeatureColumns, LabelColumns, SampleBatch
 
-__all__ = ["check_batch"]
+__all__ = ["check_batch", "quoted"]
+
+# The limits of what an error quotes of a message. An application has at most 32 labels.
+_NAMES_MAX = 32
+_NAME_CHARS_MAX = 80
 
 
 def check_batch(app: App, batch: SampleBatch) -> None:
@@ -28,16 +32,22 @@ def check_batch(app: App, batch: SampleBatch) -> None:
     names = [label.name for label in batch.labels]
     others = f"but app {app.name!r} declares others"
     if names != list(app.label_names):
-        _refuse(f"labels {', '.join(names) or 'none'}, {others}")
+        _refuse(f"labels {quoted(names)}, {others}")
     for label in batch.labels:
         _check_label(label, rows)
     names = [segment.name for segment in batch.segments]
     declared = {segment.name for segment in app.features.segments}
     if not declared.issuperset(names) or len(set(names)) < len(names):
-        _refuse(f"segments {', '.join(names)}, {others}")
+        _refuse(f"segments {quoted(names)}, {others}")
     for segment in batch.segments:
         _check_length(segment.name, segment.codes, rows)
         _check_range(segment.name, segment.codes, len(segment.texts))
+
+
+def quoted(names: list[str]) -> str:
+    """Return names of a message for an error: the first of them, each not longer than a line."""
+    shown = ", ".join(name[:_NAME_CHARS_MAX] for name in names[:_NAMES_MAX]) or "none"
+    return shown if len(names) <= _NAMES_MAX else f"{shown} and {len(names) - _NAMES_MAX} more"
 
 
 def _refuse(message: str) -> NoReturn:
@@ -75,7 +85,7 @@ def _check_features(spec: FeatureSpec, side: Any, features: FeatureColumns, rows
     declared = [slot.name for slot in spec.slots_of(side)] + [column.name for column in spec.dense_of(side)]
     names = [*features.slots, *features.dense]
     if sorted(names) != sorted(declared):
-        _refuse(f"{side} columns {', '.join(names) or 'none'}, but {', '.join(declared) or 'none'} are declared")
+        _refuse(f"{side} columns {quoted(names)}, but {', '.join(declared) or 'none'} are declared")
     for column in spec.dense_of(side):
         shape, expected = features.dense[column.name].shape, (rows, column.width)
         if shape != expected:

@@ -338,6 +338,19 @@ def test_a_message_whose_labels_are_not_those_of_its_fingerprint_is_refused() ->
             CODEC.decode(changed(change))
 
 
+def test_a_refusal_quotes_the_beginning_of_many_labels_and_of_long_texts() -> None:
+    def many_labels(value: dict[str, Any]) -> None:
+        value["labels"] = [value["labels"][0] | {"name": f"x{at}" + "y" * 1000} for at in range(1000)]
+
+    for change, said in (
+        (many_labels, "the labels x0yyy.*, x31y* and 968 more; app 'small' expects click, bought"),
+        (say(feature_fingerprint="f" * 1_000_000), f"the fingerprint f{{80}}; .* expects {APP.samples_fingerprint}"),
+    ):
+        with pytest.raises(UnknownSchema, match=said) as caught:
+            CODEC.decode(changed(change))
+        assert len(caught.value.message) < 4000
+
+
 def without_segments() -> Schema:
     fields = [field for field in SCHEMA.json["fields"] if field["name"] != "segments"]
     return schema_of(SCHEMA.json | {"fields": fields})
