@@ -13,7 +13,7 @@ from benchmarks.nodes.serving_load import poisson
 from benchmarks.nodes.serving_model import Pointing, ServingModel
 from benchmarks.nodes.serving_nodes import ServingNode
 from streamlearn.errors import ServiceError
-from streamlearn.load.load_run import Load, LoadFound
+from streamlearn.load.load_run import Load, LoadResult
 from streamlearn.versions.pointer.mover import Moved
 
 __all__ = ["InterleavedLoad", "publications", "rollbacks", "switches", "unseen"]
@@ -37,8 +37,8 @@ class InterleavedLoad:
 
     def __init__(self, load: Load, rate: float, quiet_s: int) -> None:
         self._load, self._rate, self._quiet_s, self._seed = load, rate, quiet_s, 0
-        self.quiet: list[LoadFound] = []
-        self.during: list[LoadFound] = []
+        self.quiet: list[LoadResult] = []
+        self.during: list[LoadResult] = []
 
     def turn(self, work: Callable[[], None]) -> None:
         """Run the load for a quiet period, and then during the work."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from streamlearn.errors import ServiceError
 from streamlearn.load.goodput import find_goodput, why_not
-from streamlearn.load.load_run import Load, LoadFound, LoadPlan
+from streamlearn.load.load_run import Load, LoadPlan, LoadResult
 
 __all__ = ["P99_MS_MAX", "Contender", "answers_per_s_of", "cpu_us", "one_caller", "overload", "peaks", "poisson"]
 
@@ -31,12 +31,12 @@ class Contender:
     resume: Callable[[], object]
 
 
-def one_caller(load: Load, seconds: int, seed: int = 0) -> LoadFound:
+def one_caller(load: Load, seconds: int, seed: int = 0) -> LoadResult:
     """Run one caller that waits for each answer."""
     return _answered(load.run(LoadPlan("closed", 1, seconds, _WARMUP_S, seed=seed)))
 
 
-def poisson(load: Load, rate: float, seconds: int, seed: int = 0, stop: Callable[[], bool] = bool) -> LoadFound:
+def poisson(load: Load, rate: float, seconds: int, seed: int = 0, stop: Callable[[], bool] = bool) -> LoadResult:
     """Send requests at random times, `rate` per second."""
     return _answered(load.run(LoadPlan("poisson", rate, seconds, _WARMUP_S, seed=seed), stop=stop))
 
@@ -143,7 +143,7 @@ def _in_turn(
     return values
 
 
-def _answered(result: LoadFound) -> LoadFound:
+def _answered(result: LoadResult) -> LoadResult:
     if not result.ok:
         message = f"none of {result.due} requests was answered: {dict(result.said)}"
         raise ServiceError(message, help="see the node's log")

@@ -17,7 +17,7 @@ from benchmarks.nodes.serving_workload import Workload
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.features import FeatureSpec, Slot, keys_of
 from streamlearn.load.candidates import candidate_counts
-from streamlearn.load.requests import Asked
+from streamlearn.load.requests import LoadRequests
 from streamlearn.load.synthetic_requests import invented
 from streamlearn.models.description import read_description
 from streamlearn.table import Changes, TableSet, declared_tables
@@ -90,22 +90,22 @@ class ServingModel:
         """The name of the application."""
         return self.folder.app.name
 
-    def requests(self, count: int, seed: int = 0) -> Asked:
+    def requests(self, count: int, seed: int = 0) -> LoadRequests:
         """Return requests with lognormal numbers of candidates and values by Zipf's law."""
         random = np.random.default_rng(seed)
         counts = candidate_counts(CANDIDATES_MEAN, CANDIDATES_MAX, count, random)
         return invented(self.folder.app.features, counts, self.values, random)
 
-    def requests_of_size(self, candidates: int, count: int, seed: int = 0) -> Asked:
+    def requests_of_size(self, candidates: int, count: int, seed: int = 0) -> LoadRequests:
         """Return requests with this number of candidates each."""
         random = np.random.default_rng(seed)
         return invented(self.folder.app.features, np.full(count, candidates, np.int64), self.values, random)
 
-    def messages(self, requests: Asked) -> list[bytes]:
+    def messages(self, requests: LoadRequests) -> list[bytes]:
         """Return encoded requests."""
         return requests.messages(self.folder.app.features, self.name)
 
-    def workload(self, requests: Asked, expected: Sequence[Float32s]) -> Workload:
+    def workload(self, requests: LoadRequests, expected: Sequence[Float32s]) -> Workload:
         """Return the workload with which a peer gives the scores of the first version.
 
         `expected` are a node's scores of the first requests.

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from benchmarks.peers.serving_folder import GRAPHS, ROWS, WEIGHTS
 from streamlearn.features import FeatureSpec
-from streamlearn.load.requests import Asked
+from streamlearn.load.requests import LoadRequests
 
 __all__ = ["Workload"]
 
@@ -42,7 +42,7 @@ class Workload:
     weights: Mapping[str, npt.NDArray[np.float32]]
     rows: npt.NDArray[np.float32]
     first: Mapping[str, int]
-    asked: Asked
+    asked: LoadRequests
     expected: Sequence[npt.NDArray[np.float32]]
 
     def write(self, folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from streamlearn.errors import ServiceError
-from streamlearn.load.load_run import LoadFound, LoadPlan
+from streamlearn.load.load_run import LoadPlan, LoadResult
 
 __all__ = ["GoodputFound", "find_goodput", "why_not"]
 
@@ -31,12 +31,12 @@ class GoodputFound:
     """
 
     rate: float
-    run: LoadFound
+    run: LoadResult
     tries: tuple[tuple[float, str], ...]
     confirms: tuple[tuple[float, str], ...]
 
 
-def find_goodput(run: Callable[[LoadPlan], LoadFound], plan: LoadPlan, p99_ms_max: float) -> GoodputFound:
+def find_goodput(run: Callable[[LoadPlan], LoadResult], plan: LoadPlan, p99_ms_max: float) -> GoodputFound:
     """Find the highest rate at which every request is answered and the p99 latency is within `p99_ms_max`.
 
     A rate that fails is tried a second time, because one pause of the machine must not decide. The result is
@@ -67,7 +67,7 @@ def find_goodput(run: Callable[[LoadPlan], LoadFound], plan: LoadPlan, p99_ms_ma
     raise ServiceError(message, help="allow a longer p99, or see what keeps the node from answering")
 
 
-def why_not(found: LoadFound, p99_ms_max: float) -> str:
+def why_not(found: LoadResult, p99_ms_max: float) -> str:
     """Return why a run did not pass; an empty text if it did."""
     p99_ms, lag_ms = found.latency_ms["p99"], found.lag_ms["p99"]
     if lag_ms is not None and lag_ms > p99_ms_max * _LAG_SHARE_MAX:

@@ -12,7 +12,7 @@ from streamlearn.errors import ServiceError, UsageError
 from streamlearn.native import native
 from streamlearn.serving.infer import InferAnswer
 
-__all__ = ["Load", "LoadFound", "LoadLimits", "LoadPlan", "LoadProgress"]
+__all__ = ["Load", "LoadLimits", "LoadPlan", "LoadProgress", "LoadResult"]
 
 _PROGRESS_MS = 200
 _PROBE_MS = 30_000
@@ -66,7 +66,7 @@ class LoadProgress:
 
 
 @dataclass(frozen=True)
-class LoadFound:
+class LoadResult:
     """The result of a run.
 
     Attributes:
@@ -163,7 +163,7 @@ class Load:
 
     def run(
         self, plan: LoadPlan, on_progress: Callable[[LoadProgress], None] | None = None, stop: Callable[[], bool] = bool
-    ) -> LoadFound:
+    ) -> LoadResult:
         """Carry out a plan. `on_progress` and `stop` are called a few times a second; a true `stop` ends it."""
         cpu_s = time.process_time()
         run = self._native.start(plan)
@@ -190,10 +190,10 @@ def _target_of(address: str) -> tuple[str, str | None]:
     return host, f"{path}?{parts.query}" if parts.query else path
 
 
-def _result(plan: LoadPlan, outcome: Mapping[str, Any], cpu_s: float) -> LoadFound:
+def _result(plan: LoadPlan, outcome: Mapping[str, Any], cpu_s: float) -> LoadResult:
     same = ("seconds", "due", "ok", "in_time", "overrun", "unanswered", "refused", "said", "answer_bytes")
     sent = outcome["due"] + outcome["warmup"] - outcome["overrun"]
-    return LoadFound(
+    return LoadResult(
         plan=plan,
         latency_ms=_ms(outcome["latency_ns"]),
         lag_ms=_ms(outcome["lag_ns"]),

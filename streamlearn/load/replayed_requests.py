@@ -10,7 +10,7 @@ import numpy.typing as npt
 from streamlearn.errors import DataError, TopicUnreachable
 from streamlearn.events import EventDecoder, join_rows, rows_of, take_rows
 from streamlearn.events.event import Columns
-from streamlearn.load.requests import Asked
+from streamlearn.load.requests import LoadRequests
 from streamlearn.replay import History
 from streamlearn.topics import Topic
 
@@ -20,7 +20,9 @@ _SPAN_MS = 600_000
 _READ_RECORDS, _READ_WAIT_MS = 64, 10_000
 
 
-def recorded(parts: Iterable[Columns], requests: int, impressions_max: int, random: np.random.Generator) -> Asked:
+def recorded(
+    parts: Iterable[Columns], requests: int, impressions_max: int, random: np.random.Generator
+) -> LoadRequests:
     """Draw requests from the first `impressions_max` impressions in `parts`; none twice, so there may be fewer."""
     taken: list[Columns] = []
     count = 0
@@ -36,17 +38,17 @@ def recorded(parts: Iterable[Columns], requests: int, impressions_max: int, rand
     drawn = np.sort(random.choice(count, min(requests, count), replace=False)).astype(np.int64)
     columns = take_rows(join_rows(taken), drawn)
     offsets = columns["items[]"].astype(np.int64)
-    return Asked(_within(columns, "user."), _within(columns, "items."), offsets)
+    return LoadRequests(_within(columns, "user."), _within(columns, "items."), offsets)
 
 
-def refilled(asked: Asked, counts: npt.NDArray[np.int64], random: np.random.Generator) -> Asked:
+def refilled(asked: LoadRequests, counts: npt.NDArray[np.int64], random: np.random.Generator) -> LoadRequests:
     """Return requests of the same users with `counts` candidates.
 
     Candidates are drawn from those of all requests, so items that were shown often are drawn often.
     """
     offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
     rows = random.integers(0, int(asked.offsets[-1]), int(offsets[-1]))
-    return Asked(asked.user, take_rows(asked.item, rows), offsets)
+    return LoadRequests(asked.user, take_rows(asked.item, rows), offsets)
 
 
 def of_history(history: History) -> Iterator[Columns]:

@@ -14,13 +14,13 @@ from streamlearn.events.event import Columns
 from streamlearn.features import Dense, FeatureSpec, Slot
 from streamlearn.serving.infer import InferRequest, Tensor, numbers_tensor, texts_tensor
 
-__all__ = ["Asked"]
+__all__ = ["LoadRequests"]
 
 _Rows = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Asked:
+class LoadRequests:
     """Requests, each with one user and some candidates.
 
     Attributes:

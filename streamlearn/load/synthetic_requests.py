@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.features import FeatureSpec, Slot
-from streamlearn.load.requests import Asked
+from streamlearn.load.requests import LoadRequests
 
 __all__ = ["invented"]
 
@@ -19,7 +19,7 @@ _Arrays = dict[str, npt.NDArray[Any]]
 _Int64s = npt.NDArray[np.int64]
 
 
-def invented(features: FeatureSpec, counts: _Int64s, values: int, random: np.random.Generator) -> Asked:
+def invented(features: FeatureSpec, counts: _Int64s, values: int, random: np.random.Generator) -> LoadRequests:
     """Draw requests with `counts` candidates; each slot takes `values` values, the first most often."""
     users, items = len(counts), int(counts.sum())
     # Sequences are columns of one history, so all have its length.
@@ -38,7 +38,7 @@ def invented(features: FeatureSpec, counts: _Int64s, values: int, random: np.ran
     for column in features.dense:
         columns, rows = (user, users) if column.side == "user" else (item, items)
         columns[column.name] = random.standard_normal(rows * column.width, np.float32)
-    return Asked(user, item, _offsets(counts))
+    return LoadRequests(user, item, _offsets(counts))
 
 
 def _slot(slot: Slot, lengths: _Int64s, values: int, random: np.random.Generator) -> _Arrays:

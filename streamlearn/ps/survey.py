@@ -15,12 +15,12 @@ from streamlearn.ps.remote import RemoteLink
 from streamlearn.settings import PsSettings
 from streamlearn.table import TableOptions
 
-__all__ = ["Door", "Surveyed", "survey"]
+__all__ = ["Door", "ShardState", "survey"]
 
 _LOG = logging.getLogger("streamlearn.ps")
 
 
-class Surveyed(Struct, frozen=True):
+class ShardState(Struct, frozen=True):
     """The state of one shard, or the error that kept it from answering."""
 
     address: str
@@ -30,7 +30,7 @@ class Surveyed(Struct, frozen=True):
 
 def survey(
     model: str, options: Sequence[TableOptions], settings: PsSettings, token: bytes | None = None
-) -> list[Surveyed]:
+) -> list[ShardState]:
     """Query the state of every shard, waiting up to `order_wait_s_max` for all answers together.
 
     Returns the shards in the order of the settings' addresses; a shard that is silent or refuses has an error.
@@ -43,16 +43,16 @@ def survey(
     return [_surveyed(address, answer) for address, answer in zip(settings.addresses, answers, strict=True)]
 
 
-def _surveyed(address: str, answer: object) -> Surveyed:
+def _surveyed(address: str, answer: object) -> ShardState:
     match answer:
         case ShardStats():
-            return Surveyed(address, answer, None)
+            return ShardState(address, answer, None)
         case StreamlearnError():
-            return Surveyed(address, None, answer)
+            return ShardState(address, None, answer)
         case BaseException():
             raise answer
     message = f"{address} answered {type(answer).__name__} to a query of its state"
-    return Surveyed(address, None, ShardUnreachable(message, help="check which process listens there"))
+    return ShardState(address, None, ShardUnreachable(message, help="check which process listens there"))
 
 
 class Door:

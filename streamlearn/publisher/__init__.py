@@ -2,9 +2,9 @@
 
 from streamlearn.publisher.base_process import compact_apart
 from streamlearn.publisher.case import Case
-from streamlearn.publisher.cut_state import Noted, Resumed
+from streamlearn.publisher.cut_state import CutState, Resumed
 from streamlearn.publisher.judge import DEFAULT_CHECKS, Judge
 from streamlearn.publisher.lineage import Lineage
 from streamlearn.publisher.publisher import Publisher
 
-__all__ = ["DEFAULT_CHECKS", "Case", "Judge", "Lineage", "Noted", "Publisher", "Resumed", "compact_apart"]
+__all__ = ["DEFAULT_CHECKS", "Case", "CutState", "Judge", "Lineage", "Publisher", "Resumed", "compact_apart"]

@@ -1,4 +1,4 @@
-"""Noted: the trainer's state at a step boundary, without the rows, which its shards have; and where a run resumes."""
+"""CutState: the trainer's state at a step boundary, without the rows, which its shards have; and where runs resume."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from msgspec import structs
 from streamlearn.versions import Chain, Cut, Request, VersionRef
 from streamlearn.versions.pointer.request import OBEYED
 
-__all__ = ["Noted", "Resumed"]
+__all__ = ["CutState", "Resumed"]
 
 
 @dataclass(frozen=True, eq=False)
-class Noted:
+class CutState:
     """The trainer's state at a step boundary. It is written later, while training continues: arrays must be copies.
 
     Attributes:
@@ -36,7 +36,7 @@ class Noted:
     marks: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     golden: Mapping[str, bytes | memoryview] = field(default_factory=dict)
 
-    def obeying(self, obeyed: float) -> Noted:
+    def obeying(self, obeyed: float) -> CutState:
         """The same state with `requests_obeyed` raised to at least this number."""
         metrics = dict(self.cut.metrics)
         if metrics.get(OBEYED, 0.0) >= obeyed:

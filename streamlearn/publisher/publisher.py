@@ -16,7 +16,7 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import CutFailed, FileMissing, RunOver, StoreError, StreamlearnError, UsageError, VersionDefect
 from streamlearn.ps import PsClient
 from streamlearn.publisher.bases import Bases, Compact
-from streamlearn.publisher.cut_state import Noted, Resumed
+from streamlearn.publisher.cut_state import CutState, Resumed
 from streamlearn.publisher.judge import Judge
 from streamlearn.publisher.lineage import Lineage
 from streamlearn.publisher.meters import Meters
@@ -96,7 +96,7 @@ class Publisher:
         self._obeyed = 0.0  # the last request that the newest committed version records as obeyed
         self._positions: tuple[Position, ...] = ()  # those of the newest committed version
         self._positions_s = clock.monotonic_s()  # when it was written
-        self._unsure: tuple[Head, Noted] | None = None  # a version that may or may not have its manifest
+        self._unsure: tuple[Head, CutState] | None = None  # a version that may or may not have its manifest
         self._failures, self._last = 0, ""
         self._error: BaseException | None = None  # what `boundary` raises
         self._due_s = clock.monotonic_s() + self._settings.publish_interval_s
@@ -174,7 +174,7 @@ class Publisher:
             self.requests = self._promoter.requests()
         return Resumed(self.run, chain, self.requests)
 
-    def first(self, note: Callable[[], Noted]) -> VersionRef:
+    def first(self, note: Callable[[], CutState]) -> VersionRef:
         """Publish the first version, a base, before training begins; returns when it is committed and judged.
 
         Raises:
@@ -195,7 +195,7 @@ class Publisher:
         self._take(self._promoter.follow(self.run, can_score=False))
         return ref
 
-    def boundary(self, note: Callable[[], Noted]) -> bool:
+    def boundary(self, note: Callable[[], CutState]) -> bool:
         """Cut a version if a tick is due; call it at a step boundary, with no push under way.
 
         `note` returns the trainer's state at this boundary; it is called only if a version may be cut. Returns whether
@@ -302,7 +302,7 @@ class Publisher:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _cut(self, noted: Noted) -> bool:
+    def _cut(self, noted: CutState) -> bool:
         learned = noted.learned_rows - self._learned
         assert learned >= 0, (noted.learned_rows, self._learned)
         if not learned and not self._settings.empty_versions and not self.is_behind(noted.cut.positions):
@@ -335,7 +335,7 @@ class Publisher:
         except BaseException as error:
             self._error = error
 
-    def _publish(self, head: Head, noted: Noted) -> None:
+    def _publish(self, head: Head, noted: CutState) -> None:
         try:
             self._commit(head, noted)
         except TRAINER_ERRORS:
@@ -348,7 +348,7 @@ class Publisher:
             return
         self._follow()
 
-    def _commit(self, head: Head, noted: Noted) -> VersionRef:
+    def _commit(self, head: Head, noted: CutState) -> VersionRef:
         """Write and commit a sealed version."""
         learned, begin_s = noted.learned_rows - self._learned, self._clock.monotonic_s()
         noted = noted.obeying(self._obeyed)
@@ -375,7 +375,7 @@ class Publisher:
         )  # fmt: skip
         return done.ref
 
-    def _committed(self, done: Committed, noted: Noted) -> None:
+    def _committed(self, done: Committed, noted: CutState) -> None:
         ref = done.ref
         self.committed, self._learned, self._failures = ref, noted.learned_rows, 0
         self._obeyed = done.manifest.metrics.get(OBEYED, 0.0)

@@ -9,7 +9,7 @@ from msgspec import structs
 from streamlearn.clock import Clock
 from streamlearn.errors import EpochOver, FileMissing, PushUnsure, RunOver, ShardNotReady, UsageError, VersionDefect
 from streamlearn.ps import PsClient
-from streamlearn.publisher.cut_state import Noted
+from streamlearn.publisher.cut_state import CutState
 from streamlearn.publisher.figures import metric_figures, row_figures, tensor_figures
 from streamlearn.publisher.meters import Meters
 from streamlearn.versions import Chain, Committed, Head, Store, VersionWriter
@@ -31,7 +31,7 @@ class VersionFiles:
     def __init__(self, client: PsClient, store: Store, files: FileSettings, *, meters: Meters, clock: Clock) -> None:
         self._client, self._store, self._files, self._meters, self._clock = client, store, files, meters, clock
 
-    def write(self, head: Head, noted: Noted, learned_rows: int, fence: Fence) -> Committed:
+    def write(self, head: Head, noted: CutState, learned_rows: int, fence: Fence) -> Committed:
         """Write a sealed version, its manifest last, after a check that its run is not over.
 
         `learned_rows` is the number of rows learned from since its parent.

@@ -14,7 +14,7 @@ from streamlearn.errors import ServiceError, UsageError
 from streamlearn.supervision.member import INGEST, NODES, SHARDS, TRAINER, Member
 from streamlearn.supervision.ports import LOOPBACK, free_ports, is_taken
 
-__all__ = ["Asked", "Plan", "planned"]
+__all__ = ["Plan", "UpOptions", "planned"]
 
 # The distance between the configured ports of two nodes.
 _NODE_PORTS_STEP = 10
@@ -23,7 +23,7 @@ _SHARDS_MAX = 64
 
 
 @dataclass(frozen=True)
-class Asked:
+class UpOptions:
     """Options of the command line beside the settings.
 
     Attributes:
@@ -53,7 +53,7 @@ class Plan:
 
 def planned(
     folder: AppFolder,
-    asked: Asked,
+    asked: UpOptions,
     free: Callable[[int], Sequence[int]] = free_ports,
     taken: Callable[[int, str], bool] = is_taken,
 ) -> Plan:
@@ -98,7 +98,7 @@ class _Ports:
 class _Commands:
     """Makes the members of one application, each with the next port of `metrics`."""
 
-    def __init__(self, folder: AppFolder, asked: Asked, changes: Sequence[str], metrics: Iterator[int]) -> None:
+    def __init__(self, folder: AppFolder, asked: UpOptions, changes: Sequence[str], metrics: Iterator[int]) -> None:
         self._folder, self._asked, self._changes, self._metrics = folder, asked, changes, metrics
 
     def shard(self, number: int, count: int, address: str) -> Member:

@@ -28,7 +28,7 @@ from streamlearn.errors import (
 )
 from streamlearn.models import Model
 from streamlearn.ps import Epoch, PsClient
-from streamlearn.publisher import Judge, Lineage, Noted, Publisher, Resumed
+from streamlearn.publisher import CutState, Judge, Lineage, Publisher, Resumed
 from streamlearn.publisher.bases import Compact
 from streamlearn.pulse import PULSE
 from streamlearn.samples import SampleCodec, golden_bytes
@@ -400,7 +400,7 @@ class Trainer:
             self.publisher.settle()
         return bool(self.publisher.requests)
 
-    def _note(self) -> Noted:
+    def _note(self) -> CutState:
         """Collect everything of a version but its rows, at this step boundary."""
         assert self._reached is not None
         assert self._marks is not None
@@ -408,7 +408,7 @@ class Trainer:
         watermark_ms = reached.watermark_ms
         if watermark_ms is not None:
             self._marks.forget(watermark_ms - self._horizon_ms)
-        return Noted(
+        return CutState(
             cut=Cut(
                 positions=self._positions(), watermark_ms=watermark_ms, skips=self._skips, graph=self._graph,
                 metrics={"steps": float(self._learner.steps)} | self._counted | self.summary,

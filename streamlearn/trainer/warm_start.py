@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from streamlearn.errors import UsageError, VersionDefect
 from streamlearn.features import labels_differ
-from streamlearn.publisher import Noted
+from streamlearn.publisher import CutState
 from streamlearn.table import Changes
 from streamlearn.trainer.learner import Learner
 from streamlearn.versions import Chain, Head, Store, VersionWriter, load_tensors
@@ -68,7 +68,7 @@ def source_of(store: Store, text: str) -> Chain:
         raise UsageError(message, help=help) from error
 
 
-def carry(store: Store, source: Chain, head: Head, noted: Noted, learner: Learner) -> Carried:
+def carry(store: Store, source: Chain, head: Head, noted: CutState, learner: Learner) -> Carried:
     """Commit the first version of a model with rows and weights of another model's version.
 
     Keys are hashed with their slot's name: slots of both models keep their rows, new slots start empty, and rows of

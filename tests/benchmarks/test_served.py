@@ -10,7 +10,7 @@ import pytest
 from benchmarks.nodes.serving_workload import Workload
 from benchmarks.peers.served_model import ServedModel
 from streamlearn.features import FeatureSpec, Slot
-from streamlearn.load.requests import Asked
+from streamlearn.load.requests import LoadRequests
 from streamlearn.models import Din, PackedSide, export_graphs, load_graphs
 
 DIM, LENGTH, VALUES = 3, 4, 7
@@ -50,7 +50,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
         "watched[]": offsets,
     }
     item = {name: random.integers(0, VALUES, items) for name in ("video_id", "author")}
-    asked = Asked(user, item, np.concatenate([[0], np.cumsum(COUNTS)]))
+    asked = LoadRequests(user, item, np.concatenate([[0], np.cumsum(COUNTS)]))
     expected = [_alone(graphs, weights, rows, asked, at) for at in range(users)]
     return Workload("small", FEATURES, graphs, weights, rows, FIRST, asked, expected)
 
@@ -59,7 +59,7 @@ def _alone(
     graphs: Path,
     weights: dict[str, np.typing.NDArray[np.float32]],
     rows: np.typing.NDArray[np.float32],
-    asked: Asked,
+    asked: LoadRequests,
     at: int,
 ) -> np.typing.NDArray[np.float32]:
     """One request, put together value by value."""

@@ -18,7 +18,7 @@ from benchmarks.nodes.serving_parts import Parts, Sizes
 from benchmarks.result import Result
 from streamlearn.errors import ServiceError
 from streamlearn.features import keys_of
-from streamlearn.load.load_run import Load, LoadFound, LoadPlan
+from streamlearn.load.load_run import Load, LoadPlan, LoadResult
 from streamlearn.models.description import Description, GraphNote, TensorNote, write_description
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.versions import Chain, load, open_store
@@ -84,7 +84,7 @@ class _Server:
     def __init__(self, rate: float, awake: set[int]) -> None:
         self.rate, self.awake = rate, awake
 
-    def run(self, plan: LoadPlan, on_progress: object = None, stop: Callable[[], bool] = bool) -> LoadFound:
+    def run(self, plan: LoadPlan, on_progress: object = None, stop: Callable[[], bool] = bool) -> LoadResult:
         assert self.awake == {id(self)}, "whoever is measured is alone"
         if plan.pace == "closed":
             return self._found(plan, int(self.rate * plan.seconds), 10.0)
@@ -96,11 +96,11 @@ class _Server:
         self.awake.add(me)
         return Contender(name, cast("Load", self), lambda: self.awake.discard(me), lambda: self.awake.add(me))
 
-    def _found(self, plan: LoadPlan, ok: int, p99: float) -> LoadFound:
+    def _found(self, plan: LoadPlan, ok: int, p99: float) -> LoadResult:
         in_time = min(ok, int(self.rate * plan.seconds))
         times = {"p50": p99 / 2, "p99": p99}
         lag = {"p99": 0.0}
-        return LoadFound(plan, plan.seconds, ok, ok, in_time, 0, 0, {}, {}, times, lag, 0, (), 0.0)
+        return LoadResult(plan, plan.seconds, ok, ok, in_time, 0, 0, {}, {}, times, lag, 0, (), 0.0)
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -133,9 +133,9 @@ def test_what_is_answered_in_time_at_twice_the_peak_is_held_against_the_peak() -
 def test_what_a_node_does_beside_something_is_held_against_a_quiet_turn_next_to_it() -> None:
     p99, plan = iter([10.0, 12.0, 20.0, 30.0, 1.0, 5.0]), LoadPlan("poisson", 9.0, 4)
 
-    def run(plan: LoadPlan, on_progress: object = None, stop: Callable[[], bool] = bool) -> LoadFound:
+    def run(plan: LoadPlan, on_progress: object = None, stop: Callable[[], bool] = bool) -> LoadResult:
         refused = {} if plan.seconds == 4 else {"UNAVAILABLE": 1}
-        return LoadFound(plan, 1, 9, 8, 8, 0, 1, refused, {}, {"p99": next(p99)}, {}, 0, (), 0.0)
+        return LoadResult(plan, 1, 9, 8, 8, 0, 1, refused, {}, {"p99": next(p99)}, {}, 0, (), 0.0)
 
     beside, worked = InterleavedLoad(cast("Load", SimpleNamespace(run=run)), plan.amount, plan.seconds), list[int]()
     for at in range(3):

@@ -14,7 +14,7 @@ from benchmarks.nodes.serving_workload import Workload
 from streamlearn.errors import ServiceError
 from streamlearn.features import FeatureSpec, Slot
 from streamlearn.load.load_run import LoadPlan
-from streamlearn.load.requests import Asked
+from streamlearn.load.requests import LoadRequests
 from tools.services.cache import Cache
 
 __all__: list[str] = []
@@ -64,7 +64,7 @@ def _workload(expected: float) -> Workload:
     """A user of one slot, and candidates of one."""
     features = FeatureSpec((Slot("who", "user", dim=2), Slot("video_id", "item", dim=2)), item_id="video_id")
     offsets = np.array([0, 3, 4])
-    asked = Asked({"who": np.array([0, 1])}, {"video_id": np.array([1, 1, 2, 0])}, offsets)
+    asked = LoadRequests({"who": np.array([0, 1])}, {"video_id": np.array([1, 1, 2, 0])}, offsets)
     scores = [np.full(count, expected, np.float32) for count in np.diff(offsets)]
     return Workload(
         "fake", features, Path("/"), {}, np.zeros((9, 2), np.float32), {"who": 1, "video_id": 3}, asked, scores

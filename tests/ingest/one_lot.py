@@ -10,7 +10,7 @@ from streamlearn.ingest import Joined, JoinPlan
 from streamlearn.ingest.join.join_cache import LotShelf
 from streamlearn.ingest.join.lot_events import LotEvents, decode_lot, encode_lot
 from streamlearn.ingest.join.lot_log import BAGS, LotHead, decode_head
-from streamlearn.ingest.join.lot_step import Looked, LotStep
+from streamlearn.ingest.join.lot_step import LookResult, LotStep
 from streamlearn.ingest.join.ticks import TickRules
 from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL
 from streamlearn.testing import ManualClock
@@ -62,7 +62,7 @@ class OneLot:
         self.plan, self.rules, self.rows_max, self.keeps_log, self.lot = plan, rules, rows_max, keeps_log, lot
         self.state = State()
         self.rows: list[Row] = []
-        self.looks: list[Looked] = []
+        self.looks: list[LookResult] = []
         self.given_twice = 0
         self.shelf = LotShelf(clock=ManualClock())
         self.clock = ManualClock()
@@ -76,7 +76,7 @@ class OneLot:
     def watermark_ms(self) -> int:
         return min(self.watermarks.values())
 
-    def bundle(self, work: Callable[[LotStep, State, list[Row]], Looked | None], *, fails: bool = False) -> None:
+    def bundle(self, work: Callable[[LotStep, State, list[Row]], LookResult | None], *, fails: bool = False) -> None:
         """Do something, and commit it unless it fails."""
         state = self.state.copy()
         rows: list[Row] = []
@@ -105,7 +105,7 @@ class OneLot:
         if at_ms is None or at_ms > self.watermark_ms:
             return False
 
-        def look(step: LotStep, state: State, rows: list[Row]) -> Looked:
+        def look(step: LotStep, state: State, rows: list[Row]) -> LookResult:
             state.timer_ms = None
 
             def give(lot: int, joined: Joined, reached_ms: int) -> None:

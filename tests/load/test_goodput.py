@@ -6,14 +6,14 @@ import pytest
 
 from streamlearn.errors import ServiceError
 from streamlearn.load.goodput import find_goodput, why_not
-from streamlearn.load.load_run import LoadFound, LoadPlan
+from streamlearn.load.load_run import LoadPlan, LoadResult
 
 PLAN = LoadPlan("poisson", 100.0, 60, warmup_s=2.0)
 
 
-def _found(plan: LoadPlan, p99_ms: float | None, refused: int = 0, lag_ms: float = 0.1) -> LoadFound:
+def _found(plan: LoadPlan, p99_ms: float | None, refused: int = 0, lag_ms: float = 0.1) -> LoadResult:
     due = round(plan.amount * plan.seconds)
-    return LoadFound(
+    return LoadResult(
         plan=plan,
         seconds=plan.seconds,
         due=due,
@@ -35,7 +35,7 @@ def _found(plan: LoadPlan, p99_ms: float | None, refused: int = 0, lag_ms: float
 def test_the_highest_rate_that_holds_is_found_and_confirmed(most: float) -> None:
     plans = []
 
-    def run(plan: LoadPlan) -> LoadFound:
+    def run(plan: LoadPlan) -> LoadResult:
         plans.append(plan)
         return _found(plan, 5.0 if plan.amount <= most else 50.0)
 
@@ -48,7 +48,7 @@ def test_the_highest_rate_that_holds_is_found_and_confirmed(most: float) -> None
 
 
 def test_a_rate_that_short_runs_bear_and_a_long_one_does_not_is_lowered() -> None:
-    def run(plan: LoadPlan) -> LoadFound:
+    def run(plan: LoadPlan) -> LoadResult:
         return _found(plan, 5.0 if plan.amount <= (500 if plan.seconds < 60 else 450) else 50.0)
 
     best = find_goodput(run, PLAN, 10.0)
@@ -60,7 +60,7 @@ def test_a_rate_that_short_runs_bear_and_a_long_one_does_not_is_lowered() -> Non
 def test_one_pause_is_no_verdict() -> None:
     paused = []
 
-    def run(plan: LoadPlan) -> LoadFound:
+    def run(plan: LoadPlan) -> LoadResult:
         if plan.amount not in paused and plan.seconds < 60:
             paused.append(plan.amount)
             return _found(plan, 90.0)
@@ -84,7 +84,7 @@ def test_refusals_and_a_late_generator_fail_a_rate() -> None:
 def test_a_node_that_falls_behind_is_soon_done_with_what_is_left() -> None:
     plans = []
 
-    def run(plan: LoadPlan) -> LoadFound:
+    def run(plan: LoadPlan) -> LoadResult:
         plans.append(plan)
         return _found(plan, 5.0 if plan.amount <= 300 else 50.0)
 

@@ -15,7 +15,7 @@ from streamlearn.events import EventDecoder, Producer
 from streamlearn.features import Dense, FeatureSpec, Slot
 from streamlearn.load.candidates import candidate_counts
 from streamlearn.load.replayed_requests import of_history, of_topic, recorded, refilled
-from streamlearn.load.requests import Asked
+from streamlearn.load.requests import LoadRequests
 from streamlearn.load.synthetic_requests import invented
 from streamlearn.replay import Replayer, load_history, open_replay_topics
 from tests.serving.inference import request_class
@@ -83,7 +83,7 @@ def test_each_column_becomes_the_tensors_its_kind_asks_for() -> None:
         "age": np.array([1, 2, 3], np.float32),
         "quality": np.arange(6, dtype=np.float32),
     }
-    asked = Asked(user, item, np.array([0, 1, 3]))
+    asked = LoadRequests(user, item, np.array([0, 1, 3]))
     second = asked.messages(SPEC, "ctr", "41")[1]
     request = request_class.FromString(second)
     assert (request.model_name, request.model_version, request.id) == ("ctr", "41", "load-1")

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamlearn.features import TableSpec
 from streamlearn.ps import Epoch, PsClient, Shelf
-from streamlearn.publisher import Lineage, Noted, Publisher
+from streamlearn.publisher import CutState, Lineage, Publisher
 from streamlearn.settings import PublisherSettings
 from streamlearn.table import Adagrad, TableOptions, TableSet
 from streamlearn.testing import ManualClock
@@ -112,10 +112,10 @@ class Training:
         if chain is None:
             self.publisher.first(self.note)
 
-    def note(self) -> Noted:
+    def note(self) -> CutState:
         position = Position(topic="memory://samples", topic_id="id", partition=0, offset=self.steps)
         metrics = {"steps": float(self.steps)} | self.metrics
-        return Noted(
+        return CutState(
             cut=Cut(positions=(position,), watermark_ms=self.steps * 1_000, metrics=metrics),
             learned_rows=self.learned,
             dense={"w": self.dense_of(self.steps)},

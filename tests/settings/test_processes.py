@@ -19,7 +19,7 @@ from streamlearn.ps import remote, server
 from streamlearn.supervision import planned
 from streamlearn.supervision.course import Act, Order, State
 from streamlearn.supervision.member import NODES
-from streamlearn.supervision.plan import Asked
+from streamlearn.supervision.plan import UpOptions
 from streamlearn.supervision.ports import free_ports
 from streamlearn.supervision.supervisor import Supervisor
 from streamlearn.testing import ManualClock
@@ -83,7 +83,7 @@ def test_a_trainer_reaches_shards_as_the_settings_say(small: Load, monkeypatch: 
 def test_up_runs_the_processes_of_the_settings_at_their_addresses(small: Load) -> None:
     odd = ("up.nodes=3", "front.listen=127.0.0.1:9101", "front.http=127.0.0.1:9201", "telemetry.metrics_port=9301")
     folder = small(*odd, 'ps.addresses=["127.0.0.1:9401", "10.0.0.9:9401"]')
-    plan = planned(folder, Asked(), taken=lambda *_: False)
+    plan = planned(folder, UpOptions(), taken=lambda *_: False)
     nodes = [member.where for member in plan.members if member.stage == NODES]
     assert [(where["grpc"], where["http"]) for where in nodes] == [
         (f"127.0.0.1:{9_101 + step}", f"127.0.0.1:{9_201 + step}") for step in (0, 10, 20)
@@ -105,7 +105,7 @@ def test_a_process_is_restarted_and_stopped_as_the_settings_say(
 
     monkeypatch.setattr("streamlearn.supervision.process.subprocess.Popen", start)
     folder = small("up.restarts_max=2", "up.backoff_ms_max=700", "up.silence_s_max=12.5", "up.stop_s_max=7.5")
-    members = planned(folder, Asked(), taken=lambda *_: False).members
+    members = planned(folder, UpOptions(), taken=lambda *_: False).members
     supervisor = Supervisor(members, folder.settings.up, tmp_path, clock)
     request.addfinalizer(supervisor._kill_all)
     course, waits = supervisor._course, list[float]()

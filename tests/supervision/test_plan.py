@@ -14,16 +14,16 @@ import pytest
 from streamlearn.errors import ServiceError, UsageError
 from streamlearn.settings import Settings
 from streamlearn.supervision import Member, planned
-from streamlearn.supervision.plan import Asked, Plan
+from streamlearn.supervision.plan import Plan, UpOptions
 from streamlearn.testing import small_folder
 
 
-def plan(asked: Asked | None = None, taken: Sequence[int] = (), **sections: dict[str, Any]) -> Plan:
+def plan(asked: UpOptions | None = None, taken: Sequence[int] = (), **sections: dict[str, Any]) -> Plan:
     """A plan with ports from 20,000 on as the free ones."""
     folder = small_folder(Path("/srv/small"), settings=msgspec.convert(sections, Settings))
     ports = itertools.count(20_000)
     return planned(
-        folder, asked or Asked(), lambda count: [next(ports) for _ in range(count)], lambda port, _: port in taken
+        folder, asked or UpOptions(), lambda count: [next(ports) for _ in range(count)], lambda port, _: port in taken
     )
 
 
@@ -68,7 +68,7 @@ def test_a_configured_metrics_port_is_the_first_of_a_row() -> None:
 
 
 def test_nodes_are_ten_ports_apart_or_at_free_ones() -> None:
-    found = plan(Asked(nodes=3))
+    found = plan(UpOptions(nodes=3))
     assert [member(found, f"node-{at}").where["grpc"] for at in (1, 2, 3)] == [
         "127.0.0.1:8001", "127.0.0.1:8011", "127.0.0.1:8021",
     ]  # fmt: skip
@@ -81,7 +81,7 @@ def test_nodes_are_ten_ports_apart_or_at_free_ones() -> None:
 
 
 def test_shards_that_are_asked_for_are_named_to_everybody_and_the_trainer_needs_them() -> None:
-    found = plan(Asked(shards=2))
+    found = plan(UpOptions(shards=2))
     assert names(found) == ["shard-0", "shard-1", "ingest", "trainer", "node-1"]
     addresses = [member(found, f"shard-{at}").where["frames"] for at in (0, 1)]
     assert all(told(one, "ps.addresses") == json.dumps(addresses) for one in found.members)
@@ -96,20 +96,20 @@ def test_configured_shards_of_this_machine_are_started_and_others_are_only_asked
     assert names(found) == ["shard-0", "shard-2", "ingest", "trainer", "node-1"]
     assert "2/3" in member(found, "shard-2").command
     assert member(found, "trainer").needs == ("shard-0", "shard-2")
-    found = plan(Asked(shards=0), ps={"addresses": ["127.0.0.1:7301"]})
+    found = plan(UpOptions(shards=0), ps={"addresses": ["127.0.0.1:7301"]})
     assert names(found) == ["ingest", "trainer", "node-1"]
     assert told(member(found, "trainer"), "ps.addresses") == '["127.0.0.1:7301"]'
 
 
 def test_settings_of_the_command_line_are_told_to_all_before_what_is_planned() -> None:
-    found = plan(Asked(("trainer.step_rows=7", "telemetry.metrics_port=1")))
+    found = plan(UpOptions(("trainer.step_rows=7", "telemetry.metrics_port=1")))
     for one in found.members:
         assert told(one, "trainer.step_rows") == "7"
         assert told(one, "telemetry.metrics_port") != "1"
 
 
 def test_files_with_secrets_go_to_those_who_need_them() -> None:
-    found = plan(Asked(shards=1, token_file=Path("a"), shards_token_file=Path("b"), tls=(Path("c"), Path("d"))))
+    found = plan(UpOptions(shards=1, token_file=Path("a"), shards_token_file=Path("b"), tls=(Path("c"), Path("d"))))
     files = {one.name: [one.command[at + 1] for at, word in enumerate(one.command) if "-" in word and word[2:] in (
         "token-file", "tls-cert", "tls-key")] for one in found.members}  # fmt: skip
     assert files == {"shard-0": ["b"], "ingest": [], "trainer": ["b"], "node-1": ["a", "c", "d"]}
@@ -117,22 +117,22 @@ def test_files_with_secrets_go_to_those_who_need_them() -> None:
 
 def test_a_taken_port_is_named_with_what_to_do() -> None:
     with pytest.raises(ServiceError, match=r"127\.0\.0\.1:8011 is already in use") as caught:
-        plan(Asked(nodes=2), taken=[8_011])
+        plan(UpOptions(nodes=2), taken=[8_011])
     assert "front.listen=127.0.0.1:0" in caught.value.help
 
 
 @pytest.mark.parametrize(
     ("asked", "sections", "said"),
     [
-        (Asked(shards=3), {"ps": {"addresses": ["127.0.0.1:1", "127.0.0.1:2"]}}, "--shards asks for 3"),
-        (Asked(shards=65), {}, "one machine runs at most 64"),
-        (Asked(), {"front": {"listen": "127.0.0.1:8000"}}, "two processes would listen on 127.0.0.1:8000"),
-        (Asked(), {"front": {"listen": "8000"}}, "not an address"),
-        (Asked(nodes=9), {"front": {"listen": "127.0.0.1:65500"}}, "would need port"),
-        (Asked(), {"telemetry": {"metrics_port": 65_534}}, "4 ports from it on"),
+        (UpOptions(shards=3), {"ps": {"addresses": ["127.0.0.1:1", "127.0.0.1:2"]}}, "--shards asks for 3"),
+        (UpOptions(shards=65), {}, "one machine runs at most 64"),
+        (UpOptions(), {"front": {"listen": "127.0.0.1:8000"}}, "two processes would listen on 127.0.0.1:8000"),
+        (UpOptions(), {"front": {"listen": "8000"}}, "not an address"),
+        (UpOptions(nodes=9), {"front": {"listen": "127.0.0.1:65500"}}, "would need port"),
+        (UpOptions(), {"telemetry": {"metrics_port": 65_534}}, "4 ports from it on"),
     ],
 )
-def test_what_contradicts_itself_is_refused(asked: Asked, sections: dict[str, Any], said: str) -> None:
+def test_what_contradicts_itself_is_refused(asked: UpOptions, sections: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         plan(asked, **sections)
     assert caught.value.help

@@ -19,7 +19,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.events import Producer
 from streamlearn.events.event import Columns
 from streamlearn.load.load_run import Load
-from streamlearn.load.requests import Asked
+from streamlearn.load.requests import LoadRequests
 from streamlearn.replay import History, Replayer, open_replay_topics
 from streamlearn.replay.replayer import ReplayProgress, ReplayReport
 from streamlearn.schemas.events import score_field
@@ -141,7 +141,7 @@ class Feed:
     def _score(self, columns: Columns, rows: int) -> Columns:
         """Return the columns with the scores of the nodes."""
         features, offsets = self._folder.app.features, columns["items[]"].astype(np.int64)
-        asked = Asked(_within(columns, "user."), _within(columns, "items."), offsets)
+        asked = LoadRequests(_within(columns, "user."), _within(columns, "items."), offsets)
         messages = asked.messages(features, self._folder.app.name)
         version, served = self._ask(messages, asked.candidates, self._on_answer)
         for at in range(len(self._loads)):

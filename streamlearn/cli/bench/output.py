@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamlearn.load.goodput import GoodputFound
-    from streamlearn.load.load_run import LoadFound
+    from streamlearn.load.load_run import LoadResult
 
 __all__ = ["result_facts", "result_rows", "search_facts"]
 
 _QUANTILES = {"mean": "mean", "p50": "p50", "p90": "p90", "p99": "p99", "p999": "p99.9", "max": "max"}
 
 
-def result_facts(result: LoadFound) -> dict[str, Any]:
+def result_facts(result: LoadResult) -> dict[str, Any]:
     """Return all figures of a run."""
     plan = result.plan
     counts = ("due", "ok", "in_time", "failed", "overrun", "unanswered")
@@ -49,7 +49,7 @@ def search_facts(best: GoodputFound, p99_ms_max: float) -> dict[str, Any]:
     }
 
 
-def result_rows(about: Mapping[str, Any], result: LoadFound) -> Iterator[tuple[str, Any]]:
+def result_rows(about: Mapping[str, Any], result: LoadResult) -> Iterator[tuple[str, Any]]:
     """Return the rows of a table: the arguments of the run, then its figures."""
     yield from ((name.replace("_", " "), value) for name, value in about.items() if not isinstance(value, list))
     paced = f"{result.plan.amount:,.1f} requests/s, {result.plan.pace}"

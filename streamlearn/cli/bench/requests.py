@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from streamlearn.apps import AppFolder
     from streamlearn.events.event import Columns
-    from streamlearn.load.requests import Asked
+    from streamlearn.load.requests import LoadRequests
 
 __all__ = ["KINDS", "RequestSource"]
 
@@ -34,7 +34,7 @@ class RequestSource:
     seed: int
     options: Mapping[str, str]
 
-    def draw(self, folder: AppFolder) -> Asked:
+    def draw(self, folder: AppFolder) -> LoadRequests:
         """Draw requests for an application.
 
         Raises:

@@ -21,7 +21,7 @@ from streamlearn.errors import EXIT_FAILED, PartlyDone, UsageError
 if TYPE_CHECKING:
     from threading import Event
 
-    from streamlearn.load.load_run import Load, LoadFound, LoadPlan, LoadProgress
+    from streamlearn.load.load_run import Load, LoadPlan, LoadProgress, LoadResult
 
 __all__ = ["bench_serve"]
 
@@ -187,13 +187,13 @@ def _target(address: str, path: str) -> str:
     return address.rstrip("/") + path if parts and parts.netloc and not parts.path.strip("/") else address
 
 
-def _run(load: Load, plan: LoadPlan, p99_ms_max: float | None, stop: Event) -> tuple[LoadFound, dict[str, Any]]:
+def _run(load: Load, plan: LoadPlan, p99_ms_max: float | None, stop: Event) -> tuple[LoadResult, dict[str, Any]]:
     """Run at the planned rate, or at the highest rate that passes; also return the facts of that search."""
     if p99_ms_max is None:
         return load.run(plan, _show_progress(plan), stop.is_set), {}
     from streamlearn.load.goodput import find_goodput, why_not
 
-    def try_rate(plan: LoadPlan) -> LoadFound:
+    def try_rate(plan: LoadPlan) -> LoadResult:
         print(f"{plan.amount:,.1f} requests/s for {plan.seconds} s", end=": ", file=sys.stderr, flush=True)
         result = load.run(plan, None, stop.is_set)
         if stop.is_set():

@@ -20,7 +20,7 @@ from streamlearn.errors import UsageError, VersionDefect
 if TYPE_CHECKING:
     from streamlearn.cli.model.model_options import Model
     from streamlearn.versions.upkeep.difference import Diff
-    from streamlearn.versions.upkeep.verification import Found, Verified
+    from streamlearn.versions.upkeep.verification import FoundDefect, Verification
 
 __all__ = ["diff", "verify"]
 
@@ -73,12 +73,12 @@ def verify(
         raise VersionDefect(message, help=help, defect=first.defect, path=first.path)
 
 
-def _not_finite(result: Verified) -> list[Found]:
+def _not_finite(result: Verification) -> list[FoundDefect]:
     """Return numbers that are NaN or infinite as defects."""
     from streamlearn.versions.store.defect import defective
-    from streamlearn.versions.upkeep.verification import Found
+    from streamlearn.versions.upkeep.verification import FoundDefect
 
-    return [Found.of(defective(number.path, "not_finite", number.said)) for number in result.not_finite]
+    return [FoundDefect.of(defective(number.path, "not_finite", number.said)) for number in result.not_finite]
 
 
 def _mend_pointer(model: Model) -> None:
@@ -96,10 +96,10 @@ def _mend_pointer(model: Model) -> None:
     )
 
 
-def _record_defects(model: Model) -> list[Found]:
+def _record_defects(model: Model) -> list[FoundDefect]:
     """Return defects of the pointer's moves and of requests to training."""
     from streamlearn.versions import Requests
-    from streamlearn.versions.upkeep.verification import Found
+    from streamlearn.versions.upkeep.verification import FoundDefect
 
     requests = Requests(model.store, model.name)
     reads: list[Callable[[], object]] = [
@@ -112,7 +112,7 @@ def _record_defects(model: Model) -> list[Found]:
         try:
             read()
         except VersionDefect as error:
-            wrong.append(Found.of(error))
+            wrong.append(FoundDefect.of(error))
     return wrong
 
 

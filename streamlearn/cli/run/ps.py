@@ -16,7 +16,7 @@ from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
     from streamlearn.ps.orders import ShardStats
-    from streamlearn.ps.survey import Surveyed
+    from streamlearn.ps.survey import ShardState
 
 __all__ = ["ps"]
 
@@ -121,7 +121,7 @@ def stats(
         raise PartlyDone(message, help=errors[0].help)
 
 
-def _facts(shard: Surveyed) -> dict[str, Any]:
+def _facts(shard: ShardState) -> dict[str, Any]:
     """Return a shard's address with its figures or its error."""
     if shard.error is not None:
         return {"address": shard.address, "error": shard.error.message, "help": shard.error.help}

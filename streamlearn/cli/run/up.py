@@ -63,13 +63,13 @@ def up(
     from streamlearn.apps import load_app
     from streamlearn.cli.run.up_progress import show_members
     from streamlearn.supervision import claimed, planned
-    from streamlearn.supervision.plan import Asked
+    from streamlearn.supervision.plan import UpOptions
     from streamlearn.supervision.supervisor import Supervisor
     from streamlearn.telemetry import MetricsServer, set_up_logging
 
     changes = tuple(set_ or ())
     folder = load_app(app, changes)
-    plan = planned(folder, Asked(changes, nodes, shards, token_file, shards_token_file, tls))
+    plan = planned(folder, UpOptions(changes, nodes, shards, token_file, shards_token_file, tls))
     logs = logs or app / ".streamlearn" / "logs"
     _check_topics(folder)
     with _signals() as signals, claimed(logs), show_members() as show:

@@ -8,7 +8,7 @@ from pathlib import Path
 import apache_beam as beam
 
 from streamlearn.apps import AppFolder, load_app
-from streamlearn.ingest.beam.handover import Handing, open_tickets
+from streamlearn.ingest.beam.handover import Handover, open_tickets
 from streamlearn.ingest.beam.source import blob_handing
 from streamlearn.ingest.beam.state_cache import use_byte_sizes
 from streamlearn.ingest.join.lot_events import LotEvents, decode_lot, encode_lot
@@ -31,9 +31,9 @@ def cutter_of(folder: AppFolder, plan: ReadPlan) -> tuple[LotCutter, LetterBox]:
     return cutter, LetterBox(folder.topic_url("dead_letters"), folder.access, folder.writer_settings)
 
 
-def lot_handing(plan: ReadPlan, *, in_process: bool) -> Handing[LotEvents]:
+def lot_handing(plan: ReadPlan, *, in_process: bool) -> Handover[LotEvents]:
     """Return how a lot's events are handed on: as bytes, or by tickets."""
-    return Handing(encode_lot, decode_lot, open_tickets(plan.progress_url, plan.run) if in_process else None)
+    return Handover(encode_lot, decode_lot, open_tickets(plan.progress_url, plan.run) if in_process else None)
 
 
 # Without these types Beam pickles lots and events. With them it encodes integers and bytes.
@@ -70,7 +70,7 @@ class CutLots(CuttingStep):
     def __init__(self, plan: ReadPlan, app: str, changes: tuple[str, ...] = (), *, in_process: bool = False) -> None:
         super().__init__(plan, app, changes)
         self._in_process = in_process
-        self._handings: tuple[Handing[Blob], Handing[LotEvents]] | None = None
+        self._handings: tuple[Handover[Blob], Handover[LotEvents]] | None = None
 
     def setup(self) -> None:
         """Load the application."""

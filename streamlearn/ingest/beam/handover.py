@@ -1,4 +1,4 @@
-"""Handing: how an element gets from one step to the next: as bytes, or as a ticket for an element in this process.
+"""Handover: how an element gets from one step to the next: as bytes, or as a ticket for an element in this process.
 
 A runner copies an element's bytes many times, which costs more than joining them. Where all steps run in one process
 and no element is delivered twice, only a ticket goes through the runner.
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from streamlearn.errors import PipelineFailed
 from streamlearn.ingest.process_registry import ProcessRegistry
 
-__all__ = ["Handing", "Tickets", "close_tickets", "open_tickets"]
+__all__ = ["Handover", "Tickets", "close_tickets", "open_tickets"]
 
 Element = TypeVar("Element")
 
@@ -63,7 +63,7 @@ class Tickets:
 
 
 @dataclass(frozen=True)
-class Handing(Generic[Element]):
+class Handover(Generic[Element]):
     """How elements of one type are handed on: in `tickets`, or as bytes if there are none."""
 
     encode: Callable[[Element], bytes]

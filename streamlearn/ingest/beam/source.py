@@ -16,7 +16,7 @@ from apache_beam.io.unbounded_source import CheckpointMark, UnboundedReader, Unb
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 from streamlearn.errors import ConfigError
-from streamlearn.ingest.beam.handover import Handing, open_tickets
+from streamlearn.ingest.beam.handover import Handover, open_tickets
 from streamlearn.ingest.beam.read_source import ReadSource
 from streamlearn.ingest.beam.state_cache import use_byte_sizes
 from streamlearn.ingest.reading.blob import Blob, decode_blob, encode_blob
@@ -72,7 +72,7 @@ class EventMarkCoder(coders.Coder):
 class EventReader(UnboundedReader):
     """Reads the partitions of one split in turn. If `endless`, its watermark never reaches the end of time."""
 
-    def __init__(self, readers: Sequence[PairReader], handing: Handing[Blob], *, endless: bool = False) -> None:
+    def __init__(self, readers: Sequence[PairReader], handing: Handover[Blob], *, endless: bool = False) -> None:
         self._readers, self._handing = tuple(readers), handing
         self._latest = MAX_TIMESTAMP - _SHORT_OF_END_S if endless else MAX_TIMESTAMP
         self._next = 0
@@ -184,9 +184,9 @@ class EventSource(UnboundedSource):
         return coders.BytesCoder()
 
 
-def blob_handing(plan: ReadPlan, *, in_process: bool) -> Handing[Blob]:
+def blob_handing(plan: ReadPlan, *, in_process: bool) -> Handover[Blob]:
     """Return how blobs are handed on: as bytes, or by tickets."""
-    return Handing(encode_blob, decode_blob, open_tickets(plan.progress_url, plan.run) if in_process else None)
+    return Handover(encode_blob, decode_blob, open_tickets(plan.progress_url, plan.run) if in_process else None)
 
 
 def read_events(plan: ReadPlan, *, whole: bool, endless: bool = False, in_process: bool = False) -> ReadSource:

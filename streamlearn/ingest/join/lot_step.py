@@ -33,10 +33,10 @@ from streamlearn.ingest.join.plan import JoinPlan
 from streamlearn.ingest.join.ticks import TickRules, look_at, next_look_ms
 from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL
 
-__all__ = ["Kept", "Looked", "LotStep"]
+__all__ = ["LookResult", "LotState", "LotStep"]
 
 
-class Kept(Protocol):
+class LotState(Protocol):
     """The state that a runner keeps of one lot, and its timer."""
 
     def read_head(self) -> bytes | None:
@@ -58,7 +58,7 @@ class Kept(Protocol):
         """Set the lot's timer to a watermark, instead of the time before."""
 
 
-class Looked(NamedTuple):
+class LookResult(NamedTuple):
     """The result of a look at a lot.
 
     Attributes:
@@ -92,7 +92,7 @@ class LotStep:
         self._plan, self._rules, self._shelf, self._rows_max, self._clock = plan, rules, shelf, rows_max, clock
         self._spans, self._keeps_log = LogSpans.of(plan), keeps_log
 
-    def take_in(self, lot: int, events: LotEvents, state: Kept, data: bytes | None = None) -> None:
+    def take_in(self, lot: int, events: LotEvents, state: LotState, data: bytes | None = None) -> None:
         """Take in events of a lot. `data` are the same events as bytes, for the log, if they came as bytes."""
         before = decode_head(state.read_head())
         join = self._join_of(lot, before, state)
@@ -111,7 +111,7 @@ class LotStep:
             after = _with_timer(after, next_ms, state)
         self._keep(lot, join, state, after)
 
-    def look(self, lot: int, at_ms: int, state: Kept, give: Callable[[int, Joined, int], None]) -> Looked:
+    def look(self, lot: int, at_ms: int, state: LotState, give: Callable[[int, Joined, int], None]) -> LookResult:
         """Emit what is due once the timer has fired at `at_ms`. Raises `JoinFull` if waiting events can never be added.
 
         `give` takes the lot, its join's output, and the event time that it has reached.
@@ -133,9 +133,9 @@ class LotStep:
             after = _with_timer(after, next_ms, state)
         counts = join.advanced()
         self._keep(lot, join, state, after)
-        return Looked(reached_ms, timer.is_last, counts)
+        return LookResult(reached_ms, timer.is_last, counts)
 
-    def _join_of(self, lot: int, head: LotHead, state: Kept) -> LotJoin:
+    def _join_of(self, lot: int, head: LotHead, state: LotState) -> LotJoin:
         """Return the join in memory if it is the one that the head names; otherwise the log's."""
         join, share_bytes = self._shelf.take(lot, head.generation, head.count), self._shelf.share_bytes
         if join is not None:
@@ -154,7 +154,7 @@ class LotStep:
         logged = logged_of({bag: list(state.read_bag(bag)) for bag in head.filled})
         return LotJoin.rebuild(self._plan, head, logged, share_bytes)
 
-    def _keep(self, lot: int, join: LotJoin, state: Kept, after: LotHead) -> None:
+    def _keep(self, lot: int, join: LotJoin, state: LotState, after: LotHead) -> None:
         join.count += 1
         state.write_head(encode_head(msgspec.structs.replace(after, generation=join.generation, count=join.count)))
         self._shelf.put(lot, join)
@@ -172,6 +172,6 @@ class LotStep:
         join.looked_s = now_s
 
 
-def _with_timer(head: LotHead, time_ms: int, state: Kept) -> LotHead:
+def _with_timer(head: LotHead, time_ms: int, state: LotState) -> LotHead:
     state.set_timer(time_ms)
     return msgspec.structs.replace(head, armed_ms=time_ms)

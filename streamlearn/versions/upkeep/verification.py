@@ -26,11 +26,11 @@ from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.settings import LoadSettings, checked
 
-__all__ = ["Found", "Verified", "verify"]
+__all__ = ["FoundDefect", "Verification", "verify"]
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDefect:
     """A defect: its file or folder, its name in `VersionDefect`, a message with values, and the remedy."""
 
     path: str
@@ -39,19 +39,19 @@ class Found:
     help: str = ""
 
     @classmethod
-    def of(cls, error: VersionDefect) -> Found:
+    def of(cls, error: VersionDefect) -> FoundDefect:
         """The defect that an error reports."""
         return cls(error.path, error.defect, error.message, error.help)
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """The versions, files and bytes read, all defects by path, and NaN or infinite numbers in intact files."""
 
     versions: tuple[int, ...]
     files: int
     bytes: int
-    defects: tuple[Found, ...]
+    defects: tuple[FoundDefect, ...]
     not_finite: tuple[NotFinite, ...] = ()
 
 
@@ -99,7 +99,7 @@ def verify(
     everything: bool = False,
     limits: LoadSettings | None = None,
     progress: Progress | None = None,
-) -> Verified:
+) -> Verification:
     """Read the chain of a version, by default of the newest, from end to end.
 
     With `everything`: read every committed version, even outside the history, and every graph that one names. A few
@@ -135,8 +135,8 @@ def verify(
             if progress is not None:
                 progress(done, max(size, done))
     versions = tuple(sorted({link.manifest.version for link in links}))
-    found = {(error.path, error.message): Found.of(error) for error in defects}
-    return Verified(versions, files, done, tuple(found[key] for key in sorted(found)), merged(not_finite))
+    found = {(error.path, error.message): FoundDefect.of(error) for error in defects}
+    return Verification(versions, files, done, tuple(found[key] for key in sorted(found)), merged(not_finite))
 
 
 def _chain(

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from streamlearn.errors import PipelineFailed
-from streamlearn.ingest.beam.handover import Handing, Tickets, close_tickets, open_tickets
+from streamlearn.ingest.beam.handover import Handover, Tickets, close_tickets, open_tickets
 
 
 def test_an_element_is_given_to_one_taker_once() -> None:
@@ -32,7 +32,7 @@ def test_a_ticket_of_another_process_is_refused() -> None:
 
 def test_elements_go_as_bytes_or_stay() -> None:
     tickets = Tickets()
-    as_bytes, by_ticket = Handing(str.encode, bytes.decode), Handing(str.encode, bytes.decode, tickets)
+    as_bytes, by_ticket = Handover(str.encode, bytes.decode), Handover(str.encode, bytes.decode, tickets)
     assert as_bytes.give("words") == b"words"
     assert as_bytes.take(b"words") == "words"
     element = "words"
