@@ -2,6 +2,7 @@
 
 All processes get the words of the command line. If the words name tests, one process runs only those. `--quick` leaves
 out the tests that need a service and those in `tests/slow.txt`; `--write-slow` writes that file after a run of all.
+`--beside COMMAND` runs a shell command at the same time, and fails if it does.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def slow_tests(report: Path) -> list[str]:
     return slow
 
 
-def run_tests(words: Sequence[str], *, write_slow: bool = False) -> int:
+def run_tests(words: Sequence[str], *, write_slow: bool = False, beside: str = "") -> int:
     """Run the tests, print the output of one process after the other, and return the highest status."""
     if any(word.startswith("tests") for word in words):
         return subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, check=False).returncode
@@ -59,15 +60,21 @@ def run_tests(words: Sequence[str], *, write_slow: bool = False) -> int:
             # Only one process may use pytest's cache.
             cache = () if number == 0 else ("-p", "no:cacheprovider")
             command = [sys.executable, "-m", "pytest", f"--junitxml={reports[-1]}", *words, *cache, *share]
-            output = None if number == 0 else stack.enter_context((folder / f"{number}.txt").open("w+b"))
+            output = stack.enter_context((folder / f"{number}.txt").open("w+b")) if number else None
             process = subprocess.Popen(
                 command, cwd=ROOT, stdout=output, stderr=None if output is None else subprocess.STDOUT
             )
             stack.callback(_end, process)
             running.append((process, output))
+        if beside:
+            output = stack.enter_context((folder / "beside.txt").open("w+b"))
+            process = subprocess.Popen(["sh", "-c", beside], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+            stack.callback(_end, process)
+            running.append((process, output))
         statuses = []
         for process, output in running:
-            statuses.append(process.wait())
+            status = process.wait()
+            statuses.append(status if status >= 0 else 128 - status)
             if output is not None:
                 output.seek(0)
                 sys.stdout.flush()
@@ -92,6 +99,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]
+    beside = ""
+    if "--beside" in arguments:
+        at = arguments.index("--beside")
+        beside = arguments[at + 1]
+        del arguments[at : at + 2]
     flags = {flag for flag in ("--quick", "--write-slow") if flag in arguments}
     words = [word for word in arguments if word not in flags] + (["-m", _QUICK] if "--quick" in flags else [])
-    sys.exit(run_tests(words, write_slow="--write-slow" in flags))
+    sys.exit(run_tests(words, write_slow="--write-slow" in flags, beside=beside))

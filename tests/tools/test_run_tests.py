@@ -6,7 +6,9 @@ import ast
 from itertools import chain
 from pathlib import Path
 
-from tools.run_tests import SHARES, shares, slow_tests
+import pytest
+
+from tools.run_tests import SHARES, run_tests, shares, slow_tests
 
 TESTS = Path(__file__).parent.parent
 
@@ -40,3 +42,17 @@ def test_slow_tests_are_read_from_reports(tmp_path: Path) -> None:
     lines = "".join(f'<testcase classname="{module}" name="{name}" time="{time}"/>' for module, name, time in cases)
     report.write_text(f"<testsuites><testsuite>{lines}</testsuite></testsuites>")
     assert slow_tests(report) == ["tests/cli/test_a.py::test_x", "tests/cli/test_a.py::TestMachine::runTest"]
+
+
+@pytest.mark.parametrize(("beside", "status"), [("true", 0), ("echo it failed; exit 3", 3), ("kill -9 $$", 137)])
+def test_a_command_that_runs_beside_the_tests_and_fails_is_shown_and_fails_the_run(
+    beside: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("cli", "ingest", "topics"):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+        (tmp_path / "tests" / folder / f"test_{folder}.py").write_text("def test_it(): pass\n")
+    monkeypatch.setattr("tools.run_tests.ROOT", tmp_path)
+    assert run_tests(["-q"], beside=beside) == status
+    shown = capfd.readouterr().out
+    assert shown.count("1 passed") == 3
+    assert ("it failed" in shown) == (status == 3)
