@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -178,7 +179,7 @@ class _FileReader(Reader):
                 self.check_offset(partition, offset, head.earliest, head.next_offset)
                 continue
             if len(records) or records.next_offset >= head.next_offset:
-                return records
+                return replace(records, end=head.next_offset)
             offset = records.next_offset
         return empty_records(partition, offset)
 

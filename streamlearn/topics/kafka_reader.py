@@ -285,7 +285,7 @@ class KafkaReader(Reader):
         if data and next_offset == offset:
             message = f"{where}: incomplete batch at offset {offset} in {len(data)} bytes"
             raise BadRecord(message, help="check the broker's disk, or read on from a later position")
-        return Records(partition, *columns, next_offset, leader_epochs)
+        return Records(partition, *columns, next_offset, leader_epochs, fetched.stable_end)
 
     def _take(self, partition: int, offset: int, limits: tuple[int, int]) -> Records:
         """Return buffered records from an offset on, within the limits; the others stay for the next read."""

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,7 +220,7 @@ class _MemoryReader(Reader):
                 end = log.ends[partition]
                 self.check_offset(partition, offset, log.partitions[partition][0].base_offset, end)
                 if offset < end:
-                    return log.find(partition, offset, *limits)
+                    return replace(log.find(partition, offset, *limits), end=end)
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     return empty_records(partition, offset)

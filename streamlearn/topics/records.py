@@ -39,6 +39,7 @@ class Records:
     values: list[bytes | None]  # [n], None for a tombstone of a compacted topic; an empty value is not a tombstone
     next_offset: int  # where to read on; beyond the last offset plus one if the records after it were deleted
     leader_epochs: Sequence[tuple[int, int]] = ()  # (first offset, leader epoch from there on), increasing; for Kafka
+    end: int = -1  # the partition's end when they were read; -1 if unknown
 
     def __len__(self) -> int:
         return len(self.values)
@@ -58,6 +59,11 @@ class Records:
             values=self.values[start:stop],
             next_offset=next_offset,
         )
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the partition ended after these records when they were read."""
+        return 0 <= self.end <= self.next_offset
 
     @property
     def leader_epoch(self) -> int:

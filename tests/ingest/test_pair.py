@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
 
@@ -16,7 +17,8 @@ from streamlearn.ingest.reading.puller import Puller
 from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL
 from streamlearn.telemetry import gauge
 from streamlearn.testing import ManualClock, small_impression, wait_until
-from streamlearn.topics import Position, Records, create_topic, delete_topic, partition_of
+from streamlearn.topics import Position, Reader, Records, create_topic, delete_topic, partition_of
+from streamlearn.topics.records import empty_records
 from tests.ingest.conftest import Make
 from tests.ingest.place import T_MS, Origin, Place, origins, reading, take, take_all, take_count
 
@@ -179,21 +181,46 @@ def test_in_wall_time_an_idle_topic_is_left_out_and_when_both_are_time_moves_to_
         assert reader.watermark_ms >= before_ms
 
 
+def _fast_ms(second: int) -> int:
+    """How fast the clock of an event's producer is, of some events; one of them is the first action."""
+    return 600_000 if second == 0 or second % 20 in (7, 8, 19) else 0
+
+
+def _backlog(place: Place) -> None:
+    with place.producer() as producer:
+        for second in range(600):
+            given = small_impression(second) | {"event_time_ms": T_MS + second * 1000 + _fast_ms(second) * (second > 0)}
+            producer.impression(**given)
+            acted_ms = T_MS + second * 1000 + _fast_ms(second) + 2000
+            producer.action(given["request_id"], acted_ms, given["items"][0]["video_id"], "click")
+            producer.flush()
+
+
 @pytest.mark.parametrize("blob_bytes", [1_000, 20_000])
 def test_in_a_backlog_a_producer_whose_clock_is_fast_makes_no_other_record_late(make: Make, blob_bytes: int) -> None:
     place = make(topics={"time": "wall"})
-    with place.producer() as producer:
-        for second in range(600):
-            fast_ms = 600_000 if second % 20 in (7, 8, 19) else 0
-            given = small_impression(second) | {"event_time_ms": T_MS + second * 1000 + fast_ms}
-            producer.impression(**given)
-            producer.action(given["request_id"], given["event_time_ms"] + 2000, given["items"][0]["video_id"], "click")
-            producer.flush()
+    _backlog(place)
     with reading(place.plan(blob_bytes=blob_bytes), clock=ManualClock(T_MS + 86_400_000)) as reader:
         for blob in take_count(reader, 1_200):
             for section in (blob.impressions, blob.actions):
                 assert (section.timestamps_ms >= blob.watermark_ms).all()
         wait_until(lambda: reader.take() is None and reader.watermark_ms >= T_MS + 599_000, "the end is reached")
+
+
+def test_in_a_backlog_a_broker_that_gives_nothing_for_a_moment_has_not_reached_the_end(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(self: Reader, partition: int, offset: int, **bounds: int) -> Records:
+        return empty_records(partition, offset) if next(count) % 3 else read_once(self, partition, offset, **bounds)
+
+    place, count = make(topics={"time": "wall"}), itertools.count()
+    _backlog(place)
+    read_once = Reader.read
+    monkeypatch.setattr(Reader, "read", read)
+    with reading(place.plan(blob_bytes=1_000), clock=ManualClock(T_MS + 86_400_000)) as reader:
+        for blob in take_count(reader, 1_200):
+            for section in (blob.impressions, blob.actions):
+                assert (section.timestamps_ms >= blob.watermark_ms).all()
 
 
 def test_one_topic_is_not_read_far_ahead_of_the_other(place: Place) -> None:

@@ -74,6 +74,8 @@ class Model:
         """In wall time records are judged together: those near most of the newest advance the clock."""
         if self.time == "wall" and count:
             self.newest = self.newest[-max(count, 31) :]
+            if len(self.newest) < 3:
+                return
             median_ms = sorted(self.newest)[(len(self.newest) - 1) // 2]
             self.possible += [one for one in self.newest if one <= median_ms + DISORDER_MS]
             self.newest = self.newest[-31:]
@@ -157,9 +159,9 @@ def test_the_events_of_a_record_move_time_within_it_and_what_lies_beyond_a_gap_i
 
 
 def test_a_producer_whose_clock_is_fast_does_not_make_the_others_late() -> None:
-    clock, limits = read(TopicClock(), rules("wall"), times(WALL_MS + 90), WALL_MS)
+    clock, limits = read(TopicClock(), rules("wall"), times(*[WALL_MS + 90] * 3), WALL_MS)
     assert clock.reached_ms == WALL_MS
-    assert limits.tolist() == [WALL_MS + AHEAD_MS]
+    assert limits.tolist() == [WALL_MS + AHEAD_MS] * 3
 
 
 def test_in_a_backlog_a_producer_whose_clock_is_fast_does_not_make_the_records_behind_it_late() -> None:
@@ -168,6 +170,14 @@ def test_in_a_backlog_a_producer_whose_clock_is_fast_does_not_make_the_records_b
         clock, _ = read(clock, rules("wall"), times(begin, begin + 1, begin + 2, begin + 503), WALL_MS)
         assert clock.reached_ms <= begin + 2 + DISORDER_MS
     assert clock.reached_ms == 398
+
+
+def test_one_or_two_records_prove_no_time_before_the_partition_ends() -> None:
+    clock, _ = read(TopicClock(), rules("wall"), times(700, 1), WALL_MS)
+    assert clock.reached_ms == BEFORE_ALL
+    clock, _ = read(clock, rules("wall"), times(2), WALL_MS)
+    assert clock.reached_ms == 2
+    assert read_all(read(TopicClock(), rules("wall"), times(1), WALL_MS)[0]).reached_ms == 1
 
 
 def test_records_beyond_a_gap_advance_the_clock_once_most_lie_there_or_the_partition_ends() -> None:

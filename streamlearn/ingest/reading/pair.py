@@ -227,6 +227,8 @@ class PairReader:
     def _near_count(self, topic: int, records: Records) -> int:
         """Return how many records come before the first that is too far ahead of the other topic."""
         other, other_ms = 1 - topic, self._clocks[1 - topic].now_ms
+        if self._plan.rules.time == "wall" and self._clocks[topic].now_ms == BEFORE_ALL:
+            return len(records)  # its first record alone proves no time: the producer's clock may be fast
         if not self._waited_for[other] or (other_ms == BEFORE_ALL and not self._has(other)):
             return len(records)
         if other_ms == BEFORE_ALL and len(records):  # unknown until its first record is emitted

@@ -80,7 +80,7 @@ class Puller:
             return self._has_looked
 
     def is_at_end(self) -> bool:
-        """Whether the last read found no records, and those before it were taken."""
+        """Whether the partition ended after the last records when they were read, and all of them were taken."""
         with self._changed:
             return self._at_end and not self._held
 
@@ -126,13 +126,13 @@ class Puller:
                 self._held.append((records, size))
                 self._held_bytes += size
                 self._has_looked = True
-                self._empty_ms, self._at_end = None, False
+                self._empty_ms, self._at_end = None, records.is_at_end
             return
         if now_s - self._quiet_since_s >= limits.idle_s and now_s - self._looked_s >= limits.idle_s / 2:
             self._looked_s = now_s
             self._look_at_end()
         with self._changed:
-            self._has_looked = self._at_end = True
+            self._has_looked = True
 
     def _look_at_end(self) -> None:
         """Silence means empty only at the partition's end. The proof has the time before the check."""

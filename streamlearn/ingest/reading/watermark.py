@@ -27,6 +27,8 @@ AFTER_ALL = 1 << 55
 
 # Records of earlier reads that a small read is compared with. A larger read is compared with itself.
 _RECENT = 31
+# Of fewer records, most do not outweigh one whose producer's clock is fast.
+_FEW = 3
 
 Int64s = npt.NDArray[np.int64]
 TimesOf = Callable[[int], Int64s]
@@ -144,8 +146,9 @@ def _read_in_wall_time(clock: TopicClock, rules: TimeRules, times_ms: Int64s) ->
     newest = np.concatenate((np.array(clock.recent_ms, np.int64), times_ms))[-max(len(times_ms), _RECENT) :]
     middle = (len(newest) - 1) // 2
     limit_ms = np.partition(newest, middle)[middle] + rules.out_of_orderness_ms
-    reached = _reached(clock, int(newest[newest <= limit_ms].max()))
-    return msgspec.structs.replace(reached, recent_ms=tuple(newest[-_RECENT:].tolist()))
+    if len(newest) >= _FEW:
+        clock = _reached(clock, int(newest[newest <= limit_ms].max()))
+    return msgspec.structs.replace(clock, recent_ms=tuple(newest[-_RECENT:].tolist()))
 
 
 def _read_each(
