@@ -87,11 +87,15 @@ fuzz-corpora: ## put what `make fuzz` has found into native/fuzz/corpus, minimis
 	    -merge=1 -max_len=2048 && rm -rf native/fuzz/corpus/$$name && mv target/fuzz-merged native/fuzz/corpus/$$name || exit 1; \
 	done
 
-fuzz-python: setup ## the Python decoders against Atheris, FUZZ_S (600) seconds; what is new goes to target/fuzz-python
+FUZZ_PYTHON = PATH="$(CURDIR)/$(VENV)/bin:$$PATH" PYTHONPATH=target/atheris:. tests/fuzz_python.py
+fuzz-python: setup ## the Python decoders with Atheris, FUZZ_S (600) seconds; what is new goes to tests/corpus, minimised
 	@mkdir -p target/fuzz-python target/fuzz-found/python
 	@$(VENV)/bin/uv pip install --quiet --python $(RUN) --target target/atheris atheris==3.0.0
-	@PYTHONPATH=target/atheris $(RUN) -m tests.fuzz_python target/fuzz-python tests/corpus -max_total_time=$${FUZZ_S:-600} \
+	@$(FUZZ_PYTHON) target/fuzz-python tests/corpus -max_total_time=$${FUZZ_S:-600} \
 	  -timeout=20 -rss_limit_mb=4096 -max_len=8192 -artifact_prefix=target/fuzz-found/python/
+	@rm -rf target/fuzz-merged && mkdir -p target/fuzz-merged
+	@$(FUZZ_PYTHON) target/fuzz-merged tests/corpus target/fuzz-python -merge=1 -max_len=2048
+	@rm -rf tests/corpus && mv target/fuzz-merged tests/corpus
 
 model: ## the model check of the table in full: every order of readers and writers with two preemptions
 	@LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} $(MODEL)

@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Fuzzes the Python decoders of `test_any_bytes` with Atheris, guided by coverage: `make fuzz-python`.
 
 One target drives all of them: the first byte of an input selects the decoder, the rest is what it decodes.
@@ -17,20 +18,20 @@ with atheris.instrument_imports(include=["streamlearn"]):
 
 
 def main() -> None:
-    """Run libFuzzer with the command line's options; seeds go into the first corpus folder."""
+    """Run libFuzzer with the options and folders of the command line, and with good bytes of each decoder."""
     folder = tempfile.TemporaryDirectory()
-    known = decoders(Path(folder.name))
+    known, seeds = decoders(Path(folder.name)), Path(folder.name) / "seeds"
+    seeds.mkdir()
 
     def run(data: bytes) -> None:
         decoder = known[data[0] % len(known)] if data else known[0]
         with suppress(*decoder.errors):
             decoder.decode(data[1:])
 
-    corpora = [Path(word) for word in sys.argv[1:] if not word.startswith("-")]
     for index, decoder in enumerate(known):
         for number, good in enumerate(decoder.good):
-            (corpora[0] / f"seed-{index}-{number}").write_bytes(bytes([index]) + good)
-    atheris.Setup(sys.argv, run)
+            (seeds / f"{index}-{number}").write_bytes(bytes([index]) + good)
+    atheris.Setup([*sys.argv, str(seeds)], run)
     atheris.Fuzz()
 
 
