@@ -27,6 +27,7 @@ from streamlearn.cli.model.rewind import rewind
 from streamlearn.cli.model.rollback import promote, release, rollback
 from streamlearn.cli.model.verify import diff, verify
 from streamlearn.cli.model.versions import show, versions
+from streamlearn.cli.output.printable import printable
 from streamlearn.cli.report.verb import report
 from streamlearn.cli.run.backfill import backfill
 from streamlearn.cli.run.ingest import ingest
@@ -99,7 +100,9 @@ def main() -> NoReturn:
     try:
         cli()
     except StreamlearnError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(error.message)}", file=sys.stderr)
+        if error.help:
+            print(f"help: {printable(error.help)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of stdout is gone, as with `head`.
@@ -108,7 +111,7 @@ def main() -> NoReturn:
     except OSError as error:
         # A failure of a disk, a folder or a connection that no code below handles.
         path = f"{error.filename}: " if error.filename else ""
-        print(f"error: {path}{error.strerror or error}", file=sys.stderr)
+        print(f"error: {printable(f'{path}{error.strerror or error}')}", file=sys.stderr)
         help = "check that the path exists, has free space and is writable; --set telemetry.log_level=debug shows more"
         print(f"help: {help}", file=sys.stderr)
         _LOG.debug("%s", error, exc_info=error)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Sequence
+from http.client import HTTPException
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
@@ -25,6 +26,13 @@ _WAIT_S_MAX = 10.0
 _BYTES_MAX = 64 << 20
 # The total count of a histogram made from a distribution.
 _DRAWN = 10_000_000
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Lets a redirect be an error: it would give the token to another host."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """Follow nothing."""
 
 
 class Formed(Struct, frozen=True):
@@ -77,9 +85,9 @@ def node_sizes(address: str, token: str | None = None) -> Sizes:
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     try:
         request = urllib.request.Request(f"{url}/sizes", headers=headers)
-        with urllib.request.urlopen(request, timeout=_WAIT_S_MAX) as answer:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_WAIT_S_MAX) as answer:
             body: bytes = answer.read(_BYTES_MAX)
-    except (OSError, ValueError, urllib.error.URLError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         message = f"{url}/sizes did not answer: {error}"
         raise ServiceError(message, help="give the HTTP address of a node (front.http), and its token") from None
     return _decoded(body, f"{url}/sizes")

@@ -60,7 +60,7 @@ def test_a_shard_serves_until_it_is_told_to_end(small: Path, verb: Callable[...,
 def test_a_shard_says_that_it_works_while_it_answers_itself(
     small: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    (small / "token").write_text("a word")
+    (small / "token").write_text("a-word")
     with listening(monkeypatch) as (heard, _):
         with _shard(small, "--shard", place, "--token-file", str(small / "token")) as (shard, _):
             heard.wait("READY=1")

@@ -94,6 +94,13 @@ def test_it_is_a_failure_where_nothing_else_came(written: Written, is_failure: b
         written.check("shop", 1.0)
 
 
+def test_late_actions_are_helped_by_the_window_of_their_label_group() -> None:
+    """Out-of-orderness bounds how long impressions wait for each other; it gives no action more time."""
+    said = Written(9, 8, {"late": 1}).warning("shop")
+    assert said.endswith("; late: if these are actions, lengthen window_s of their label group")
+    assert "out_of_order" not in said
+
+
 def test_more_dead_letters_than_may_be_are_a_failure() -> None:
     written = Written(190, 100, {"garbage": 10, "late": 6})  # 16 of 200: what is late could be read
     written.check("shop", 0.08)

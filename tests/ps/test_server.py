@@ -262,10 +262,13 @@ def test_a_token_is_a_file_of_one_word(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("  secret\n")
     assert read_token(file) == b"secret"
-    for wrong in (b"\n", b"x" * 2000):
+    for wrong in (b"\n", b"x" * 2000, b"two words", b"two\nlines", b"nul\0s", b"\x7f", "clé".encode(), b"\xff\xfe"):
         file.write_bytes(wrong)
-        with pytest.raises(UsageError, match="token"):
+        with pytest.raises(UsageError, match="token") as caught:
             read_token(file)
+        assert "openssl" in caught.value.help
+        assert str(file) in caught.value.message
+        assert not wrong.strip() or wrong.decode("latin-1") not in str(caught.value)
     with pytest.raises(UsageError, match="read"):
         read_token(tmp_path / "none")
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import socketserver
+import threading
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -111,6 +115,58 @@ def test_sizes_of_several_nodes_are_added_and_their_costs_averaged(tmp_path: Pat
 def test_a_node_that_is_not_there_is_told() -> None:
     with pytest.raises(ServiceError, match="did not answer"):
         node_sizes("127.0.0.1:1")
+
+
+@contextmanager
+def node_that_answers(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """The address of a node that gives every connection the same bytes, and the requests that it received."""
+    requests: list[bytes] = []
+
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            requests.append(self.request.recv(4_096))
+            self.request.sendall(answer)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}", requests
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.6\r\n", b"", b"HTTP/1.1 200 OK\r\n" + b"x" * 70_000])
+def test_what_does_not_speak_http_is_told(answer: bytes) -> None:
+    with node_that_answers(answer) as (address, _), pytest.raises(ServiceError, match="did not answer") as caught:
+        node_sizes(address)
+    assert "front.http" in caught.value.help
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:http", "127.0.0.1:80/a b", "http://[::1", "http://"])
+def test_an_address_that_cannot_be_asked_is_told(address: str) -> None:
+    with pytest.raises(ServiceError, match="did not answer"):
+        node_sizes(address)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_an_error_so_that_no_other_host_gets_the_token(status: int) -> None:
+    with node_that_answers(b"") as (other, requests):
+        answer = f"HTTP/1.1 {status} Moved\r\nLocation: http://{other}/sizes\r\nContent-Length: 0\r\n\r\n"
+        with node_that_answers(answer.encode()) as (address, _), pytest.raises(ServiceError, match=str(status)):
+            node_sizes(address, "secret")
+    assert requests == []
+
+
+@pytest.mark.parametrize("verb", [("serve",), ("serve", "tune")])
+def test_a_token_that_is_not_ascii_is_told(verb: tuple[str, ...], tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", {}, model="deepfm")
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    done = CliRunner().invoke(cli, [*verb, str(app.folder), "--token-file", str(tmp_path / "token")])
+    assert isinstance(done.exception, UsageError), done.exception
+    assert "ASCII" in done.exception.message
+    assert done.exception.help
 
 
 def test_the_verb_asks_a_node_what_it_formed_and_says_settings(tmp_path: Path) -> None:

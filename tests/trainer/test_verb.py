@@ -16,8 +16,12 @@ from typer.testing import CliRunner
 
 from streamlearn.apps import AppFolder
 from streamlearn.cli.main import cli
-from streamlearn.errors import ConfigError, SpecError, StreamlearnError, TopicMissing, UsageError
+from streamlearn.clock import SYSTEM_CLOCK
+from streamlearn.errors import ConfigError, PositionLost, SpecError, StreamlearnError, TopicMissing, UsageError
 from streamlearn.pulse import Pulse
+from streamlearn.samples import SampleBatch, SampleCodec
+from streamlearn.testing import ManualClock
+from streamlearn.topics import TopicSettings, create_topic, open_topic
 from streamlearn.trainer import Trainer
 from tests.listener import listening
 from tests.trainer.processes import newest, write_app
@@ -113,6 +117,55 @@ def test_it_says_what_was_read_and_not_learned(app: AppFolder, train: Callable[.
     assert f"nothing new to learn: {rows:,} rows read, but none left to learn" in result.stderr
     again = json.loads(train("--until-offset", "end", "--json").stdout)
     assert again["loss"] is None
+
+
+def test_deleted_samples_end_it_unless_that_is_accepted(app: AppFolder, train: Callable[..., Any]) -> None:
+    url, codec, messages = app.topic_url("samples"), SampleCodec(app.app, app.settings.samples), messages_of(app.app, 8)
+    kept = TopicSettings(partitions=2, retention_ms=3_600_000, segment_bytes=1)
+    in_two_hours = ManualClock(SYSTEM_CLOCK.wall_ms() + 7_200_000)
+
+    def write(some: list[tuple[int, SampleBatch]]) -> None:
+        with app.open_topic("samples") as topic, topic.writer() as writer:
+            for partition, batch in some:
+                writer.append(partition, [codec.encode(batch)])
+
+    create_topic(url, kept, app.access).close()
+    write(messages[:4])
+    assert train("--until-offset", "end").exit_code == 0
+    manifest = newest(app)
+    assert manifest is not None
+    write(messages[4:8])
+    with open_topic(url, app.access, clock=in_two_hours) as topic, topic.reader() as reader:
+        topic.maintain()
+        begins = [reader.earliest(partition) for partition in range(2)]
+    refused(train("--until-offset", "end"), PositionLost, "is outside", "streamlearn train APP --accept-lost")
+    write(messages[8:])
+    result = train("--until-offset", "end", "--accept-lost")
+    assert result.exit_code == 0, result.output
+    gone = [(at.partition, at.offset, begins[at.partition]) for at in manifest.positions]
+    lost = [each for each in gone if each[1] < each[2]]
+    assert lost
+    rows = dict(line.split() for line in result.stdout.splitlines() if len(line.split()) == 2)
+    assert int(rows["rows"].replace(",", "")) > 0
+    for partition, begin, end in lost:
+        assert rows[f"lost_from_partition_{partition}"] == f"{begin}..{end}"
+        said = f"partition {partition} of the samples: offsets {begin} to {end - 1} were deleted before they were"
+        assert f"warning: {said} learned" in result.stderr
+    # From then on nothing has to be accepted.
+    assert train("--until-offset", "end").exit_code == 0
+
+
+def test_the_newest_version_holds_the_validation_scores_that_were_printed(
+    app: AppFolder, train: Callable[..., Any]
+) -> None:
+    write_messages(app, messages_of(app.app, 200))
+    result = train("--until-offset", "end", "--json")
+    report, manifest = json.loads(result.stdout), newest(app)
+    assert manifest is not None
+    printed = {name: value for name, value in report.items() if name.startswith("validation.")}
+    assert {"validation.click.auc", "validation.click.log_loss", "validation.click.rows"} <= printed.keys()
+    stored = {name: round(value, 6) for name, value in manifest.metrics.items() if name.startswith("validation.")}
+    assert stored == printed
 
 
 def test_what_was_loaded_is_left_out_of_collections(app: AppFolder, train: Callable[..., Any]) -> None:

@@ -88,6 +88,15 @@ def test_a_damaged_file_of_a_table_is_named(
     disk.refuses(defect, file)
 
 
+@pytest.mark.parametrize("damage", [flip, cut_short, Path.unlink])
+def test_the_help_of_a_damaged_delta_says_to_restore_the_file(disk: Disk, damage: Callable[[Path], None]) -> None:
+    file = disk.file("rows")
+    damage(file)
+    with pytest.raises(VersionDefect) as refused:
+        load(Chain.find(disk.store, MODEL, since=disk.loaded.ref), disk.tables, training=True)
+    assert "restore the file from a copy" in refused.value.help
+
+
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize(
     ("damage", "defect"),

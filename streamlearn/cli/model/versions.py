@@ -11,6 +11,7 @@ from streamlearn.cli.model.model_options import ModelArgument, WordsArgument, mo
 from streamlearn.cli.model.place import Place, at_place
 from streamlearn.cli.model.rewind import skip_text
 from streamlearn.cli.options import JsonOption
+from streamlearn.cli.output.printable import printable
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.cli.output.units import age_text, bytes_text, counted, time_text
 from streamlearn.clock import SYSTEM_CLOCK
@@ -60,15 +61,15 @@ def versions(
     if pointer.canary is not None:
         typer.echo(_canary_line(pointer.canary, nodes))
     for request in waiting:
-        source = f"request {request.seq} of {request.by}"
+        source = f"request {request.seq} of {printable(request.by)}"
         typer.echo(f"training was asked to go back to version {request.to.version} ({source})")
     if refused is not None:
-        target = f"version {refused.to.version} (request {refused.seq} of {refused.by})"
-        typer.echo(f"training could not go back to {target} and continues: {refused.reason}")
+        target = f"version {refused.to.version} (request {refused.seq} of {printable(refused.by)})"
+        typer.echo(f"training could not go back to {target} and continues: {printable(refused.reason)}")
     if nodes:
         print_table([_node_row(node, now_ms) for node in nodes], whole=True)
     if no_nodes_reason:
-        typer.echo(f"nodes are unknown: {no_nodes_reason}", err=True)
+        typer.echo(f"nodes are unknown: {printable(no_nodes_reason)}", err=True)
 
 
 @at_place
@@ -156,14 +157,14 @@ def _pointer_line(pointer: Pointer, count: int, shown: int) -> str:
     if pointer.active is None:
         return f"{more}no version is active yet"
     verb = "is held at" if pointer.held else "is at"
-    time, reason = time_text(pointer.wall_ms), f": {pointer.reason}" if pointer.reason else ""
-    author = pointer.by or "unknown"
+    time, reason = time_text(pointer.wall_ms), f": {printable(pointer.reason)}" if pointer.reason else ""
+    author = printable(pointer.by) or "unknown"
     return f"{more}the pointer {verb} {pointer.active.version}, moved by {author} at {time} UTC{reason}"
 
 
 def _canary_line(canary: Canary, nodes: list[Node]) -> str:
     from streamlearn.versions.pointer.facts import nodes_with
 
-    names = ", ".join(nodes_with(nodes, canary)) or "no known node"
+    names = printable(", ".join(nodes_with(nodes, canary))) or "no known node"
     verb = "scores" if canary.shadow else "answers"
     return f"{canary.kind}: version {canary.version.version} {verb} {canary.share:.1%} of the requests, on {names}"

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streamlearn.cli.output.printable import printable
+
 __all__ = ["print_facts", "print_json", "print_table"]
 
 _WIDTH_MAX = 10_000
@@ -24,16 +26,21 @@ def print_facts(heading: str, facts: Mapping[str, Any]) -> None:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], title: str = "", *, whole: bool = False) -> None:
-    """Print rows of equal keys as a table; None is an empty cell. With `whole`, no cell is folded or cut."""
+    """Print rows of equal keys as a table; None is an empty cell. With `whole`, no cell is folded or cut.
+
+    Texts are shown as they are: markup in them has no effect, and control characters are escaped.
+    """
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    shown_title = Text(printable(title), style="table.title") if title else None
+    table = Table(title=shown_title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in rows[0] if rows else ():
         justify = "right" if any(_is_number(row[name]) for row in rows) else "left"
-        table.add_column(name, overflow="fold", justify=justify, no_wrap=whole)  # type: ignore[arg-type]
+        table.add_column(Text(printable(name)), overflow="fold", justify=justify, no_wrap=whole)  # type: ignore[arg-type]
     for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
+        table.add_row(*(Text(printable(_text(value))) for value in row.values()))
     console = Console(highlight=False)
     if whole:
         needed = Console(width=_WIDTH_MAX).measure(table).maximum
