@@ -12,6 +12,7 @@ import typer
 from streamlearn.cli.doctor.check_result import Finding
 from streamlearn.cli.doctor.machine_findings import machine_findings
 from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.output.printable import printable
 from streamlearn.cli.output.table import print_json
 from streamlearn.errors import EXIT_FAILED, UsageError
 
@@ -63,6 +64,6 @@ def _findings(app: Path | None, overrides: list[str]) -> Iterator[Finding]:
 
 def _print(finding: Finding) -> None:
     typer.secho(f"{finding.state:8}", fg=COLOURS[finding.state], nl=False)
-    typer.echo(f"{finding.what}: {finding.detail}")
+    typer.echo(printable(f"{finding.what}: {finding.detail}"))
     if finding.help:
-        typer.echo(f"{'':8}{finding.help}")
+        typer.echo(printable(f"{'':8}{finding.help}"))
