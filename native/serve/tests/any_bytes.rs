@@ -1,18 +1,19 @@
 //! Random bytes: decoding never panics, and memory never runs ahead of the received bytes.
 
-#[path = "rig/asks.rs"]
-#[allow(dead_code)]
-mod asks;
+mod rig;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use asks::*;
 use proptest::prelude::*;
 use prost::Message;
+use rig::asks::*;
 use streamlearn_serve::inputs::Limits;
-use streamlearn_serve::protocol::{CallerOptions, RequestFormat, decode, every_kind, fuzz, read};
+use streamlearn_serve::protocol::{
+    CallerOptions, DoorLimits, DoorSettings, RequestFormat, decode, every_kind, fuzz, read,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 thread_local! {
     /// Bytes allocated by this thread, and their maximum since the last reset.
@@ -48,15 +49,25 @@ unsafe impl GlobalAlloc for Counted {
 #[global_allocator]
 static COUNTED: Counted = Counted;
 
-/// The maximum number of bytes allocated during `work`, beyond those before it.
-fn allocated_max(work: impl FnOnce()) -> usize {
-    let before = ALLOCATED.with(|allocated| {
+/// Starts a count; returns the number of bytes allocated so far.
+fn begin_count() -> isize {
+    ALLOCATED.with(|allocated| {
         let (now, _) = allocated.get();
         allocated.set((now, now));
         now
-    });
-    work();
+    })
+}
+
+/// The maximum number of bytes allocated since the count began, beyond those before it.
+fn allocated_since(before: isize) -> usize {
     ALLOCATED.with(|allocated| (allocated.get().1 - before) as usize)
+}
+
+/// The maximum number of bytes allocated during `work`, beyond those before it.
+fn allocated_max(work: impl FnOnce()) -> usize {
+    let before = begin_count();
+    work();
+    allocated_since(before)
 }
 
 const LIMITS: Limits = Limits { candidates_max: 4096, values_max: 1 << 24, message_bytes_max: 4 << 20 };
@@ -189,7 +200,7 @@ fn long_lists_and_texts_in_tensor_json_are_refused_before_they_take_memory() {
     let empty_input = r#"{"name":"","datatype":"","shape":[]},"#;
     for (begin, part, end, expected) in [
         (r#"{"parameters":{"shown":["#, "0,", "]}}", "\"shown\": more than 4096 values"),
-        (r#"{"parameters":{"shown":["#, "0,-1,", "]}}", "\"shown\": -1 is no index"),
+        (r#"{"parameters":{"shown":["#, "0,-1,", "]}}", "\"shown\": -1 is not the index"),
         (r#"{"parameters":{"priority":["#, "0,", "]}}", "\"priority\" is a list, expected one value"),
         (r#"{"parameters":{"priority":["#, "[],", "]}}", "\"priority\" is a list, expected one value"),
         (r#"{"parameters":{"#, &distinct, "}}", "unknown parameter \"0\""),
@@ -236,6 +247,44 @@ fn long_lists_and_texts_in_rows_are_refused_before_they_take_memory() {
         ("{\"id\":\"", "\u{7f}", "\",\"user\":{\"user_id\":5}}", "\"items\" is missing"),
     ] {
         assert_refused_cheaply(RequestFormat::Rows, begin, part, end, expected);
+    }
+}
+
+/// Sends a body in chunks of one byte; returns the first line of the answer, and the memory that it took.
+fn answer_to_chunks(bytes: usize, bytes_max: usize) -> (String, usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (chunks, mut reply) = (b"1\r\n \r\n".repeat(1024), [0; 64]);
+    runtime.block_on(async {
+        let door_limits = DoorLimits { http_bytes_max: bytes_max, ..DoorLimits::default() };
+        let settings = DoorSettings { limits: door_limits, ..DoorSettings::default() };
+        let node = rig::node_within(settings, Limits { message_bytes_max: bytes_max, ..LIMITS }).await;
+        let mut stream = tokio::net::TcpStream::connect(node.http).await.unwrap();
+        let before_bytes = begin_count();
+        stream
+            .write_all(b"POST /score HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+            .await
+            .unwrap();
+        for _ in 0..bytes / 1024 {
+            // A refusal may end the connection before the body does.
+            if stream.write_all(&chunks).await.is_err() {
+                break;
+            }
+        }
+        let _ = stream.write_all(b"0\r\n\r\n").await;
+        let read = stream.read(&mut reply).await.unwrap();
+        let text = String::from_utf8_lossy(&reply[..read]);
+        (text.lines().next().unwrap().to_owned(), allocated_since(before_bytes))
+    })
+}
+
+#[test]
+fn a_body_in_chunks_of_one_byte_takes_no_more_than_its_bytes_allow() {
+    const BYTES_MAX: usize = 4 << 20;
+    for (bytes, expected) in [(BYTES_MAX, "400 Bad Request"), (BYTES_MAX + 1024, "413 Payload Too Large")] {
+        let (status, allocated) = answer_to_chunks(bytes, BYTES_MAX);
+        assert!(status.ends_with(expected), "{status}");
+        // A growing buffer exists twice while it is moved.
+        assert!(allocated <= 3 * BYTES_MAX, "{allocated} bytes allocated for {bytes}");
     }
 }
 

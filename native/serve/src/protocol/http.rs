@@ -12,8 +12,8 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHEN
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::Response;
 use axum::routing::post;
-use bytes::Bytes;
-use http_body_util::{BodyExt, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioTimer;
@@ -270,9 +270,9 @@ impl<S: Scoring> Front<S> {
         let limits = self.door.limits;
         let bytes_max = limits.http_bytes_max.min(bytes_max);
         let wait = Duration::from_millis(limits.arrival_wait_ms_max);
-        match timeout(wait, Limited::new(request.into_body(), bytes_max).collect()).await {
-            Ok(Ok(body)) => Ok((body.to_bytes(), slot)),
-            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+        match timeout(wait, collect(request.into_body(), bytes_max)).await {
+            Ok(Ok(Some(body))) => Ok((body, slot)),
+            Ok(Ok(None)) => {
                 let text = format!("the body is larger than {bytes_max} bytes; help: split the request");
                 Err(Box::new(failed(StatusCode::PAYLOAD_TOO_LARGE, &text)))
             }
@@ -286,4 +286,24 @@ impl<S: Scoring> Front<S> {
             }
         }
     }
+}
+
+/// Reads a body; returns `None` if it is larger than `bytes_max`. Frames are joined as they come, because each
+/// takes memory of its own, however short it is.
+async fn collect(mut body: Body, bytes_max: usize) -> Result<Option<Bytes>, axum::Error> {
+    let (mut first, mut joined) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if data.len() > bytes_max - first.len() - joined.len() {
+            return Ok(None);
+        }
+        if first.is_empty() && joined.is_empty() {
+            // A body in one frame is not copied.
+            first = data;
+        } else {
+            joined.extend_from_slice(&std::mem::take(&mut first));
+            joined.extend_from_slice(&data);
+        }
+    }
+    Ok(Some(if joined.is_empty() { first } else { joined.freeze() }))
 }

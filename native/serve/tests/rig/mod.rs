@@ -46,7 +46,11 @@ pub async fn node_with(limits: DoorLimits) -> Node {
 }
 
 pub async fn node_of(settings: DoorSettings) -> Node {
-    let fake = Arc::new(Fake::new(every_kind(LIMITS)));
+    node_within(settings, LIMITS).await
+}
+
+pub async fn node_within(settings: DoorSettings, limits: Limits) -> Node {
+    let fake = Arc::new(Fake::new(every_kind(limits)));
     let door = Arc::new(Door::new(settings).unwrap());
     let (stop, stopped) = watch::channel(false);
     let until = |mut stopped: watch::Receiver<bool>| async move {
