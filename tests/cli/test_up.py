@@ -148,7 +148,7 @@ def test_a_process_that_fails_ends_all_with_its_words(tmp_path: Path) -> None:
         assert up.process.wait(_WAIT_S) == 1
         assert "error: ingest ended with status 2" in up.said
         # Its own two lines.
-        assert re.search(r"\n  error: .*direct.*\n  help: ", up.said), up.said
+        assert re.search(r"\n +error: .*direct.*\n +help: ", up.said), up.said
         assert str(app.folder / ".streamlearn" / "logs" / "ingest.log") in up.said
         assert not any(Path(f"/proc/{pid}").exists() for pid in up.pids())
 

@@ -98,29 +98,22 @@ def test_a_worker_killed_in_the_midst_is_replaced_by_flink_and_goes_on_from_its_
     assert len({batch.header.ingest_run for _, batch in messages(app)}) == 1
 
 
-def test_a_run_on_flink_ends_once_a_newer_one_has_begun(own_flink: FlinkJobServer, tmp_path: Path) -> None:
-    app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
-    Feed(app).more(50)
-    with run_on(own_flink, app) as replaced:
-        wait_for_progress(app, replaced, T_MS)
-        begin_run(app)
-        assert code_of(app, replaced) == 1
-    assert "has taken over from run 1" in log_of(app)
-
-
-def test_a_job_that_stands_still_on_flink_gives_no_more_signs_of_life(
+def test_a_run_on_flink_gives_signs_of_life_while_its_job_goes_on_and_ends_once_a_newer_one_has_begun(
     own_flink: FlinkJobServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
     Feed(app).more(50)
-    with listening(monkeypatch) as (listener, _), run_on(own_flink, app) as process:
-        wait_for_progress(app, process, T_MS)
+    with listening(monkeypatch) as (listener, _), run_on(own_flink, app) as replaced:
+        wait_for_progress(app, replaced, T_MS)
         listener.heard()
         listener.wait("WATCHDOG=1")
         os.kill(own_flink.pid, signal.SIGSTOP)
         listener.wait_silence(3.0)
         os.kill(own_flink.pid, signal.SIGCONT)
         listener.wait("WATCHDOG=1")
+        begin_run(app)
+        assert code_of(app, replaced) == 1
+    assert "has taken over from run 1" in log_of(app)
 
 
 def test_what_a_worker_raises_again_and_again_on_flink_ends_the_run_as_itself(
