@@ -32,7 +32,7 @@ def times(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-# What is read: ("records", times), a heartbeat, an end mark or the partition's end, with the wall time it is read at.
+# Steps: records with their times, a heartbeat, an end mark, or the partition's end; each with its wall time.
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("records"), st.lists(st.integers(0, 2_000), max_size=8), st.integers(0, 2_000)),

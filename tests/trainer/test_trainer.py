@@ -202,7 +202,7 @@ def damage(file: Path) -> None:
 def test_versions_are_not_judged_by_what_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[RecentSamples] = []
 
-    class CutState(RecentSamples):
+    class NotedSamples(RecentSamples):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             made.append(self)
@@ -212,7 +212,7 @@ def test_versions_are_not_judged_by_what_is_skipped(tmp_path: Path, monkeypatch:
         times = [int(ms) for batch in made[0].closed() for ms in batch.requests.event_time_ms[batch.request_index]]
         return [ms for ms in times if skip.begin_ms <= ms < skip.end_ms]
 
-    monkeypatch.setattr("streamlearn.trainer.trainer.RecentSamples", CutState)
+    monkeypatch.setattr("streamlearn.trainer.trainer.RecentSamples", NotedSamples)
     folder = strict_folder(tmp_path, publish_interval_s=0.001)
     write_messages(folder, messages_of(folder.app, 240))
     skip = TimeSkip(begin_ms=T_MS + 10 * STEP_MS, end_ms=T_MS + 12 * STEP_MS)

@@ -162,7 +162,7 @@ def test_a_revert_passes_over_damaged_versions_between_two_whole_ones(local: Sto
     wanted = known(Chain.find(local, MODEL, 2)), served(Chain.find(local, MODEL, 2), "float32")
     compact(local, MODEL, 4)
     compared = diff(local, MODEL, 2, 4)
-    # FoundDefect out when some parts were compared already: of table "side", the last of the files.
+    # Found out when some parts were compared already: of table "side", the last of the files.
     (damaged,) = (Path(local.url.removeprefix("file://")) / "ctr/deltas/000000000003-00000001/rows").glob("side*")
     damaged.chmod(0o644)
     damaged.write_bytes(bytes([damaged.read_bytes()[0] ^ 1]) + damaged.read_bytes()[1:])

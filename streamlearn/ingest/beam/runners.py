@@ -154,7 +154,7 @@ def _flink(settings: IngestSettings) -> list[str]:
         f"--job_endpoint={settings.job_endpoint}",
         f"--environment_type={settings.environment}",
         f"--parallelism={settings.parallelism}",
-        # Each poll of a reader adds a state that is never removed, and each state takes 600 bytes for every group of
+        # Each poll of a reader adds a state that is never removed, and each state takes memory for every group of
         # keys, whose number this is. Flink's default is 128; more groups than lots are of no use.
         f"--max_parallelism={max(settings.parallelism, settings.lots)}",
         f"--checkpointing_interval={round(settings.checkpoint_s * 1000)}",

@@ -153,9 +153,12 @@ where
 /// Returns the stream of a peer that has begun to speak in time: before that, it needs no buffers.
 async fn open(socket: TcpStream, tls: Option<TlsAcceptor>, wait: Duration) -> Option<Box<dyn Stream>> {
     socket.set_nodelay(true).ok()?;
-    timeout(wait, socket.readable()).await.ok()?.ok()?;
-    Some(match tls {
-        None => Box::new(socket),
-        Some(acceptor) => Box::new(timeout(wait, acceptor.accept(socket)).await.ok()?.ok()?),
-    })
+    let speaks = async {
+        socket.readable().await?;
+        Ok::<Box<dyn Stream>, io::Error>(match tls {
+            None => Box::new(socket),
+            Some(acceptor) => Box::new(acceptor.accept(socket).await?),
+        })
+    };
+    timeout(wait, speaks).await.ok()?.ok()
 }

@@ -194,8 +194,7 @@ impl<S: Scoring> GrpcFront<S> {
             let message: &[u8] = if request.body().is_end_stream() { &[] } else { &[0; 5] };
             let request = request.map(|_| Full::new(Bytes::from_static(message)));
             let call = Call { front: self, verb, arrived, options: None };
-            // Boxed, here and below: a refused request should not take the memory of an answered one.
-            return Ok(Box::pin(Grpc::new(Plain).unary(call, request)).await);
+            return Ok(Grpc::new(Plain).unary(call, request).await);
         }
         let slot = self.door.request()?;
         let mut options = CallerOptions::default();
@@ -209,8 +208,7 @@ impl<S: Scoring> GrpcFront<S> {
         let wait = Duration::from_millis(self.door.limits.arrival_wait_ms_max);
         let request = request.map(|body| TimedBody::new(body, wait));
         let call = Call { front: self, verb, arrived, options: Some(options) };
-        let mut grpc = Grpc::new(Plain).max_decoding_message_size(bytes_max);
-        let response = Box::pin(grpc.unary(call, request)).await;
+        let response = Grpc::new(Plain).max_decoding_message_size(bytes_max).unary(call, request).await;
         drop(slot);
         Ok(response)
     }

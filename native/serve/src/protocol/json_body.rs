@@ -29,7 +29,7 @@ pub fn carry<E: Error>(slot: RefusalSlot<'_>) -> impl FnOnce(Refusal) -> E + '_ 
 /// Reads a body, which must be an object.
 ///
 /// # Errors
-/// The refusal in the slot, or that it is no such object.
+/// The refusal in the slot, or that the body is not such an object.
 pub fn read<'de, V: Visitor<'de>>(
     body: &'de [u8],
     slot: RefusalSlot<'_>,
@@ -86,7 +86,7 @@ impl<'de, S: DeserializeSeed<'de, Value = T> + Copy, T> Visitor<'de> for Each<'_
 #[derive(Deserialize)]
 pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
-/// Reads an object with these fields and leaves their values as text; null is no value.
+/// Reads an object with these fields and leaves their values as text; a null counts as missing.
 #[derive(Clone, Copy)]
 pub struct Object<const N: usize>(pub &'static [&'static str; N]);
 
@@ -182,7 +182,7 @@ impl Setting {
 pub struct SettingOf<'n> {
     /// The parameter's name.
     pub name: &'n str,
-    /// The maximum length of `shown`; 0 if there is no such parameter.
+    /// The maximum length of `shown`; 0 where `shown` is not a parameter.
     pub shown_max: usize,
 }
 
@@ -244,7 +244,7 @@ impl<'de> Visitor<'de> for SettingOf<'_> {
 pub struct Parameters<'r> {
     /// Where refusals wait.
     pub slot: RefusalSlot<'r>,
-    /// The maximum length of `shown`; 0 if there is no such parameter.
+    /// The maximum length of `shown`; 0 where `shown` is not a parameter.
     pub shown_max: usize,
     /// Receives the names and values.
     pub take: &'r mut dyn FnMut(&str, Setting) -> Result<(), Refusal>,
