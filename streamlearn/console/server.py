@@ -1,25 +1,21 @@
-"""ConsoleServer: the console on a socket, with one thread and one request per connection, and bounds on everything.
+"""ConsoleServer: the console on a socket, with one request per connection, and bounds on head, body and time.
 
-The standard library's server suffices for a page with a few visitors, and needs no security updates of its own. This
-module adds the bounds that it lacks: the number of connections, the sizes of head and body, and the time for each. It
-knows nothing about requests: see `Api`.
+It knows nothing about requests: see `Api`.
 """
 
 from __future__ import annotations
 
 import gzip
-import logging
 import socket
 import ssl
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import LineTooLong
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from streamlearn.bounded_server import BoundedServer
 from streamlearn.console.answer import Answer, refusal
 from streamlearn.console.api import Api, Route
 from streamlearn.console.gather import Gatherer
@@ -33,8 +29,6 @@ from streamlearn.versions.pointer.model import Model
 
 __all__ = ["ConsoleServer"]
 
-_LOG = logging.getLogger(__name__)
-_POLL_S = 0.25
 _GZIP_BYTES_MIN = 1_024
 _DRAINED_BYTES_MAX, _DRAIN_S = 256 << 10, 1.0
 # The time for the store and the registry in a move, in addition to the wait for nodes.
@@ -84,17 +78,11 @@ class ConsoleServer:
         guard = Guard(token, is_loopback=host == "::1" or host.startswith("127."))
         self._server.api = Api(model, self._watch, guard, settings)
         self._model = model
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="console-server", daemon=True
-        )
-        self._thread.start()
+        self._server.start("console-server")
 
     def close(self) -> None:
         """Stop serving; requests in flight are cut off."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._server.cut(float("inf"))
-        self._thread.join()
+        self._server.close()
         self._watch.close()
         self._model.close()
 
@@ -105,107 +93,43 @@ class ConsoleServer:
         self.close()
 
 
-class _Server(ThreadingHTTPServer):
-    """Accepts connections up to a bound, and ends those that take too long."""
+class _Server(BoundedServer):
+    """Counts its connections and answers."""
 
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-    request_queue_size = 64
     api: Api
     context: ssl.SSLContext | None = None
 
-    def __init__(self, family: socket.AddressFamily, address: tuple[str, int], settings: ConsoleSettings) -> None:
-        self.address_family = family
+    def __init__(self, address: tuple[str, int], settings: ConsoleSettings) -> None:
         self.settings = settings
-        self._free = threading.BoundedSemaphore(settings.connections_max)
-        self._lock = threading.Lock()
-        self._deadlines: dict[socket.socket, float] = {}
-        # Connections that have sent no complete head yet, oldest first.
-        self._silent: dict[socket.socket, None] = {}
         self._open = gauge(
             "console", "connections", "ratio", "Open connections, as a share of the most that are allowed."
         )
         self._answers = counter("console", "answers", "Answers by status.", ("status",))
-        super().__init__(address, _Connection)
+        super().__init__(address, _Connection, connections_max=settings.connections_max, arrival_s=settings.arrival_s)
 
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; its own thread does the TLS handshake."""
-        connection, peer = super().get_request()
-        connection.settimeout(self.settings.arrival_s)
-        if self.context is not None:
-            connection = self.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        return connection, peer
+    def wrap(self, connection: socket.socket) -> socket.socket:
+        """Return the connection with TLS, if there is any; its own thread does the handshake."""
+        if self.context is None:
+            return connection
+        return self.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a connection a thread, or refuse it."""
-        if not self._free.acquire(blocking=False) and not self._evict():
-            self.count(503)
-            if self.context is None:
-                request.setblocking(False)
-                with suppress(OSError):
-                    request.sendall(
-                        b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-                    )
-            self.shutdown_request(request)
-            return
-        self.give_time(request, 2 * self.settings.arrival_s)
-        self.set_silent(request, True)
-        super().process_request(request, client_address)
+    def refuse(self, connection: socket.socket) -> None:
+        """Answer that there is no free place; this costs no time."""
+        self.count(503)
+        if self.context is None:
+            connection.setblocking(False)
+            with suppress(OSError):
+                connection.sendall(
+                    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+                )
 
-    def _evict(self) -> bool:
-        """Cut the oldest silent connection, and return whether its slot became free."""
-        with self._lock:
-            oldest = next(iter(self._silent), None)
-            if oldest is None:
-                return False
-            del self._silent[oldest]
-        _cut(oldest)
-        return self._free.acquire(timeout=_DRAIN_S)
-
-    def set_silent(self, connection: socket.socket, is_silent: bool) -> None:
-        """Set whether a new connection may replace this one: before its head has arrived, and after its answer."""
-        with self._lock:
-            if is_silent:
-                self._silent[connection] = None
-            else:
-                self._silent.pop(connection, None)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve one connection."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._lock:
-                self._deadlines.pop(request, None)
-                self._silent.pop(request, None)
-                self._open.set(len(self._deadlines) / self.settings.connections_max)
-            self._free.release()
-
-    def give_time(self, connection: socket.socket, seconds: float) -> None:
-        """Set the deadline of a connection."""
-        with self._lock:
-            self._deadlines[connection] = time.monotonic() + seconds
-            self._open.set(len(self._deadlines) / self.settings.connections_max)
-
-    def service_actions(self) -> None:
-        """Cut connections after their deadline: a byte now and then would keep them open forever."""
-        self.cut(time.monotonic())
-
-    def cut(self, now_s: float) -> None:
-        """Cut the connections with a deadline before `now_s`."""
-        with self._lock:
-            late = [connection for connection, until_s in self._deadlines.items() if until_s < now_s]
-        for connection in late:
-            _cut(connection)
+    def opened(self, count: int) -> None:
+        """Show how many connections are open."""
+        self._open.set(count / self.connections_max)
 
     def count(self, status: int) -> None:
         """Count an answer."""
         self._answers.labels(str(status)).inc()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log a failed connection for debugging only: visitors leave early, or do not speak HTTP."""
-        _LOG.debug("a connection of %s ended early", client_address, exc_info=True)
 
 
 class _Connection(BaseHTTPRequestHandler):
@@ -234,7 +158,7 @@ class _Connection(BaseHTTPRequestHandler):
             return
         if not self.raw_requestline or not self.parse_request():
             return
-        self.server.set_silent(self.connection, False)
+        self.server.set_waiting(self.connection, False)
         if len(self.headers.get_all("host", [])) > 1:
             self._send(refusal(400, "the request names two hosts", "send one Host header"))
             return
@@ -244,7 +168,7 @@ class _Connection(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         """Let the answer arrive: read and discard what the client still sends, up to a bound."""
-        self.server.set_silent(self.connection, True)
+        self.server.set_waiting(self.connection, True)
         with suppress(OSError):
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_WR)
@@ -329,7 +253,7 @@ def _listen(settings: ConsoleSettings) -> _Server:
     host, _, port = settings.listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     try:
-        return _Server(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port)), settings)
+        return _Server((host, int(port)), settings)
     except OSError as error:
         message = f"the console cannot be served at {settings.listen}: {error.strerror or error}"
         raise ServiceError(message, help="set console.listen to a free port of this machine, or to port 0") from error
@@ -344,9 +268,3 @@ def _context(certificate: Path, key: Path) -> ssl.SSLContext:
         help = "give PEM files of a certificate and of its key, readable by this user"
         raise UsageError(message, help=help) from None
     return context
-
-
-def _cut(connection: socket.socket) -> None:
-    with suppress(OSError):
-        # Shut down the plain socket below TLS: another thread may be in the middle of a TLS call.
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)

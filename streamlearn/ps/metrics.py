@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from streamlearn.metrics_server import serve_metrics
 from streamlearn.ps.orders import ShardStats, Stats
 from streamlearn.ps.server import ShardServer
 from streamlearn.settings.telemetry import TelemetrySettings
-from streamlearn.telemetry import counter_family, gauge_family, serve_metrics
+from streamlearn.telemetry import counter_family, gauge_family
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import struct
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 __all__ = ["PulseReceiver"]
 
@@ -17,17 +20,21 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: `ucred` of unix(7)
 
 
 class PulseReceiver:
-    """An abstract socket: no file is left behind, however this process ends."""
+    """A socket in a folder that only its owner may enter: nobody else can fill its queue and silence the process.
+
+    A SIGKILL of this process leaves the folder with the socket behind, in the system's folder for temporary files.
+    """
 
     def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="streamlearn-pulse-"))
+        self._name = str(self._folder / "socket")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            self._socket.bind("")  # the kernel chooses a unique name
+            self._socket.bind(self._name)
         except OSError:
-            self._socket.close()
+            self.close()
             raise
-        self._name = "@" + os.fsdecode(self._socket.getsockname()[1:])
 
     def environ(self, silence_s: float) -> dict[str, str]:
         """Return the environment for the process: it must send a heartbeat within `silence_s`, or none if that is 0.
@@ -52,5 +59,6 @@ class PulseReceiver:
                     yield name, value
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket and remove its folder."""
         self._socket.close()
+        shutil.rmtree(self._folder, ignore_errors=True)

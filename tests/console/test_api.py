@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import socketserver
 import ssl
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -283,6 +284,19 @@ def test_connections_beyond_the_bound_are_refused_and_late_ones_are_cut(open_sti
                 while link.recv(1_000):
                     """Whoever says no more is cut off."""
         wait_until(lambda: not _is_full(console.ask), "others are let in again", DEADLINE_S)
+
+
+def test_connections_that_get_no_thread_take_no_place(open_still: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(*_: object) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    console = open_still(connections_max=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(socketserver.ThreadingMixIn, "process_request", no_thread)
+        for _ in range(4):
+            assert console.ask.raw(b"") == b""
+    assert console.ask("GET", "/").status == 200
 
 
 def _is_full(ask: Asked) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streamlearn import telemetry
+from streamlearn import metrics_server
 from streamlearn.cli.model import console as console_verb
 from streamlearn.console import server as console_server
 from streamlearn.ps import remote, server
@@ -136,7 +136,7 @@ def test_the_console_heeds_its_settings_and_those_of_logs_and_metrics(
     stopped.set()
     monkeypatch.setattr(console_verb, "stop_event", lambda: stopped)
     (port,) = free_ports(1)
-    metrics = spied(monkeypatch, telemetry, "_MetricsListener")
+    metrics = spied(monkeypatch, metrics_server, "MetricsServer")
     watches, told = spied(monkeypatch, console_server, "Watch"), spied(monkeypatch, console_server, "state_of")
     odd = ("console.listen=127.0.0.2:0", "console.late_s=77.5", "replica.beat_s=1.25", f"telemetry.metrics_port={port}")
     ended = verb("console", small().folder, *sets(*odd, "telemetry.log_format=json", "telemetry.log_level=debug"))
@@ -157,10 +157,10 @@ def begun(*_: Any, **__: Any) -> None:
 
 # Each verb that runs a process, and what it calls once its logs are set up.
 RUNS = {
-    "ingest": "streamlearn.telemetry.serve_metrics",
+    "ingest": "streamlearn.metrics_server.serve_metrics",
     "serve": "streamlearn.serving.graphs.compile_cache.CompileCache.open",
     "train": "streamlearn.models.tensorflow_load.load_tensorflow",
-    "up": "streamlearn.telemetry.MetricsServer",
+    "up": "streamlearn.metrics_server.MetricsServer",
 }
 
 

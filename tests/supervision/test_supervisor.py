@@ -30,7 +30,7 @@ _SAY = """
 import os, socket
 def say(words):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.sendto(words.encode(), "\\0" + os.environ["NOTIFY_SOCKET"][1:])
+        told.sendto(words.encode(), os.environ["NOTIFY_SOCKET"])
 """
 # Says that it is there, and writes a file when it is told to end.
 _STOPS = f"""{_SAY}

@@ -42,9 +42,10 @@ def console(
     from streamlearn.apps import load_app
     from streamlearn.console import ConsoleServer
     from streamlearn.ingest.output.progress_log import DeadShare
+    from streamlearn.metrics_server import serve_metrics
     from streamlearn.ps import read_token
     from streamlearn.serving.address import check_address
-    from streamlearn.telemetry import serve_metrics, set_up_logging
+    from streamlearn.telemetry import set_up_logging
 
     model = open_model(None, Place(app=app, store=store, registry=registry, set_=set_))
     settings = model.settings.console

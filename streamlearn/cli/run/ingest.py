@@ -32,8 +32,8 @@ def ingest(
     json: JsonOption = False,
 ) -> None:
     """Join APP's events into samples until its topics end. SIGTERM ends it after due samples are written."""
+    from streamlearn.metrics_server import serve_metrics
     from streamlearn.replay import stop_on_signals
-    from streamlearn.telemetry import serve_metrics
 
     changes = tuple(set_ or ())
     folder = load_for_beam(app, changes)

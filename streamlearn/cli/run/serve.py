@@ -60,10 +60,11 @@ def node(
     """
     tls = tls_files(tls_cert, tls_key)
     from streamlearn.apps import load_app
+    from streamlearn.metrics_server import serve_metrics
     from streamlearn.ps import read_token
     from streamlearn.serving.address import check_address
     from streamlearn.serving.graphs.compile_cache import CompileCache
-    from streamlearn.telemetry import serve_metrics, set_up_logging
+    from streamlearn.telemetry import set_up_logging
 
     folder = _overridden(load_app(app, tuple(set_ or ())), (listen, http), lanes, versions_kept)
     settings = folder.settings

@@ -51,10 +51,11 @@ def train(
     """Train APP's model from its samples and publish versions. SIGTERM ends it with a last version."""
     from streamlearn.apps import load_app
     from streamlearn.cli.run.train_progress import show_training
+    from streamlearn.metrics_server import serve_metrics
     from streamlearn.models.tensorflow_load import load_tensorflow
     from streamlearn.ps import read_token
     from streamlearn.replay import stop_on_signals
-    from streamlearn.telemetry import serve_metrics, set_up_logging
+    from streamlearn.telemetry import set_up_logging
 
     folder = load_app(app, tuple(set_ or ()))
     set_up_logging(folder.settings.telemetry)

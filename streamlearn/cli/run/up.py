@@ -62,10 +62,11 @@ def up(
         raise UsageError(message, help="run ps, ingest, train and serve separately")
     from streamlearn.apps import load_app
     from streamlearn.cli.run.up_progress import show_members
+    from streamlearn.metrics_server import MetricsServer
     from streamlearn.supervision import claimed, planned
     from streamlearn.supervision.plan import UpOptions
     from streamlearn.supervision.supervisor import Supervisor
-    from streamlearn.telemetry import MetricsServer, set_up_logging
+    from streamlearn.telemetry import set_up_logging
 
     changes = tuple(set_ or ())
     folder = load_app(app, changes)
