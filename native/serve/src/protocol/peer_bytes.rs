@@ -6,11 +6,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::activity::{Activity, OpenAnswer};
 use super::door::Door;
 use super::traffic::Protocol;
+
+/// The largest read of a connection that is not admitted. After each, its requests are answered or refused
+/// before its next bytes are read, so that they do not pile up.
+const STRANGER_READ_BYTES: u64 = 4 << 10;
 
 /// A stream that counts its bytes.
 pub struct CountedStream<S> {
@@ -18,12 +22,13 @@ pub struct CountedStream<S> {
     protocol: Protocol,
     activity: Arc<Activity>,
     door: Arc<Door>,
+    is_due_to_pause: bool,
 }
 
 impl<S> CountedStream<S> {
     /// Wraps a connection's stream.
     pub fn new(stream: S, protocol: Protocol, activity: Arc<Activity>, door: Arc<Door>) -> Self {
-        Self { stream, protocol, activity, door }
+        Self { stream, protocol, activity, door, is_due_to_pause: false }
     }
 }
 
@@ -33,10 +38,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
         context: &mut Context<'_>,
         to: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if std::mem::take(&mut self.is_due_to_pause) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let filled_before = to.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, to);
+        let is_admitted = self.activity.place.is_admitted();
+        let read = if is_admitted {
+            Pin::new(&mut self.stream).poll_read(context, to)
+        } else {
+            Pin::new(&mut (&mut self.stream).take(STRANGER_READ_BYTES)).poll_read(context, to)
+        };
         let bytes = to.filled().len() - filled_before;
         if bytes > 0 {
+            self.is_due_to_pause = !is_admitted;
             self.activity.received(bytes);
             self.door.traffic.received(self.protocol, bytes);
         }
