@@ -372,6 +372,25 @@ def test_a_registry_that_calls_a_rejected_version_passed_changes_no_promotion_an
     assert place.pointer.active.version == 5
 
 
+def test_a_rollback_goes_to_no_rejected_version_that_the_registry_calls_passed(place: Place, verb: Verb) -> None:
+    place.cut(6, "rejected")
+    place.cut(7)
+    verb("promote", MODEL, 7, "--accept", "--wait", 0)
+    place.registry.put_versions(structs.replace(known, outcome="passed") for known in place.known)
+    refused(verb("rollback", MODEL, "--to", 6, "--wait", 0), 1, "6 cannot be served: it is tainted")
+
+
+def test_a_rollback_taints_versions_that_the_registry_leaves_out(place: Place, verb: Verb) -> None:
+    known = {entry.version: entry for entry in place.known}
+    oldest, *_, last_but_one, _ = sorted(known)
+    place.registry.put_versions(known.values())
+    place.registry.put_versions([structs.replace(known[last_but_one], parent=known[oldest].ref)])
+    rolled = verb("rollback", MODEL, "--to", oldest, "--wait", 0)
+    assert rolled.status == 0, rolled.out
+    assert f"tainted: {', '.join(str(version) for version in known if version > oldest)} (" in rolled.out
+    refused(verb("release", MODEL, "--wait", 0), 1, "no clean version")
+
+
 def test_the_number_of_an_obeyed_request_stays_taken_though_its_file_was_removed(place: Place, verb: Verb) -> None:
     requests, known = Requests(place.store, MODEL), place.known
     obeyed = (*known[:-1], structs.replace(known[-1], metrics={**known[-1].metrics, "requests_obeyed": 7.0}))

@@ -65,7 +65,7 @@ class History:
         self._known: dict[_Key, Known] = {
             _key(entry.ref): structs.replace(entry, lacks="") for entry in known if entry.outcome is not None
         }
-        self._unconfirmed = set(self._known)
+        self._unconfirmed, self._told = set(self._known), set(self._known)
 
     def read(self) -> tuple[Known, ...]:
         """Read all versions of the history, oldest first.
@@ -95,6 +95,13 @@ class History:
             else:
                 key = None if entry is not None and entry.kind == "base" else _before(keys, key)
         return tuple(_with_lacks(entries[::-1], folders, self._model))
+
+    def distrust(self, versions: range) -> None:
+        """Take these versions from the store at the next `read`, and no summary that was given."""
+        for key in [key for key in self._told if key[1] in versions]:
+            self._told.discard(key)
+            self._unconfirmed.discard(key)
+            self._known.pop(key, None)
 
     def folder(self, ref: VersionRef) -> str:
         """Return the folder of a version's delta, or of its base; raises `VersionDefect` if it has neither."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -128,9 +129,13 @@ class Model:
         """Move its pointer, wait for nodes as `Mover.move` does, and return the result and the history it was based on.
 
         `decide` gets the current pointer and the current history. Only a rollback, which must be fast, relies on the
-        registry's summaries: others could make nodes serve a rejected version that a stranger calls passed there.
+        registry's summaries: others could make nodes serve a rejected version that a stranger calls passed there. Even
+        a rollback takes its target from the store, and once the move is written it is checked against all versions
+        after the target.
         """
-        deciding = self if what == "rollback" else replace(self, url="", is_alone=True)
+        if what == "rollback":
+            return self._roll_back(decide, by=by, reason=reason, wait_s=wait_s)
+        deciding = replace(self, url="", is_alone=True)
         known = deciding.known()
 
         def decided(current: Pointer) -> Pointer:
@@ -138,6 +143,28 @@ class Model:
 
         moved = self.mover.move(decided, by=by, what=what, reason=reason, wait_s=wait_s)
         return moved, deciding.known_at(moved.pointer, known)
+
+    def _roll_back(self, decide: Decision, *, by: str, reason: str, wait_s: float) -> tuple[Moved, Sequence[Known]]:
+        from streamlearn.versions.pointer.moves import rollback
+
+        def decided(current: Pointer) -> Pointer:
+            known, target = self.known(), 0
+            while (pointer := decide(current, self.known_at(current, known))).active_version != target:
+                target = pointer.active_version
+                self.history.distrust(range(target, target + 1))
+                known = self.known()
+            return pointer
+
+        moved = self.mover.move(decided, by=by, what="rollback", reason=reason, wait_s=wait_s)
+        self.history.distrust(range(moved.pointer.active_version, sys.maxsize))
+        known = self.known()
+
+        def again(current: Pointer) -> Pointer:
+            return rollback(current, known, current.active_version)
+
+        if again(moved.pointer).taints != moved.pointer.taints:  # the registry hid versions or reverts
+            moved = self.mover.move(again, by=by, what="rollback", reason=reason, wait_s=wait_s)
+        return moved, known
 
     def close(self) -> None:
         """Close its registry, if it was opened."""
