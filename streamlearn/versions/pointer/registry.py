@@ -160,7 +160,7 @@ class Registry(ABC):
 
     @abstractmethod
     def nodes(self) -> list[Node]:
-        """Return the live nodes, by name and boot id."""
+        """Return the live nodes, by name and boot id; raises `RegistryDefect` if there are more than 10,000."""
 
     @abstractmethod
     def ack(self, ack: Ack) -> None:

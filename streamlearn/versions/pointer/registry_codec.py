@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -13,8 +14,12 @@ from streamlearn.versions.format.record import decode_record, encode_record
 from streamlearn.versions.pointer.moves import Pointer
 from streamlearn.versions.pointer.registry import Ack, Node, Note
 
-__all__ = ["REBUILD_HELP", "by_name", "decode", "decode_pointer", "encode", "note_order"]
+__all__ = [
+    "NODES_MAX", "REBUILD_HELP", "by_name", "decode", "decode_nodes", "decode_pointer", "encode", "note_order"
+]  # fmt: skip
 
+# Most nodes that are listed.
+NODES_MAX = 10_000
 REBUILD_HELP = "the registry only holds copies: rebuild it from the store"
 
 Kind = TypeVar("Kind", bound=Struct)
@@ -40,6 +45,14 @@ def decode_pointer(data: bytes, url: str) -> Pointer:
         return decode_record(data, Pointer, "the copy of the pointer")
     except VersionDefect as error:
         raise _defect(url, error.message) from None
+
+
+def decode_nodes(rows: Sequence[bytes], url: str) -> list[Node]:
+    """Decode and sort nodes; raises `RegistryDefect` if there are too many, because some of them would mislead."""
+    if len(rows) > NODES_MAX:
+        message = f"the registry at {url} lists more than {NODES_MAX:,} nodes"
+        raise RegistryDefect(message, help=REBUILD_HELP)
+    return by_name([decode(data, Node, url) for data in rows])
 
 
 def by_name(contents: list[Named]) -> list[Named]:

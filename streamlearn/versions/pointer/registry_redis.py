@@ -15,19 +15,29 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from redis import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
+from redis._parsers import _RESP2Parser
 from redis.backoff import NoBackoff
 from redis.client import PubSub
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.retry import Retry
 
-from streamlearn.errors import RegistryDefect, RegistryUnreachable
+from streamlearn.errors import RegistryDefect, RegistryUnreachable, StreamlearnError
 from streamlearn.settings.versions import RegistrySettings
 from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.moves import Pointer
+from streamlearn.versions.pointer.redis_call import AnswerTooLarge, bounded, redis_call
 from streamlearn.versions.pointer.redis_url import PASSWORD_VARIABLE, RedisUrl
 from streamlearn.versions.pointer.registry import Ack, Node, Note, Registry
-from streamlearn.versions.pointer.registry_codec import REBUILD_HELP, by_name, decode, decode_pointer, encode
+from streamlearn.versions.pointer.registry_codec import (
+    NODES_MAX,
+    REBUILD_HELP,
+    by_name,
+    decode,
+    decode_nodes,
+    decode_pointer,
+    encode,
+)
 
 __all__ = ["RedisRegistry"]
 
@@ -48,10 +58,11 @@ redis.call('ZADD', KEYS[2], now_ms, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms - ARGV[3])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
 """
-# KEYS nodes by time of heartbeat; ARGV prefix of the keys of nodes.
+# KEYS nodes by time of heartbeat; ARGV prefix of the keys of nodes, nodes at most. Of too many, only boot ids.
 _NODES = """
-local found = {}
-for _, boot_id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+local boot_ids, found = redis.call('ZREVRANGE', KEYS[1], 0, ARGV[2]), {}
+if #boot_ids > tonumber(ARGV[2]) then return boot_ids end
+for _, boot_id in ipairs(boot_ids) do
   local node = redis.call('GET', ARGV[1] .. boot_id)
   if node then found[#found + 1] = node end
 end
@@ -75,6 +86,8 @@ redis.call('DEL', unpack(KEYS))
 """
 # Versions in one command.
 _VERSIONS_MAX = 500
+# Most bytes in the answer to one call, and to one that reads a list. Nodes only read the copy of the pointer.
+_BYTES_MAX, _LIST_BYTES_MAX = 4 << 20, 64 << 20
 # A waiter checks its condition again after this silence, and so notices that the server is gone.
 _SILENCE_S_MAX = 1.0
 # Lost subscriptions that one wait tolerates before it gives up.
@@ -97,7 +110,9 @@ class RedisRegistry(Registry):
         pool = BlockingConnectionPool(  # type: ignore[no-untyped-call]
             max_connections=limits.connections_max,
             timeout=limits.reach_s,
-            connection_class=kind,
+            connection_class=bounded(kind),
+            # Not hiredis where that is installed: it makes room for as many entries as an answer promises.
+            parser_class=_RESP2Parser,
             socket_timeout=limits.reach_s,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
@@ -111,9 +126,9 @@ class RedisRegistry(Registry):
         return bool(self._script(_ANNOUNCE, ("pointer",), pointer.seq, encode(pointer), self._key("moved")))
 
     def pointer(self) -> Pointer | None:
-        with self._translated_errors():
+        with self._call():
             data: Any = self._redis.hget(self._key("pointer"), "data")
-        return None if data is None else decode_pointer(data, self.url)
+            return None if data is None else decode_pointer(data, self.url)
 
     def wait(self, seq: int, timeout_s: float) -> Pointer | None:
         def look() -> Pointer | None:
@@ -125,17 +140,17 @@ class RedisRegistry(Registry):
     def put_versions(self, known: Iterable[Known]) -> None:
         for chunk in _chunks(known):
             mapping: Any = {str(entry.version): encode(entry) for entry in chunk}
-            with self._translated_errors():
+            with self._call():
                 self._redis.hset(self._key("versions"), mapping=mapping)
 
     def versions(self) -> list[Known]:
-        with self._translated_errors():
+        with self._call(_LIST_BYTES_MAX):
             values: Any = self._redis.hvals(self._key("versions"))
-        return sorted((decode(data, Known, self.url) for data in values), key=lambda entry: entry.version)
+            return sorted((decode(data, Known, self.url) for data in values), key=lambda entry: entry.version)
 
     def drop_versions(self, versions: Iterable[int]) -> None:
         for chunk in _chunks(versions):
-            with self._translated_errors():
+            with self._call():
                 self._redis.hdel(self._key("versions"), *map(str, chunk))
 
     def beat(self, node: Node) -> None:
@@ -143,14 +158,15 @@ class RedisRegistry(Registry):
         self._script(_BEAT, (f"node:{node.boot_id}", "nodes"), node.boot_id, encode(node), ttl_ms)
 
     def leave(self, boot_id: str) -> None:
-        with self._translated_errors(), self._redis.pipeline() as pipeline:
+        with self._call(), self._redis.pipeline() as pipeline:
             pipeline.delete(self._key(f"node:{boot_id}"))
             pipeline.zrem(self._key("nodes"), boot_id)
             pipeline.execute()
 
     def nodes(self) -> list[Node]:
-        values = self._script(_NODES, ("nodes",), self._key("node:"))
-        return by_name([decode(data, Node, self.url) for data in values])
+        with self._call():
+            values = self._script(_NODES, ("nodes",), self._key("node:"), NODES_MAX, bytes_max=_LIST_BYTES_MAX)
+            return decode_nodes(values, self.url)
 
     def ack(self, ack: Ack) -> None:
         bounds = self.settings.move_acks_max, self.settings.acks_max
@@ -158,9 +174,9 @@ class RedisRegistry(Registry):
         self._script(_ACK, (f"acks:{ack.seq}", "acks"), ack.boot_id, encode(ack), ack.seq, *bounds, *names)
 
     def acks(self, seq: int) -> list[Ack]:
-        with self._translated_errors():
+        with self._call(_LIST_BYTES_MAX):
             values: Any = self._redis.hvals(self._key(f"acks:{seq}"))
-        return by_name([decode(data, Ack, self.url) for data in values])
+            return by_name([decode(data, Ack, self.url) for data in values])
 
     def wait_acks(self, seq: int, count: int, timeout_s: float) -> list[Ack]:
         return self._wait_for("acked", lambda: self.acks(seq), lambda acks: len(acks) >= count, timeout_s)
@@ -168,7 +184,7 @@ class RedisRegistry(Registry):
     def note(self, note: Note) -> None:
         # Redis orders lines of one time by their bytes: by move, then by content.
         line = b"%012d" % note.seq + encode(note)
-        with self._translated_errors(), self._redis.pipeline() as pipeline:
+        with self._call(), self._redis.pipeline() as pipeline:
             pipeline.zadd(self._key("notes"), {line: note.wall_ms})
             pipeline.zremrangebyrank(self._key("notes"), 0, -self.settings.notes_max - 1)
             pipeline.execute()
@@ -176,9 +192,9 @@ class RedisRegistry(Registry):
     def notes(self, count_max: int) -> list[Note]:
         if count_max < 1:
             return []
-        with self._translated_errors():
+        with self._call(_LIST_BYTES_MAX):
             lines: Any = self._redis.zrange(self._key("notes"), -count_max, -1)
-        return [decode(line[12:], Note, self.url) for line in lines]
+            return [decode(line[12:], Note, self.url) for line in lines]
 
     def clear(self) -> None:
         names = ("pointer", "versions", "notes", "nodes", "acks")
@@ -191,10 +207,12 @@ class RedisRegistry(Registry):
     def _key(self, name: str) -> str:
         return self._prefix + name
 
-    def _script(self, script: str, names: Iterable[str], *values: bytes | str | int) -> Any:
+    def _script(
+        self, script: str, names: Iterable[str], *values: bytes | str | int, bytes_max: int = _BYTES_MAX
+    ) -> Any:
         # The whole script each time: a restarted server would not know its digest.
         keys = [self._key(name) for name in names]
-        with self._translated_errors():
+        with self._call(bytes_max):
             return self._redis.eval(script, len(keys), *keys, *values)
 
     def _wait_for(
@@ -203,7 +221,8 @@ class RedisRegistry(Registry):
         """Look after every message on a channel, until the result is enough or the timeout is over."""
         until_s, lost = time.monotonic() + timeout_s, 0
         while True:
-            with self._translated_errors(), self._redis.pubsub() as subscription:  # type: ignore[no-untyped-call]
+            wait = self._call(wait_s=max(0.0, until_s - time.monotonic()))
+            with wait, self._redis.pubsub() as subscription:  # type: ignore[no-untyped-call]
                 self._subscribe(subscription, channel)
                 while True:
                     # Only after the subscription: a message between the two would be missed.
@@ -212,7 +231,8 @@ class RedisRegistry(Registry):
                     if is_enough(result) or left_s <= 0:
                         return result
                     try:
-                        subscription.get_message(timeout=min(left_s, self.settings.reach_s / 2, _SILENCE_S_MAX))
+                        with redis_call(self.settings.reach_s, _BYTES_MAX):
+                            subscription.get_message(timeout=min(left_s, self.settings.reach_s / 2, _SILENCE_S_MAX))
                     except ConnectionLost:
                         lost += 1
                         if lost > _LOST_MAX:
@@ -220,26 +240,36 @@ class RedisRegistry(Registry):
                         break
 
     def _subscribe(self, subscription: PubSub, channel: str) -> None:
-        subscription.subscribe(self._key(channel))
-        if subscription.get_message(timeout=self.settings.reach_s) is None:
+        with redis_call(self.settings.reach_s, _BYTES_MAX):
+            subscription.subscribe(self._key(channel))
+            is_subscribed = subscription.get_message(timeout=self.settings.reach_s) is not None
+        if not is_subscribed:
             message = f"no answer within {self.settings.reach_s} s"
             raise ConnectionLost(message)
 
     @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        """Turn the errors of Redis into ours, without secrets."""
+    def _call(self, bytes_max: int = _BYTES_MAX, wait_s: float = 0.0) -> Iterator[None]:
+        """Bound a call, and turn what goes wrong with its answer into our errors, without secrets."""
         try:
-            yield
-        except (RedisError, OSError) as error:
+            with redis_call(self.settings.reach_s + wait_s, bytes_max):
+                yield
+        except StreamlearnError:
+            raise
+        except Exception as error:
             text = " ".join(str(error).split())[:300] or type(error).__name__
             if self._password:
                 text = text.replace(self._password, "...")
+            if isinstance(error, AnswerTooLarge):
+                message = f"the registry at {self.url} holds too much: an answer has more than {bytes_max:,} bytes"
+                raise RegistryDefect(message, help=REBUILD_HELP) from None
             if "WRONGTYPE" in text:
                 message = f"the registry at {self.url} holds data of another kind: {text}"
                 raise RegistryDefect(message, help=REBUILD_HELP) from None
             help = "start it, or see why it does not answer; nodes keep following the pointer in the store"
             if isinstance(error, AuthenticationError | NoPermissionError) or "NOAUTH" in text:
                 help = f"give the user of the URL its permissions, and its password in {PASSWORD_VARIABLE}"
+            if not isinstance(error, RedisError | OSError):
+                text = f"invalid answer: {type(error).__name__}: {text}"
             message = f"the registry at {self.url} does not answer: {text}"
             raise RegistryUnreachable(message, help=help) from None
 

@@ -19,7 +19,14 @@ from streamlearn.settings.versions import RegistrySettings
 from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.moves import Pointer
 from streamlearn.versions.pointer.registry import Ack, Node, Note, Registry
-from streamlearn.versions.pointer.registry_codec import by_name, decode, decode_pointer, encode
+from streamlearn.versions.pointer.registry_codec import (
+    NODES_MAX,
+    by_name,
+    decode,
+    decode_nodes,
+    decode_pointer,
+    encode,
+)
 
 __all__ = ["SqliteRegistry"]
 
@@ -162,9 +169,8 @@ class SqliteRegistry(Registry):
 
     def nodes(self) -> list[Node]:
         # A heartbeat in the future came before the clock was set back.
-        query = "SELECT data FROM nodes WHERE model = ? AND abs(? - heard_ms) < ?"
-        rows = self._rows(query, self._clock.wall_ms(), self._ttl_ms)
-        return by_name([decode(data, Node, self.url) for data in rows])
+        query = "SELECT data FROM nodes WHERE model = ? AND abs(? - heard_ms) < ? LIMIT ?"
+        return decode_nodes(self._rows(query, self._clock.wall_ms(), self._ttl_ms, NODES_MAX + 1), self.url)
 
     def ack(self, ack: Ack) -> None:
         with self._writing() as sql:

@@ -192,9 +192,12 @@ class Replica:
         now_s = self._clock.monotonic_s()
         if self._beat_s is None or now_s - self._beat_s >= self._settings.beat_s:
             self._beat_s = now_s
-            self._beat()
-            self._send_ack()
-            self._is_registered.set()
+            try:
+                self._beat()
+                self._send_ack()
+            finally:
+                # The store can be read, whatever the registry did.
+                self._is_registered.set()
         elif self._registry is None or self._is_away:
             self._ended.wait(min(_WAIT_S, self._settings.beat_s))
         else:

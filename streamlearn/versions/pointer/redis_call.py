@@ -1,0 +1,97 @@
+"""RedisCall: one call to a Redis, with its deadline and the most bytes of its answer, and sockets that keep to both.
+
+A socket's own timeout is for one `recv`: a server that sends a byte now and then would hold a call for good.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from redis.exceptions import RedisError
+
+__all__ = ["AnswerTooLarge", "bounded", "redis_call"]
+
+# The call that each thread is in.
+_THREAD = threading.local()
+
+
+class AnswerTooLarge(RedisError):
+    """An answer has more bytes than its call accepts."""
+
+
+class _RedisCall:
+    def __init__(self, timeout_s: float, bytes_max: int, outer: _RedisCall | None) -> None:
+        self._timeout_s, self._bytes_left, self._outer = timeout_s, bytes_max, outer
+        self._until_s: float | None = None
+
+    def left_s(self) -> float:
+        """Return the time left; raises `TimeoutError` if there is none. The first step of a socket starts the time."""
+        now_s = time.monotonic()
+        if self._until_s is None:
+            self._until_s = now_s + self._timeout_s
+        if now_s >= self._until_s:
+            raise TimeoutError
+        left_s = self._until_s - now_s
+        return left_s if self._outer is None else min(left_s, self._outer.left_s())
+
+    def count(self, received_bytes: int) -> None:
+        self._bytes_left -= received_bytes
+        if self._bytes_left < 0:
+            raise AnswerTooLarge
+
+
+@contextmanager
+def redis_call(timeout_s: float, bytes_max: int) -> Iterator[None]:
+    """Bound everything that this thread does with a Redis meanwhile. A call within another ends no later than it."""
+    outer: _RedisCall | None = getattr(_THREAD, "call", None)
+    _THREAD.call = _RedisCall(timeout_s, bytes_max, outer)
+    try:
+        yield
+    finally:
+        _THREAD.call = outer
+
+
+def bounded(kind: type[Any]) -> type[Any]:
+    """Return a class of connections whose sockets keep to the bounds of the calls that use them."""
+    return type(f"Bounded{kind.__name__}", (_BoundedConnection, kind), {})
+
+
+class _BoundedConnection:
+    """What `bounded` adds to a connection of redis-py."""
+
+    def _connect(self) -> _BoundedSocket:
+        self.socket_connect_timeout = _THREAD.call.left_s()
+        return _BoundedSocket(super()._connect())  # type: ignore[misc]
+
+
+class _BoundedSocket:
+    """A socket, with or without TLS, whose every step ends with the call that it is for."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._timeout_s = sock, sock.gettimeout()
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+
+    def recv(self, bytes_max: int) -> bytes:
+        data = self._ready().recv(bytes_max)
+        _THREAD.call.count(len(data))
+        return data
+
+    def sendall(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._ready().send(rest) :]
+
+    def _ready(self) -> socket.socket:
+        left_s: float = _THREAD.call.left_s()
+        self._sock.settimeout(left_s if self._timeout_s is None else min(left_s, self._timeout_s))
+        return self._sock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
