@@ -86,5 +86,5 @@ class IngestSettings(Struct, frozen=True, forbid_unknown_fields=True):
     bundle_ms_max: Fixed[int] = 100
     """With `runner = flink`: how long a bundle stays open."""
     prism_location: str = ""
-    """With `runner = prism`: path or URL of the Prism binary. Empty uses the one that `make fetch` downloaded, or lets
-    Beam download its own."""
+    """With `runner = prism`: path or URL of the Prism binary. Empty uses the one that `make fetch` built, or lets
+    Beam download its own, which listens on all networks."""

@@ -1,10 +1,18 @@
-"""Family: a process and what it started: who of them is who, and whether all of them are gone. Linux alone."""
+"""Family: a process and what it started: who of them is who, where they listen, and whether all of them are gone.
+
+Linux alone.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["family_of", "is_alive", "one_of"]
+__all__ = ["ANY", "LOOPBACK", "family_of", "hosts_of", "is_alive", "one_of"]
+
+# Addresses as the kernel writes them: of all networks, and 127.0.0.1.
+ANY, LOOPBACK = "00000000", "0100007F"
+_LISTENS = "0A"
 
 Member = tuple[int, str]
 
@@ -26,6 +34,16 @@ def one_of(family: set[Member], word: str) -> int:
     found = [pid for pid, _ in sorted(family) if word in _text(Path(f"/proc/{pid}/cmdline"))]
     assert len(found) == 1, f"{word!r} is in {len(found)} of {len(family)} processes"
     return found[0]
+
+
+def hosts_of(pid: int) -> list[str]:
+    """The last four bytes of each address on which a process listens for TCP, as the kernel writes them."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            sockets.add(str(descriptor.readlink()))
+    rows = [line.split() for kind in ("tcp", "tcp6") for line in _text(Path(f"/proc/{pid}/net/{kind}")).splitlines()]
+    return [row[1].split(":")[0][-8:] for row in rows if row[3] == _LISTENS and f"socket:[{row[9]}]" in sockets]
 
 
 def is_alive(member: Member) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from streamlearn.apps import AppFolder
 from streamlearn.ingest import begin_run
 from streamlearn.testing import wait_until
+from tests.ingest.family import LOOPBACK, hosts_of
 from tests.ingest.history import STEP_MS, T_MS, acknowledged_ms, learned, messages, outcomes, write_app
 from tests.ingest.on_flink import DEADLINE_S, Feed, children, code_of, ended, log_of, run_on, worker_pool
 from tests.ingest.test_backfill import check_features
@@ -39,6 +40,7 @@ def test_a_run_on_flink_that_is_told_to_stop_drains_and_another_runner_goes_on_f
     feed.more(150)
     with run_on(own_flink, app) as told:
         feed.until_acknowledged(T_MS + 160 * STEP_MS, told)
+        assert hosts_of(told.pid) == [LOOPBACK]  # of its worker pool
         told.send_signal(signal.SIGTERM)
         report = ended(app, told)
     assert report["stopped"]

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import logging
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import apache_beam
+import grpc  # type: ignore[import-untyped]
 import msgspec
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
 from apache_beam.runners.runner import create_runner
-from apache_beam.runners.worker import statecache
+from apache_beam.runners.worker import statecache, worker_pool_main
 
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import ServiceError, TopicUnreachable, UsageError
 from streamlearn.ingest import ProgressLog, begin_run
 from streamlearn.ingest.beam import state_cache as ours
+from streamlearn.ingest.beam.prism import Prism
 from streamlearn.ingest.beam.runners import RUNNERS, require_job_server, runner_options
 from streamlearn.ingest.beam.samples_job import SamplesJob
 from streamlearn.ingest.beam.state_cache import use_byte_sizes
+from streamlearn.ingest.beam.worker_pool import listen_on_loopback
 from streamlearn.settings.ingest import IngestSettings
 from tests.ingest.place import Place
+
+_ODD_PRISM = """\
+#!{python}
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+
+server = grpc.server(ThreadPoolExecutor(1))
+server.add_insecure_port("{host}:" + sys.argv[sys.argv.index("--job_port") + 1])
+server.start()
+server.wait_for_termination()
+"""
 
 
 def given(options: PipelineOptions) -> dict[str, Any]:
@@ -38,7 +55,7 @@ def test_a_job_may_run_for_years() -> None:
 def test_prism_comes_from_the_cache_where_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMLEARN_CACHE", str(tmp_path))
     assert "prism_location" not in given(runner_options(IngestSettings()))  # Beam downloads its own
-    binary = tmp_path / f"prism-{apache_beam.__version__}" / "prism"
+    binary = tmp_path / f"prism-{apache_beam.__version__}-loopback" / "prism"
     binary.parent.mkdir()
     binary.touch()
     assert given(runner_options(IngestSettings()))["prism_location"] == str(binary)
@@ -124,6 +141,36 @@ def test_beams_own_sizes_stay_where_its_release_is_not_known(
         assert not use_byte_sizes()
     assert statecache.get_deep_size is kept
     assert caplog.text.count("the state cache of Beam 2.99.0 is unknown") == 1
+
+
+def test_a_worker_pool_answers_on_127_0_0_1_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool_main, "grpc", grpc)
+    listen_on_loopback()
+    address, server = worker_pool_main.BeamFnExternalWorkerPoolServicer.start()
+    port = int(address.rpartition(":")[2])
+    try:
+        socket.create_connection(("127.0.0.1", port), 10.0).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port), 10.0)
+    finally:
+        server.stop(None)
+
+
+@pytest.mark.parametrize(("host", "warnings"), [("0.0.0.0", 1), ("127.0.0.1", 0)])
+def test_a_prism_that_listens_on_all_networks_is_named_with_the_remedy(
+    host: str, warnings: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    binary = tmp_path / "prism"
+    binary.write_text(_ODD_PRISM.format(python=sys.executable, host=host))
+    prism = Prism(PipelineOptions([f"--prism_location={binary}"]))
+    try:
+        with caplog.at_level(logging.WARNING):
+            prism.start()
+            prism.start()
+    finally:
+        prism.stop()
+    assert caplog.text.count(f"{binary}, listens on all networks") == warnings
+    assert caplog.text.count("Install Go") == warnings
 
 
 def test_a_broker_that_does_not_answer_whether_a_run_has_ended_does_not_end_it(place: Place) -> None:

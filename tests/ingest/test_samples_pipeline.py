@@ -23,7 +23,7 @@ from streamlearn.ingest.output.progress_keeper import partitions_of
 from streamlearn.ingest.output.progress_log import DeadShare
 from streamlearn.testing import small_impression, wait_until
 from streamlearn.topics import partition_of
-from tests.ingest.family import family_of, is_alive, one_of
+from tests.ingest.family import ANY, LOOPBACK, family_of, hosts_of, is_alive, one_of
 from tests.ingest.history import (
     STEP_MS,
     T_MS,
@@ -117,6 +117,18 @@ def test_a_job_whose_runner_stands_still_says_no_more_that_it_works(
         process.send_signal(signal.SIGTERM)
         heard.wait("STOPPING=1")
         assert ended(app, process)["stopped"]
+
+
+def test_a_running_ingest_and_its_runner_listen_for_this_machine_alone(prism: Path, tmp_path: Path) -> None:
+    app = write_app(tmp_path / "app", prism, lots=2)
+    fill(app, 0, 40)
+    with job(app) as process:
+        wait_for_progress(app, process, T_MS + 20 * STEP_MS)
+        runner = one_of(family_of(process.pid), "--job_port")
+        is_built = prism.parent.name.endswith("-loopback")  # not downloaded, for lack of Go
+        assert hosts_of(process.pid) == [LOOPBACK]  # neither has another port
+        assert hosts_of(runner) == [LOOPBACK if is_built else ANY]
+    assert is_built != ("listens on all networks" in (app.folder / "job.log").read_text())
 
 
 def test_a_running_ingest_says_that_its_events_become_dead_letters(prism: Path, tmp_path: Path) -> None:

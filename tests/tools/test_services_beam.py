@@ -12,7 +12,7 @@ import pytest
 from streamlearn.errors import ServiceError
 from tools.services import Cache, FlinkJobServer, prism_path
 from tools.services.ports import LOOPBACK, is_taken
-from tools.services.prism import PRISM_VERSION
+from tools.services.prism import PRISM_VERSION, with_loopback
 
 __all__: list[str] = []
 
@@ -21,6 +21,14 @@ def test_prism_is_of_the_version_of_the_installed_beam_and_runs(prism: Path) -> 
     assert apache_beam.__version__ == PRISM_VERSION
     answer = subprocess.run([prism, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert "job_port" in answer.stdout + answer.stderr
+
+
+def test_prism_is_not_built_where_its_source_listens_in_an_unknown_way() -> None:
+    listen = 'lis, err := net.Listen("tcp", fmt.Sprintf(":%d", port))'
+    assert with_loopback(listen) == 'lis, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))'
+    for source in ("", listen.replace(":%d", "[::]:%d"), f"{listen}\n{listen}", f'{listen}\nnet.Listen("udp", "")'):
+        with pytest.raises(ServiceError, match="does not listen as expected"):
+            with_loopback(source)
 
 
 def test_where_prism_can_be_neither_built_nor_downloaded_go_is_named(

@@ -1,23 +1,30 @@
 """Prism, Beam's local runner: a binary that Beam's PrismRunner starts, given its path.
 
-Go builds it into the cache. Without Go, Beam downloads the binary that it would use.
+Go builds it into the cache, changed to listen on 127.0.0.1 only: a program that reaches it can run commands.
+Without Go, Beam downloads the binary that it would use, which listens on all networks.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 from streamlearn.errors import ServiceError
 from tools.services.cache import Cache
 from tools.services.process import run_to_end
 
-__all__ = ["PRISM_VERSION", "Prism", "prism_path"]
+__all__ = ["PRISM_VERSION", "Prism", "prism_path", "with_loopback"]
 
 PRISM_VERSION = "2.77.0"  # must equal the version of the pinned apache-beam
-_PACKAGE = f"github.com/apache/beam/sdks/v2/go/cmd/prism@v{PRISM_VERSION}"
+_BUILT = f"prism-{PRISM_VERSION}-loopback"  # ingest looks for it
+_DOWNLOADED = f"prism-{PRISM_VERSION}"
+_MODULE = f"github.com/apache/beam/sdks/v2@v{PRISM_VERSION}"
+_SERVER = "go/pkg/beam/runners/prism/internal/jobservices/server.go"
+_LISTEN = 'net.Listen("tcp", fmt.Sprintf("{}:%d", port))'
 _BUILD_WAIT_S_MAX = 900.0
 _DOWNLOAD_WAIT_S_MAX = 300.0
 _BEAM_DOWNLOAD = """\
@@ -37,7 +44,7 @@ class Prism:
     @classmethod
     def find(cls, cache: Cache) -> Path | None:
         """Return the binary, or None if it is not in the cache."""
-        entry = cache.find(_entry())
+        entry = cache.find(_entry(cache))
         return entry / "prism" if entry else None
 
     @classmethod
@@ -47,7 +54,8 @@ class Prism:
         Raises:
             ServiceError: Both failed.
         """
-        return cache.get(_entry(), _make) / "prism"
+        entry = _entry(cache)
+        return cache.get(entry, _build if entry == _BUILT else _download) / "prism"
 
 
 def prism_path(cache: Cache | None = None) -> Path:
@@ -59,23 +67,40 @@ def prism_path(cache: Cache | None = None) -> Path:
     return Prism.fetch(cache or Cache())
 
 
-def _entry() -> str:
-    return f"prism-{PRISM_VERSION}"
+def with_loopback(source: str) -> str:
+    """Return the source of Prism's server with its only port on 127.0.0.1.
+
+    Raises:
+        ServiceError: The source does not listen as that of this release does.
+    """
+    listen = _LISTEN.format("")
+    if source.count("net.Listen(") != 1 or listen not in source:
+        message = f"{_SERVER} of Prism {PRISM_VERSION} does not listen as expected, so it cannot be built for loopback"
+        raise ServiceError(message, help="correct _LISTEN in tools/services/prism.py")
+    return source.replace(listen, _LISTEN.format("127.0.0.1"))
 
 
-def _make(folder: Path) -> None:
-    go = shutil.which("go")
-    if go is not None:
-        run_to_end(
-            "go",
-            [go, "install", _PACKAGE],
-            folder,
-            wait_s_max=_BUILD_WAIT_S_MAX,
-            environment={"GOBIN": str(folder)},
-        )
-        (folder / "go.log").unlink()
-        return
-    _LOG.warning("there is no go on PATH to build Prism %s: Beam downloads it", PRISM_VERSION)
+def _entry(cache: Cache) -> str:
+    return _BUILT if cache.find(_BUILT) or shutil.which("go") else _DOWNLOADED
+
+
+def _build(folder: Path) -> None:
+    go, log, source = shutil.which("go") or "go", folder / "go.log", folder / _MODULE
+    run_to_end("go", [go, "mod", "download", "-json", _MODULE], folder, wait_s_max=_DOWNLOAD_WAIT_S_MAX)
+    text = log.read_text()
+    with zipfile.ZipFile(json.loads(text[text.index("{") :])["Zip"]) as archive:
+        archive.extractall(folder, [name for name in archive.namelist() if name.startswith(f"{_MODULE}/go")])
+    (source / _SERVER).write_text(with_loopback((source / _SERVER).read_text()))
+    command = [go, "build", "-trimpath", "-o", str(folder / "prism"), "./go/cmd/prism"]
+    run_to_end("go", command, source, wait_s_max=_BUILD_WAIT_S_MAX, environment={"GOWORK": "off"})
+    shutil.rmtree(folder / "github.com")
+    log.unlink()
+
+
+def _download(folder: Path) -> None:
+    _LOG.warning(
+        "there is no go on PATH to build Prism %s: Beam downloads one that listens on all networks", PRISM_VERSION
+    )
     command = [sys.executable, "-c", _BEAM_DOWNLOAD, str(folder / "prism")]
     try:
         run_to_end("beam", command, folder, wait_s_max=_DOWNLOAD_WAIT_S_MAX)

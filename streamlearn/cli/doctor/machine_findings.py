@@ -27,7 +27,7 @@ COMMANDS = {
     "java": (["java", "-version"], "tests and demos with real Kafka and Flink need Java 17 or newer"),
     # No --version: it would start a Java virtual machine.
     "mvn": (["mvn"], "needed to download the jars of Kafka and Flink: python -m tools.services fetch"),
-    "go": (["go", "version"], "needed to build Beam's Prism runner; otherwise Beam downloads one"),
+    "go": (["go", "version"], "needed to build Prism; the one that Beam downloads is open to the network"),
     "cargo": (["cargo", "--version"], "needed to build the native module; install Rust 1.85 or newer to rebuild it"),
 }
 ADDRESSES = {"STREAMLEARN_KAFKA": 9092, "STREAMLEARN_REGISTRY": 6379, "STREAMLEARN_STORE": 0}

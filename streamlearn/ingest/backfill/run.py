@@ -33,6 +33,7 @@ from streamlearn.ingest.beam.cut_lots import CuttingStep
 from streamlearn.ingest.beam.prism import Prism
 from streamlearn.ingest.beam.runners import counters_of, require_job_server, runner_options
 from streamlearn.ingest.beam.worker_errors import WorkerErrors, failure_of
+from streamlearn.ingest.beam.worker_pool import listen_on_loopback
 from streamlearn.ingest.join.core import JoinCore
 from streamlearn.ingest.join.lot_events import LotEvents, decode_lot, encode_lot
 from streamlearn.ingest.join.plan import JoinPlan
@@ -311,6 +312,7 @@ def _run_stretch(
     """Run the pipeline of one stretch; return its counts, and the samples and letters it wrote."""
     pipeline = prism.pipeline() if prism else beam.Pipeline(options=options)
     backfill_pipeline(pipeline, plan, stretch)
+    listen_on_loopback()
     with WorkerErrors() as errors:
         try:
             result: Any = pipeline.run()

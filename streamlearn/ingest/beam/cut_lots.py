@@ -23,11 +23,11 @@ __all__ = ["CutLots", "CuttingStep", "cutter_of", "lot_handing"]
 
 
 def cutter_of(folder: AppFolder, plan: ReadPlan) -> tuple[LotCutter, LetterBox]:
-    """Return what cuts a plan's blobs from its T0 on, and what writes the dead letters."""
+    """Return what cuts a plan's blobs, and what writes the dead letters."""
     lineage = plan.lineage
     names = (url.rpartition("/")[2] for url in (plan.impressions_url, plan.actions_url))
     topics = list(zip(names, (lineage.events_topic_id, lineage.actions_topic_id), strict=True))
-    cutter = LotCutter(folder, lineage.lots_count, topics, plan.start_ms)
+    cutter = LotCutter(folder, lineage.lots_count, topics, plan.read_from_ms)
     return cutter, LetterBox(folder.topic_url("dead_letters"), folder.access, folder.writer_settings)
 
 

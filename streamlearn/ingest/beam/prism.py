@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import subprocess
 import threading
 from contextlib import suppress
@@ -26,7 +27,7 @@ from streamlearn.errors import PipelineFailed
 __all__ = ["Prism"]
 
 _LOG = logging.getLogger(__name__)
-_STARTS_MAX, _START_S_MAX, _POLL_S, _END_S_MAX = 3, 60.0, 0.1, 5.0
+_STARTS_MAX, _START_S_MAX, _POLL_S, _END_S_MAX, _REACH_S = 3, 60.0, 0.1, 5.0, 1.0
 # The guard reads one line, which `stop` writes. If its input ends instead, our process is gone, and it kills Prism.
 _GUARD = 'read -r word || kill -9 "$1"'
 _FATAL = ("panic: ", "fatal error: ", "runtime: ")
@@ -137,6 +138,15 @@ class Prism(JobServer):
         )
         self._log_output(self._process)
         self._channel = self._connect(endpoint, self._process)
+        port = int(endpoint.rpartition(":")[2])
+        if _is_open(port):
+            _LOG.warning(
+                "prism, %s, listens on all networks: a program that reaches port %d of this machine can run commands "
+                "as this user. Install Go and run `python -m tools.services fetch prism` in the source tree of "
+                "streamlearn. Then remove ingest.prism_location, or set it to what was built",
+                command[0],
+                port,
+            )
 
     def _connect(self, endpoint: str, process: subprocess.Popen[bytes]) -> Any:
         channel = grpc.insecure_channel(endpoint, options=_CHANNEL)
@@ -167,6 +177,15 @@ class Prism(JobServer):
 
         self._log = threading.Thread(target=log_stdout, name="streamlearn-prism-log", daemon=True)
         self._log.start()
+
+
+def _is_open(port: int) -> bool:
+    """Whether the server of a port listens on more than 127.0.0.1: if so, it answers on 127.0.0.2 too."""
+    try:
+        socket.create_connection(("127.0.0.2", port), _REACH_S).close()
+    except OSError:
+        return False
+    return True
 
 
 class _Runner(PrismRunner):

@@ -29,6 +29,7 @@ from streamlearn.ingest.beam.runners import (
 )
 from streamlearn.ingest.beam.source import read_events
 from streamlearn.ingest.beam.worker_errors import WorkerErrors, failure_of
+from streamlearn.ingest.beam.worker_pool import listen_on_loopback
 from streamlearn.ingest.join.join_cache import close_shelf
 from streamlearn.ingest.output.fingerprint_check import require_alike
 from streamlearn.ingest.output.progress_log import ProgressLog
@@ -206,6 +207,7 @@ class SamplesJob:
             return False
 
     def _begin(self, pipeline: beam.Pipeline) -> Any:
+        listen_on_loopback()
         try:
             return pipeline.run()
         except Exception as error:  # each runner raises its own kinds
