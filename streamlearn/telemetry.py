@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from streamlearn.printable import printable
 from streamlearn.settings.telemetry import TelemetrySettings
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ AGES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 
 """Buckets of a histogram of ages."""
 Metric = TypeVar("Metric")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-# A line may contain text from outside. Escaped, it cannot move the terminal's cursor or fake another log line.
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))} | {10: "\n  "}
 # Attributes that logging itself sets on a record; all others come from extra= and are shown.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -73,7 +72,7 @@ class _HumanLines(logging.Formatter):
         time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         extra = "".join(f" {name}={value}" for name, value in _extra(record).items())
         logger = record.name.removeprefix("streamlearn.")
-        line = f"{time} {record.levelname.lower():7} {logger}: {record.getMessage()}{extra}".translate(_ESCAPES)
+        line = printable(f"{time} {record.levelname.lower():7} {logger}: {record.getMessage()}{extra}")
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -27,7 +27,6 @@ from streamlearn.cli.model.rewind import rewind
 from streamlearn.cli.model.rollback import promote, release, rollback
 from streamlearn.cli.model.verify import diff, verify
 from streamlearn.cli.model.versions import show, versions
-from streamlearn.cli.output.printable import printable
 from streamlearn.cli.report.verb import report
 from streamlearn.cli.run.backfill import backfill
 from streamlearn.cli.run.ingest import ingest
@@ -37,6 +36,7 @@ from streamlearn.cli.run.train import train
 from streamlearn.cli.run.up import up
 from streamlearn.cli.settings import settings
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
+from streamlearn.printable import printable
 from streamlearn.process_exit import leave
 
 __all__ = ["cli", "command", "main"]

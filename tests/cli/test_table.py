@@ -7,9 +7,9 @@ import sys
 import pytest
 from msgspec import structs
 
-from streamlearn.cli.output.printable import printable
 from streamlearn.cli.output.table import print_facts, print_table
 from streamlearn.errors import StreamlearnError
+from streamlearn.printable import printable
 from streamlearn.versions import Node, Pointer, Request, Requests
 from streamlearn.versions.store.layout import model_folder
 from streamlearn.versions.store.sequence import Sequence
@@ -42,6 +42,7 @@ def test_text_for_a_terminal_keeps_its_letters_and_cannot_fake_a_line() -> None:
     assert printable("blå\t[x]") == "blå\t[x]"
     assert printable(CONTROL) == SHOWN
     assert printable("a\nb\rc") == "a\n  b\\x0dc"
+    assert printable("cod\u202eexe\u2028error: fake") == "cod\\u202eexe\\u2028error: fake"
 
 
 def test_what_nodes_and_people_said_of_a_version_cannot_move_the_cursor(place: Place, ended: Verb) -> None:

@@ -61,6 +61,28 @@ def test_what_is_no_url_of_a_store_is_refused(url: str) -> None:
     assert "word" not in str(refused.value)
 
 
+@pytest.mark.parametrize("url", ["http:/u:hunter2@h/models", "file://u:hunter2@h/models", "S3:/u:hunter2@h"])
+def test_a_mistyped_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_store(url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(local: Store, tmp_path: Path) -> None:
+    local.create("shop/first.txt", b"one")
+    os.mkfifo(tmp_path / "store" / "shop" / "pipe.txt")
+    with pytest.raises(StoreUnreachable, match="not a regular file"):
+        local.read("shop/pipe.txt", bytes_max=100)
+
+
+def test_folders_of_other_programs_are_left_out_of_a_walk(local: Store, tmp_path: Path) -> None:
+    local.create("shop/first.txt", b"one")
+    for name in ("@eaDir", "lost+found", ".snapshot"):
+        (tmp_path / "store" / "shop" / name).mkdir()
+        (tmp_path / "store" / "shop" / name / "file").touch()
+    assert [found.path for found in local.walk("shop")] == ["shop/first.txt"]
+
+
 def test_a_path_and_its_url_are_one_store(tmp_path: Path) -> None:
     open_store(str(tmp_path / "a b")).create("ctr/x", b"1")
     assert open_store((tmp_path / "a b").as_uri()).exists("ctr/x")

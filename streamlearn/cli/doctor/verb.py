@@ -12,9 +12,9 @@ import typer
 from streamlearn.cli.doctor.check_result import Finding
 from streamlearn.cli.doctor.machine_findings import machine_findings
 from streamlearn.cli.options import JsonOption, SetOption
-from streamlearn.cli.output.printable import printable
 from streamlearn.cli.output.table import print_json
 from streamlearn.errors import EXIT_FAILED, UsageError
+from streamlearn.printable import printable
 
 __all__ = ["doctor"]
 

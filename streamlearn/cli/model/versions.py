@@ -11,10 +11,10 @@ from streamlearn.cli.model.model_options import ModelArgument, WordsArgument, mo
 from streamlearn.cli.model.place import Place, at_place
 from streamlearn.cli.model.rewind import skip_text
 from streamlearn.cli.options import JsonOption
-from streamlearn.cli.output.printable import printable
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.cli.output.units import age_text, bytes_text, counted, time_text
 from streamlearn.clock import SYSTEM_CLOCK
+from streamlearn.printable import printable
 
 if TYPE_CHECKING:
     from streamlearn.versions import Node, Pointer

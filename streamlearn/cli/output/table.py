@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streamlearn.cli.output.printable import printable
+from streamlearn.printable import printable
 
 __all__ = ["print_facts", "print_json", "print_table"]
 

@@ -11,12 +11,13 @@ import os
 import re
 import uuid
 from pathlib import Path
+from stat import S_ISREG
 from typing import NoReturn
 
 from streamlearn.errors import BadRecord, FileTaken, Oversize, StoreError, StoreUnfit, StoreUnreachable
 from streamlearn.settings.versions import VersionSettings
 from streamlearn.versions.store.interface import Entry, FileFound, FileWriter, Store, Stored
-from streamlearn.versions.store.url import StoreUrl, check_path
+from streamlearn.versions.store.url import StoreUrl, check_path, is_path
 
 __all__ = ["MAPPED_BYTES_MIN", "LocalStore"]
 
@@ -58,8 +59,11 @@ class LocalStore(Store):
 
     def read(self, path: str, *, bytes_max: int, sha256: str | None = None) -> memoryview:
         try:
-            with self.locate(path).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
+            with open(self.locate(path), "rb", opener=_open_at_once) as file:
+                status = os.fstat(file.fileno())
+                size = status.st_size
+                if not S_ISREG(status.st_mode):
+                    self.refuse(path, OSError(errno.EINVAL, "not a regular file"))
                 self._check_size(path, size, bytes_max)
                 # A mapped file could be changed in place after its signature was verified.
                 if size and size >= MAPPED_BYTES_MIN and not self.settings.trusted_keys:
@@ -112,7 +116,8 @@ class LocalStore(Store):
             for entry in self._scan(current):
                 path = f"{current}/{entry.name}"
                 if entry.is_folder:
-                    pending.append(path)
+                    if is_path(path):  # else it is of another program, such as lost+found
+                        pending.append(path)
                     continue
                 # A file removed since it was listed is left out.
                 with contextlib.suppress(FileNotFoundError):
@@ -262,3 +267,8 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _open_at_once(file: str, flags: int) -> int:
+    """Open a file to read it; a pipe would keep the caller waiting for its writer."""
+    return os.open(file, flags | os.O_NONBLOCK)

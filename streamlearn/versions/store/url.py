@@ -11,6 +11,7 @@ from streamlearn.errors import UsageError
 
 __all__ = ["StoreUrl", "check_path", "parse_store_url"]
 
+_PROTOCOL_AND_SLASH = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 _PROTOCOL = re.compile(r"[a-z][a-z0-9+.-]*")
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _PATH_CHARS_MAX = 1_000
@@ -44,6 +45,9 @@ def parse_store_url(url: str) -> StoreUrl:
         StoreUrl(protocol='s3', root='models/ctr')
     """
     if "://" not in url:
+        if _PROTOCOL_AND_SLASH.match(url):
+            message = "a store URL needs two slashes after the name of its protocol"
+            raise UsageError(message, help=_HELP)
         if not url or "\0" in url:
             message = f"{url!r} is not a store URL"
             raise UsageError(message, help=_HELP)
@@ -60,13 +64,19 @@ def parse_store_url(url: str) -> StoreUrl:
         root = (parts.netloc + parts.path).rstrip("/")
         if ".." not in root.split("/"):
             return StoreUrl(parts.scheme, root)
-    message = f"{url!r} is not a store URL"
+    # What stands before an @ may be a password.
+    message = "a store URL must not contain an @" if "@" in url else f"{url!r} is not a store URL"
     raise UsageError(message, help=_HELP)
+
+
+def is_path(path: str) -> bool:
+    """Whether this is a path within a store, and cannot lead out of it."""
+    return len(path) <= _PATH_CHARS_MAX and _PATH.fullmatch(path) is not None
 
 
 def check_path(path: str) -> str:
     """Return a path within a store; raises `UsageError` if it is invalid or could lead out of it."""
-    if len(path) > _PATH_CHARS_MAX or not _PATH.fullmatch(path):
+    if not is_path(path):
         message = f"{path[:_PATH_CHARS_MAX]!r} is not a path within a store"
         help = "use names of letters, digits, `_`, `-` and `.`, separated by `/`; a name must not begin with a dot"
         raise UsageError(message, help=help)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 __all__ = ["printable"]
 
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+# Control characters, separators of lines, and marks that reverse the direction of writing.
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))} | {
+    code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+}
 
 
 def printable(text: str) -> str:
