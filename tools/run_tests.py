@@ -1,4 +1,4 @@
-"""Test runner: three pytest processes in parallel, because most tests wait for a service.
+"""Test runner: four pytest processes in parallel, because most tests wait for a service.
 
 All processes get the words of the command line. If the words name tests, one process runs only those. `--quick` leaves
 out the tests that need a service and those in `tests/slow.txt`; `--write-slow` writes that file after a run of all.
@@ -16,10 +16,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
-# Folders whose tests take about the same time in total. The last process runs the other folders and the files.
+# Folders whose tests take about the same time in total. The last process runs the other folders and the files. Only
+# two of them need a Kafka.
 SHARES = (
-    ("console", "examples", "ingest", "publisher"),
-    ("benchmarks", "cli", "models", "native", "serving", "versions"),
+    ("benchmarks", "examples", "ingest"),
+    ("serving", "trainer"),
+    ("console", "ps", "publisher", "versions"),
 )
 _NO_TESTS = 5
 _QUICK = "not (slow or kafka or redis or prism or flink or chromium)"
