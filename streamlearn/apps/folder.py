@@ -72,7 +72,10 @@ class AppFolder:
     @cached_property
     def access(self) -> AccessSettings:
         """How to reach its topics."""
-        return AccessSettings(unreachable_after_ms=_ms(self.settings.topics.reach_s), kafka=self.settings.kafka)
+        settings = self.settings
+        bytes_max = max(settings.events.record_bytes_max, settings.samples.message_bytes_max)
+        reach_ms = _ms(settings.topics.reach_s)
+        return AccessSettings(unreachable_after_ms=reach_ms, record_bytes_max=bytes_max, kafka=settings.kafka)
 
     @cached_property
     def writer_settings(self) -> WriterSettings:

@@ -6,7 +6,7 @@ import logging
 from contextlib import closing
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import ConfigError, TopicExists, TopicMissing
+from streamlearn.errors import ConfigError, TopicError, TopicExists, TopicMissing
 from streamlearn.topics.kafka_link import ErrorCode, error_name, is_passing
 from streamlearn.topics.kafka_reader import KafkaReader
 from streamlearn.topics.kafka_session import KafkaSession, TryAgain
@@ -110,7 +110,7 @@ class KafkaTopic(Topic):
         """Return the broker's current settings of the topic."""
         code, configs = self._configs()
         self._session.check(code)
-        return _settings_of(configs, self.partitions)
+        return _settings_of(self.url, configs, self.partitions)
 
     def _configs(self) -> tuple[int, dict[str, str]]:
         """Return the broker's configs of the topic, or a code of `NOT_ALLOWED` if this user may not read them."""
@@ -151,7 +151,7 @@ class KafkaTopic(Topic):
             message = "%s: this user may not read its settings: records are checked against a record_bytes_max of %d"
             _LOG.warning(message, self.url, topic.record_bytes_max)
         else:
-            topic = _settings_of(configs, self.partitions)
+            topic = _settings_of(self.url, configs, self.partitions)
         session = self._reopen_session()
         return KafkaWriter(session, topic, settings or WriterSettings(), session.clock)
 
@@ -197,8 +197,17 @@ def _configs_of(settings: TopicSettings) -> dict[str, str]:
     }
 
 
-def _settings_of(configs: dict[str, str], partitions: int) -> TopicSettings:
-    """Return the settings in effect: a topic that is only compacted has no retention by age or size."""
+def _settings_of(url: str, configs: dict[str, str], partitions: int) -> TopicSettings:
+    """Return the settings in effect; raises TopicError if the broker leaves some out, or gives no numbers."""
+    try:
+        return _parsed_settings(configs, partitions)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        message = f"{url}: the broker's settings of the topic cannot be read: {type(error).__name__}: {error}"
+        raise TopicError(message, help="check that a Kafka broker answers at this address") from error
+
+
+def _parsed_settings(configs: dict[str, str], partitions: int) -> TopicSettings:
+    """A topic that is only compacted has no retention by age or size."""
     policies = configs["cleanup.policy"].split(",")
     deletes = "delete" in policies
     return TopicSettings(

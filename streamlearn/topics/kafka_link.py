@@ -26,12 +26,15 @@ from streamlearn.topics.settings import AccessSettings
 with warnings.catch_warnings():  # kafka-python reads its schemas with a call that Python 3.11 and 3.12 deprecate
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     import kafka.errors
+    from kafka.net.connection import KafkaConnection
     from kafka.net.inet import KafkaNetSocket
     from kafka.net.manager import KafkaConnectionManager
     from kafka.net.selector import NetworkSelector
     from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest
     from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+    from kafka.protocol.frame import KafkaBytes
     from kafka.protocol.metadata import MetadataRequest
+    from kafka.protocol.parser import KafkaProtocol
     from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 __all__ = [
@@ -51,9 +54,9 @@ __all__ = [
 EARLIEST = -2
 LATEST = -1
 _READ_COMMITTED = 1
-_OVERTIME_S = 1.0
-"""How much longer than its own bound to wait for a request, in case kafka-python forgets it."""
+_OVERTIME_S = 1.0  # how much longer than its own bound to wait for a request, in case kafka-python forgets it
 _TOPIC_RESOURCE = 2
+_SIZE_BYTES, _ANSWER_BYTES_AT_ONCE = 4, 8 * 1_048_576
 _CLIENT_ID = "streamlearn"
 _NO_TOPIC_ID = uuid.UUID(int=0)
 _T = TypeVar("_T")
@@ -136,7 +139,7 @@ class Pending(Generic[_T]):
         error = self._future.exception
         if error is not None:
             raise LinkDown(_brief(error)) from error
-        return self._parse(self._future.value)
+        return _understood(self._parse, self._future.value)
 
 
 class KafkaLink:
@@ -161,7 +164,7 @@ class KafkaLink:
         self._access = access
         self._address = ",".join(brokers)
         self._net = NetworkSelector(**config)
-        self._manager = KafkaConnectionManager(self._net, **config)
+        self._manager = _Connections(self._net, **config)
         self._net.start()
 
     def connect(self, timeout_ms: float) -> None:
@@ -178,17 +181,17 @@ class KafkaLink:
 
     def topic(self, name: str) -> TopicFacts | None:
         """Return the cluster's metadata of a topic; None if it does not exist."""
-        return _facts_of(self._ask(_metadata_request(name)))
+        return self._ask(_metadata_request(name), _facts_of)
 
     def topic_by_broker(self, name: str) -> list[TopicFacts | None]:
         """Return each broker's metadata of a topic, since a change reaches the brokers one after the other."""
         nodes = [broker.node_id for broker in self._manager.cluster.brokers()]
-        return [_facts_of(self._ask(_metadata_request(name), node)) for node in nodes]
+        return [self._ask(_metadata_request(name), _facts_of, node) for node in nodes]
 
     def begin_topic(self, name: str, *, connect: bool, signal: threading.Event) -> Pending[TopicFacts | None]:
         """Request a topic's metadata without waiting; `connect` finds the cluster first."""
-        bound_ms = self._access.request_timeout_ms
-        future = self._manager.call_soon(self._look_up, _metadata_request(name), connect, bound_ms)
+        request = _metadata_request(name)
+        future = self._manager.call_soon(self._look_up, request, connect, self._access.request_timeout_ms)
         return Pending(future, _facts_of, signal)
 
     def create(
@@ -204,36 +207,36 @@ class KafkaLink:
         request = CreateTopicsRequest(
             topics=[topic], timeout_ms=self._access.request_timeout_ms, validate_only=validate_only, min_version=5
         )
-        answer = self._ask(request).topics[0]
+        answer = self._ask(request, lambda answer: answer.topics[0])
         return answer.error_code, answer.error_message or "", answer.replication_factor
 
     def delete(self, name: str) -> int:
         """Delete a topic and return the error code."""
-        topic = DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=None)
-        request = DeleteTopicsRequest(topics=[topic], topic_names=[name], timeout_ms=self._access.request_timeout_ms)
-        return int(self._ask(request).responses[0].error_code)
+        topics = [DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=None)]
+        request = DeleteTopicsRequest(topics=topics, topic_names=[name], timeout_ms=self._access.request_timeout_ms)
+        return self._ask(request, lambda answer: int(answer.responses[0].error_code))
 
     def configs(self, name: str) -> tuple[int, dict[str, str]]:
         """Return the error code and the broker's settings of a topic."""
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None
         )
-        answer = self._ask(DescribeConfigsRequest(resources=[resource])).results[0]
-        return answer.error_code, {config.name: config.value for config in answer.configs}
+        answer = self._ask(DescribeConfigsRequest(resources=[resource]), lambda answer: answer.results[0])
+        return answer.error_code, {config.name: config.value for config in answer.configs or ()}
 
     def offset(self, leader: int, name: str, partition: int, timestamp_ms: int) -> tuple[int, int]:
         """Return the error code and the first offset at or after a time (or EARLIEST, LATEST); -1 if there is none."""
         kind = ListOffsetsRequest.ListOffsetsTopic
-        part = kind.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=timestamp_ms)
+        asked = kind.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=timestamp_ms)
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=_READ_COMMITTED,
-            topics=[kind(name=name, partitions=[part])],
+            topics=[kind(name=name, partitions=[asked])],
             timeout_ms=self._access.request_timeout_ms,
             min_version=2,
         )
-        answer = self._ask(request, leader).topics[0].partitions[0]
-        return answer.error_code, answer.offset
+        part = self._ask(request, lambda answer: answer.topics[0].partitions[0], leader)
+        return part.error_code, part.offset
 
     def begin_fetch(
         self,
@@ -284,8 +287,7 @@ class KafkaLink:
             producer_id=-1,
             producer_epoch=-1,
         )
-        answer = self._ask(request)
-        return answer.error_code, answer.producer_id, answer.producer_epoch
+        return self._ask(request, lambda answer: (answer.error_code, answer.producer_id, answer.producer_epoch))
 
     def produce(
         self, topic: tuple[str, uuid.UUID], batches: Mapping[int, Mapping[int, bytes]]
@@ -314,11 +316,12 @@ class KafkaLink:
                 outcomes.update(dict.fromkeys(parts, error))
         return outcomes
 
-    def _ask(self, request: Any, node: int | None = None) -> Any:
+    def _ask(self, request: Any, parse: Callable[[Any], _T], node: int | None = None) -> _T:
         try:
-            return self._manager.run(self._send, request, node, self._access.request_timeout_ms)
+            answer = self._manager.run(self._send, request, node, self._access.request_timeout_ms)
         except Exception as error:
             raise LinkDown(_brief(error)) from error
+        return _understood(parse, answer)
 
     def _begin(self, request: Any, node: int, timeout_ms: int) -> Any:
         return self._manager.call_soon(self._send, request, node, timeout_ms)
@@ -333,6 +336,15 @@ class KafkaLink:
         answer = await self._manager.wait_for(future, timeout_ms)
         note_answer(self._address)
         return answer
+
+
+def _understood(parse: Callable[[Any], _T], answer: Any) -> _T:
+    """Parse an answer; one that lacks what was asked for raises LinkDown."""
+    try:
+        return parse(answer)
+    except (AttributeError, IndexError, TypeError) as error:
+        message = f"the broker's {type(answer).__name__} lacks what was asked for: {_brief(error)}"
+        raise LinkDown(message) from error
 
 
 def _metadata_request(name: str) -> Any:
@@ -355,7 +367,8 @@ def _fetched(answer: Any, positions: Mapping[int, int]) -> dict[int, Fetched]:
     if answer.error_code != ErrorCode.NO_ERROR:
         return {partition: Fetched(answer.error_code, b"", []) for partition in positions}
     fetched = {}
-    for part in (part for topic in answer.responses for part in topic.partitions):
+    parts = (part for topic in answer.responses for part in topic.partitions)
+    for part in (part for part in parts if part.partition_index in positions):
         aborted = [(entry.producer_id, entry.first_offset) for entry in part.aborted_transactions or ()]
         data = bytes(part.records or b"")
         diverges_at = part.diverging_epoch.end_offset if part.diverging_epoch else -1
@@ -419,6 +432,49 @@ class _Socket(KafkaNetSocket):  # type: ignore[misc]
         except BaseException:
             sock.close()
             raise
+
+
+class _Parser(KafkaProtocol):  # type: ignore[misc]
+    """Takes memory for a large answer as its bytes arrive; kafka-python takes all that an answer says it needs."""
+
+    _size, _answer_bytes = b"", 0
+    _answer: Any = None
+
+    def receive_bytes(self, data: bytes) -> list[Any]:
+        answers, at = [], 0
+        while at < len(data):
+            if self._answer is None:
+                more = data[at : at + _SIZE_BYTES - len(self._size)]
+                self._size, at = self._size + more, at + len(more)
+                if len(self._size) < _SIZE_BYTES:
+                    break
+                self._answer_bytes, self._size = int.from_bytes(self._size, "big", signed=True), b""
+                self._validate_frame_size(self._answer_bytes)
+                self._answer = KafkaBytes(min(self._answer_bytes, _ANSWER_BYTES_AT_ONCE))
+            begin, at = at, min(len(data), at + self._answer_bytes - self._answer.tell())
+            self._answer.write(data[begin:at])  # which makes it longer if it must
+            if self._answer.tell() == self._answer_bytes:
+                self._answer.seek(0)
+                answers.append(self._process_response(self._answer))
+                self._answer = None
+        return answers
+
+
+class _Connection(KafkaConnection):  # type: ignore[misc]
+    """A connection with our parser."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.parser = _Parser(**self.config)
+
+
+class _Connections(KafkaConnectionManager):  # type: ignore[misc]
+    """Makes our connections, which kafka-python has no option for."""
+
+    def get_connection(self, *args: Any, **named: Any) -> Any:
+        connection = super().get_connection(*args, **named)
+        connection.__class__ = _Connection
+        return connection
 
 
 def _brief(error: BaseException) -> str:

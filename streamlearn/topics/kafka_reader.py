@@ -7,13 +7,13 @@ offset, so that the broker notices a log that was truncated and has grown again.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from streamlearn.errors import BadRecord, Oversize, PositionLost
-from streamlearn.native import native
-from streamlearn.topics.kafka_codec import Decompressor
+from streamlearn.errors import BadRecord, PositionLost
+from streamlearn.topics.kafka_batches import BatchDecoder
 from streamlearn.topics.kafka_link import (
     EARLIEST,
     LATEST,
@@ -30,8 +30,8 @@ from streamlearn.topics.topic import Reader
 
 __all__ = ["KafkaReader"]
 
+_LOG = logging.getLogger(__name__)
 _FETCH_BYTES_MIN = 65_536
-_BATCH_HEAD_BYTES = 12
 _WAIT_S_MAX, _FLIGHT_WAIT_S_MAX = 0.05, 0.5
 
 
@@ -42,6 +42,13 @@ class _Flight:
     pending: Pending[dict[int, Fetched]]
     positions: dict[int, int]
     read_number: int  # the read that began it
+    began_ms: float
+    wait_ms: int
+
+    def is_hasty(self, answers: Iterable[Fetched]) -> bool:
+        """Whether the broker answered without records or errors, long before the time that it was to wait for them."""
+        is_empty = not any(fetched.data or fetched.error for fetched in answers)
+        return is_empty and self.pending.done_ms - self.began_ms < self.wait_ms / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class _Buffer:
     offset: int
     records: Records
     stable_end: int
+    held_bytes: int  # memory of records that were compressed
 
 
 @dataclass(slots=True)
@@ -73,7 +81,10 @@ class KafkaReader(Reader):
         self._signal = threading.Event()
         self._flights: dict[int, _Flight] = {}
         self._answers: dict[int, tuple[int, Fetched, int]] = {}  # partition -> offset, answer, read number
+        self._paused_until_ms: dict[int, float] = {}  # of leaders that answered in haste
         self._buffers: dict[int, _Buffer] = {}
+        self._decoder = BatchDecoder(session.access)
+        self._held_bytes = 0  # of all buffers, as of the last decision
         self._epochs: dict[int, tuple[int, int]] = {}  # partition -> offset, leader epoch of the record before it
         self._silences: dict[int, _Silence] = {}
         self._failed: set[int] = set()  # partitions that wait for new metadata before the next request
@@ -154,13 +165,16 @@ class KafkaReader(Reader):
         """Request what is not in flight yet, and return the partitions without a leader."""
         session, leaderless = self._session, set()
         by_leader: dict[int, dict[int, int]] = {}
-        due_ms = session.now_ms() + wait_ms
+        now_ms = session.now_ms()
+        due_ms = now_ms + wait_ms
         for partition, offset in wanted.items():
             self._silences.setdefault(partition, _Silence(due_ms, due_ms))
             leader = session.facts.leaders[partition]
             if leader < 0:
                 self._failed.add(partition)
                 leaderless.add(partition)
+            elif self._paused_until_ms.get(leader, 0) > now_ms:
+                continue
             elif leader not in self._flights and partition not in self._failed:
                 by_leader.setdefault(leader, {})[partition] = offset
         for leader, positions in by_leader.items():
@@ -186,7 +200,7 @@ class KafkaReader(Reader):
             wait_ms=wait_ms,
             signal=self._signal,
         )
-        self._flights[leader] = _Flight(pending, positions, self._read_number)
+        self._flights[leader] = _Flight(pending, positions, self._read_number, session.now_ms(), wait_ms)
 
     def _fetch_ahead(self, batches: Iterable[Records], limits: tuple[int, int]) -> None:
         """Request the next records where a broker is known to have more, so they arrive while the caller works."""
@@ -213,17 +227,27 @@ class KafkaReader(Reader):
             except LinkDown as error:
                 self._note_failure(flight.positions, error, flight.pending.done_ms)
                 continue
+            if flight.is_hasty(answers.values()):
+                self._paused_until_ms[leader] = flight.pending.done_ms + self._session.access.retry_wait_ms
+            missing = flight.positions.keys() - answers.keys()
+            self._note_failure(missing, LinkDown("no answer for the partition"), flight.pending.done_ms)
             for partition, fetched in answers.items():
                 if fetched.error == ErrorCode.NO_ERROR:
                     self._silences.pop(partition, None)
                 self._answers[partition] = (flight.positions[partition], fetched, flight.read_number)
         empty = set()
-        for partition in self._answers.keys() & wanted.keys():
-            offset, fetched, read_number = self._answers.pop(partition)
-            if offset == wanted[partition]:
-                self._accept(partition, wanted, fetched)
-                if read_number == self._read_number and partition not in self._silences:
-                    empty.add(partition)
+        waiting: dict[int, tuple[int, Fetched, int]] = {}  # what has no room now, in order of arrival
+        self._held_bytes = sum(buffer.held_bytes for buffer in self._buffers.values())
+        for partition in [partition for partition in self._answers if partition in wanted]:
+            answer = self._answers.pop(partition)
+            offset, fetched, read_number = answer
+            if offset != wanted[partition]:
+                continue
+            if waiting or not self._accept(partition, wanted, fetched):
+                waiting[partition] = answer
+            elif read_number == self._read_number and partition not in self._silences:
+                empty.add(partition)
+        self._answers = waiting | self._answers
         return empty
 
     def _collect_metadata(self) -> None:
@@ -242,8 +266,8 @@ class KafkaReader(Reader):
             if leaders[partition] < 0:
                 self._note_failure([partition], TryAgain(f"partition {partition} has no leader"), pending.done_ms)
 
-    def _accept(self, partition: int, wanted: dict[int, int], fetched: Fetched) -> None:
-        """Buffer the records of an answer, or handle its error."""
+    def _accept(self, partition: int, wanted: dict[int, int], fetched: Fetched) -> bool:
+        """Buffer the records of an answer, or handle its error; returns False if its records have no room now."""
         offset = wanted[partition]
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             self.check_offset(partition, offset, self.earliest(partition), self.end(partition))
@@ -256,36 +280,42 @@ class KafkaReader(Reader):
             self._session.check(fetched.error)
         except TryAgain as error:
             self._note_failure([partition], error, self._session.now_ms())
-            return
-        records = self._parse(partition, offset, fetched)
-        if len(records):
-            self._buffers[partition] = _Buffer(offset, records, fetched.stable_end)
+            return True
+        buffer = self._parse(partition, offset, fetched)
+        if buffer is None and not any(self._has(*position) for position in wanted.items()):
+            self._buffers.clear()  # nobody waits for these records, and they can be fetched again
+            self._held_bytes = 0
+            buffer = self._parse(partition, offset, fetched)
+        if buffer is None:
+            return False
+        if len(buffer.records):
+            self._buffers[partition] = buffer
+            self._held_bytes += buffer.held_bytes
         else:
-            wanted[partition] = records.next_offset
-            self._note_epoch(records)
+            wanted[partition] = buffer.records.next_offset
+            self._note_epoch(buffer.records)
+        return True
 
-    def _parse(self, partition: int, offset: int, fetched: Fetched) -> Records:
-        budget = self._session.access.decompressed_bytes_max
+    def _parse(self, partition: int, offset: int, fetched: Fetched) -> _Buffer | None:
+        """Decode an answer; None if its records have no room beside those that are held."""
         where = f"{self.url} partition {partition}"
-        data = fetched.data
         try:
-            try:
-                batches = native.scan_kafka_batches(data, offset, fetched.aborted, Decompressor(budget))
-            except Oversize:
-                # A single batch may be small enough: read only the first, and the next read continues after it.
-                data = _first_batch(data)
-                batches = native.scan_kafka_batches(data, offset, fetched.aborted, Decompressor(budget))
-        except ValueError as error:
+            decoded = self._decoder.decode(partition, offset, fetched, self._held_bytes)
+        except (ValueError, IndexError) as error:
             message = f"{where}: damaged records at offset {offset}: {error}"
             raise BadRecord(message, help="check the broker's disk, or read on from a later position") from error
-        except Oversize as error:
-            message = f"{where}: records at offset {offset}: {error.message}"
-            raise Oversize(message, help=error.help) from error
-        columns, next_offset, leader_epochs = batches
-        if data and next_offset == offset:
-            message = f"{where}: incomplete batch at offset {offset} in {len(data)} bytes"
+        if decoded is None:
+            return None
+        if fetched.data and decoded.next_offset == offset:
+            message = f"{where}: incomplete batch at offset {offset} in {len(fetched.data)} bytes"
             raise BadRecord(message, help="check the broker's disk, or read on from a later position")
-        return Records(partition, *columns, next_offset, leader_epochs, fetched.stable_end)
+        if decoded.lost_from >= 0:
+            lost = f"offsets {decoded.lost_from} to {decoded.next_offset - 1}"
+            bytes_max = self._session.access.decompressed_bytes_max
+            _LOG.error("%s: %s are skipped: their batch expands to more than %d bytes", where, lost, bytes_max)
+        columns, epochs = decoded.columns, decoded.leader_epochs
+        records = Records(partition, *columns, decoded.next_offset, epochs, fetched.stable_end)
+        return _Buffer(offset, records, fetched.stable_end, decoded.held_bytes)
 
     def _take(self, partition: int, offset: int, limits: tuple[int, int]) -> Records:
         """Return buffered records from an offset on, within the limits; the others stay for the next read."""
@@ -300,7 +330,8 @@ class KafkaReader(Reader):
                 stop = at
                 break
         batch = records.slice(0, stop)
-        self._buffers[partition] = _Buffer(batch.next_offset, records.slice(stop, len(records)), buffer.stable_end)
+        rest = records.slice(stop, len(records))
+        self._buffers[partition] = replace(buffer, offset=batch.next_offset, records=rest)
         self._note_epoch(batch)
         return batch
 
@@ -347,8 +378,3 @@ class KafkaReader(Reader):
             if spent_ms >= self._session.access.unreachable_after_ms:
                 reason = silence.reason or LinkDown("no answer")
                 raise self._session.unreachable(spent_ms, max(silence.tries, 1), reason) from reason
-
-
-def _first_batch(data: bytes) -> bytes:
-    size = int.from_bytes(data[8:_BATCH_HEAD_BYTES], "big")
-    return data[: _BATCH_HEAD_BYTES + size]

@@ -110,7 +110,8 @@ class AccessSettings:
     fetch_bytes_max: int = 4 * 1_048_576  # most bytes requested from a broker, or read from a file, at once
     request_bytes_max: int = 4 * 1_048_576  # most bytes of record batches in one request; a larger batch goes alone
     response_bytes_max: int = 128 * 1_048_576  # a larger answer is refused before memory is allocated for it
-    decompressed_bytes_max: int = 512 * 1_048_576  # most bytes that one fetch of a partition may expand to
+    record_bytes_max: int = 16 * 1_048_576  # a compressed record that is larger may come cut
+    decompressed_bytes_max: int = 512 * 1_048_576  # most bytes that a batch may expand to; the rest of it is skipped
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
 
     def __post_init__(self) -> None:

@@ -128,6 +128,10 @@ class Reader(ABC):
         Only the error for a lost offset may take longer, since it names both bounds. If a broker is away for less
         than `unreachable_after_ms`, the read returns no records.
 
+        Of a compressed record beyond `AccessSettings.record_bytes_max` perhaps only the beginning comes. If a batch
+        expands to more than `decompressed_bytes_max`, one empty record stands for its rest, and the log names the
+        offsets.
+
         Raises:
             UsageError: `max_records` or `max_bytes` is below 1.
             PositionLost: `offset` is below earliest or beyond the end.
@@ -135,7 +139,6 @@ class Reader(ABC):
             TopicMissing: The topic was deleted.
             TopicUnreachable: The topic could not be reached for longer than its bound.
             BadRecord: The bytes at `offset` are damaged.
-            Oversize: They are compressed and expand to more than `decompressed_bytes_max`.
         """
         self._check_partition(partition)
         records = self._read(partition, offset, _limits(max_records, max_bytes), wait_ms)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
+import socket
+import struct
+import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.future import Future
 
-from streamlearn.errors import NotDelivered, TopicUnreachable
-from streamlearn.topics import Topic, WriterSettings, create_topic, open_topic
+from streamlearn.errors import NotDelivered, TopicError, TopicUnreachable
+from streamlearn.topics import AccessSettings, Topic, WriterSettings, create_topic, kafka_link, open_topic
+from streamlearn.topics.kafka_link import KafkaLink, LinkDown
 from tests.topics.places import ACCESS, SETTINGS, Place
 
 pytestmark = pytest.mark.kafka
@@ -126,8 +134,6 @@ def test_an_append_sent_before_a_silence_is_there_once(own_kafka: Any, topic: To
     ):
         writer.append(0, [b"0"])
         own_kafka.pause()
-        import threading
-
         timer = threading.Timer(1.0, own_kafka.resume)
         timer.start()
         try:
@@ -145,6 +151,95 @@ def test_nobody_at_the_address_is_said_within_the_bound(tmp_path: Path) -> None:
     with pytest.raises(TopicUnreachable, match=r"127\.0\.0\.1:1 did not answer for .* ms \(\d+ tries\)"):
         open_topic("kafka://127.0.0.1:1/events", IMPATIENT)
     assert time.monotonic() - started_s < WAIT_S_MAX
+
+
+def test_an_answer_that_only_says_that_it_is_large_takes_no_memory() -> None:
+    import tracemalloc
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        threading.Thread(target=_claim_much, args=(server,), daemon=True).start()
+        tracemalloc.start()
+        try:
+            with pytest.raises(TopicUnreachable):
+                open_topic(f"kafka://127.0.0.1:{port}/events", IMPATIENT)
+            assert tracemalloc.get_traced_memory()[1] < 64 << 20
+        finally:
+            tracemalloc.stop()
+
+
+def _claim_much(server: socket.socket) -> None:
+    """Answer the first request of each connection with the size of a large answer, and nothing after it."""
+    with suppress(OSError), ExitStack() as opened:  # the test closes the server
+        while True:
+            connection = opened.enter_context(server.accept()[0])
+            if connection.recv(1_000):
+                connection.sendall(struct.pack(">i", AccessSettings().response_bytes_max))
+
+
+def test_answers_come_whole_however_their_bytes_arrive() -> None:
+    from kafka.protocol.metadata import ApiVersionsRequest
+
+    whole = b"".join(struct.pack(">iihi", 10, number, 0, 0) for number in (1, 2, 3))
+    for step in (1, 3, 14, 20, len(whole)):
+        parser = kafka_link._Parser(client_id="test", receive_message_max_bytes=100)
+        for _ in range(3):
+            parser.send_request(ApiVersionsRequest(version=0))
+        pieces = [whole[at : at + step] for at in range(0, len(whole), step)]
+        assert [number for piece in pieces for number, _ in parser.receive_bytes(piece)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda link: link.topic("t"),
+        lambda link: link.create("t", 1, {}),
+        lambda link: link.delete("t"),
+        lambda link: link.configs("t"),
+        lambda link: link.offset(0, "t", 0, -1),
+        lambda link: link.produce(("t", uuid.UUID(int=7)), {0: {0: b""}})[0],
+        lambda link: _fetch(link).take(),
+    ],
+)
+@pytest.mark.parametrize("nothing", [[], None])
+def test_an_answer_without_what_was_asked_for_is_no_answer(
+    ask: Callable[[KafkaLink], Any], nothing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("topics", "responses", "results")
+    answer = SimpleNamespace(error_code=0, **dict.fromkeys(names, nothing))
+    if nothing == []:
+        answer.responses = [SimpleNamespace(partitions=None, partition_responses=None)]
+    future = Future()
+    future.success(answer)
+    link = KafkaLink(("127.0.0.1:1",), IMPATIENT)
+    monkeypatch.setattr(link._manager, "run", lambda *_: answer)
+    monkeypatch.setattr(link._manager, "call_soon", lambda *_: future)
+    try:
+        outcome = ask(link)
+    except LinkDown as error:
+        outcome = error
+    finally:
+        monkeypatch.undo()
+        link.close()
+    assert isinstance(outcome, LinkDown)
+
+
+def test_a_partition_that_was_not_asked_for_is_left_out() -> None:
+    other = SimpleNamespace(partition_index=77)
+    answer = SimpleNamespace(error_code=0, responses=[SimpleNamespace(partitions=[other])])
+    assert kafka_link._fetched(answer, {0: 0}) == {}
+
+
+def _fetch(link: KafkaLink) -> Any:
+    limits: dict[str, Any] = {"leader_epochs": {}, "bytes_max": (1, 1), "wait_ms": 0, "signal": threading.Event()}
+    return link.begin_fetch(0, uuid.UUID(int=7), {0: 0}, **limits)
+
+
+def test_a_broker_that_leaves_out_settings_is_named(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    for configs in ({}, {"cleanup.policy": None}, {"cleanup.policy": "delete", "retention.ms": "soon"}):
+        monkeypatch.setattr(KafkaLink, "configs", lambda *_, configs=configs: (0, configs))
+        with pytest.raises(TopicError, match="settings of the topic cannot be read"):
+            topic.settings()
 
 
 def test_kafka_pythons_log_is_silent(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamlearn.errors import ConfigError, NotDelivered, Oversize, TopicError, TopicUnreachable
+from streamlearn.errors import ConfigError, NotDelivered, TopicError, TopicUnreachable
 from streamlearn.topics import Reader, Topic, TopicSettings, Writer, create_topic, open_topic, partition_of
 from streamlearn.topics.kafka_reader import KafkaReader
 from tests.topics.places import ACCESS, SETTINGS, Place
@@ -190,21 +190,18 @@ def append_on(writer: Writer) -> None:
         writer.append(0, [b"more"])
 
 
-def test_records_that_become_too_many_bytes_are_refused_and_smaller_ones_read(kafka: Any, topic: Topic) -> None:
+def test_compressed_records_that_become_too_many_bytes_come_cut_and_others_whole(kafka: Any, topic: Topic) -> None:
     producer = producer_of(kafka, compression_type="zstd", linger_ms=0)
     for size in (600_000, 700_000, 30):
         producer.send(name_of(topic), bytes(size), partition=0).get(20)
     producer.close()
-    wide, narrow = (replace(ACCESS, decompressed_bytes_max=bytes_max) for bytes_max in (1_000_000, 650_000))
-    with open_topic(topic.url, wide) as bounded, bounded.reader() as reader:
-        sizes: list[int] = []
-        while len(sizes) < 3:
-            sizes += [len(value or b"") for value in reader.read(0, len(sizes), wait_ms=5_000).values]
-        assert sizes == [600_000, 700_000, 30]
-    with open_topic(topic.url, narrow) as bounded, bounded.reader() as reader:
-        assert len(reader.read(0, 0, wait_ms=5_000)) == 1
-        with pytest.raises(Oversize, match=r"records at offset 1: .* expand to more than 650000 bytes"):
-            reader.read(0, 1, wait_ms=5_000)
+    for bytes_max, wanted in ((1_000_000, [600_000, 700_000, 30]), (200_000, [200_001, 200_001, 30])):
+        access = replace(ACCESS, record_bytes_max=bytes_max)
+        with open_topic(topic.url, access) as bounded, bounded.reader() as reader:
+            sizes: list[int] = []
+            while len(sizes) < 3:
+                sizes += [len(value or b"") for value in reader.read(0, len(sizes), wait_ms=5_000).values]
+            assert sizes == wanted
 
 
 def test_a_writer_without_the_right_to_see_settings_writes(

@@ -285,6 +285,21 @@ def batch_of(leader_epoch: int, first_offset: int) -> bytes:
     return struct.pack(">q", first_offset) + batch[8:12] + struct.pack(">i", leader_epoch) + batch[16:]
 
 
+def test_a_broker_that_answers_empty_at_once_is_asked_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink((0,))
+    reader = KafkaReader(session_of(link, monkeypatch, replace(ACCESS, retry_wait_ms=100)), (0,))
+    assert len(reader.read(0, 0, wait_ms=500)) == 0
+    assert 2 <= len(link.requests) <= 7
+
+
+def test_a_partition_that_a_broker_leaves_out_is_named_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink((0,))
+    monkeypatch.setattr(link, "begin_fetch", lambda *_, **__: link._answer({}))
+    reader = KafkaReader(session_of(link, monkeypatch), (0,))
+    with pytest.raises(TopicUnreachable, match="no answer for the partition"):
+        read_on(reader, (0,))
+
+
 def test_a_silent_broker_is_asked_once_and_named_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     link = ScriptedLink((0,))
     link.silent = True
