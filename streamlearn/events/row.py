@@ -12,7 +12,7 @@ import numpy as np
 
 from streamlearn.apps import App
 from streamlearn.errors import BadRecord
-from streamlearn.events.rules import REQUEST_ID_BYTES_MAX
+from streamlearn.events.rules import REQUEST_ID_BYTES_MAX, WEIGHT_MAX
 from streamlearn.features import Dense, Segment, Slot
 from streamlearn.schemas.events import score_field
 
@@ -62,8 +62,8 @@ def action_row(app: App, given: Mapping[str, Any]) -> dict[str, Any]:
         raise _bad(event, f"action is {given['action']!r}", "an action is a text such as 'click'")
     row["action"] = given["action"]
     row["weight"] = _number(f"{event}: weight", given["weight"])
-    if row["weight"] < 0:
-        raise _bad(event, f"weight is {row['weight']}", "a weight is at least 0")
+    if not 0 <= row["weight"] <= WEIGHT_MAX:
+        raise _bad(event, f"weight is {row['weight']}", f"a weight is at least 0 and at most {WEIGHT_MAX:,}")
     return row
 
 

@@ -12,9 +12,11 @@ from streamlearn.events.event import Columns
 from streamlearn.features import FeatureSpec, Slot
 from streamlearn.schemas.events import score_field
 
-__all__ = ["REQUEST_ID_BYTES_MAX", "Broken", "broken_actions", "broken_impressions"]
+__all__ = ["REQUEST_ID_BYTES_MAX", "WEIGHT_MAX", "Broken", "broken_actions", "broken_impressions"]
 
 REQUEST_ID_BYTES_MAX = 256
+# A step with a row of a much larger weight is not finite, and all its rows would be lost.
+WEIGHT_MAX = 1_000_000
 
 Bools = npt.NDArray[np.bool_]
 # (rows that break the rule, the rule)
@@ -43,8 +45,8 @@ def broken_actions(columns: Columns) -> Broken:
     yield from _broken_envelope(columns)
     yield np.diff(columns["action$"]) == 0, "its action is empty"
     if "weight" in columns:
-        valid = np.isfinite(columns["weight"]) & (columns["weight"] >= 0)
-        yield ~valid, "its weight is negative or not finite"
+        valid = (columns["weight"] >= 0) & (columns["weight"] <= WEIGHT_MAX)  # NaN fails both
+        yield ~valid, f"its weight is negative, above {WEIGHT_MAX:,} or not a number"
 
 
 def _broken_envelope(columns: Columns) -> Broken:

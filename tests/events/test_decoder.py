@@ -190,6 +190,7 @@ FAILING: list[Any] = [
         id="a score",
     ),
     pytest.param(action_schema(APP).write(ACTION | {"weight": -1.0}), "bad_value", "weight is negative", id="a weight"),
+    pytest.param(action_schema(APP).write(ACTION | {"weight": 1.1e6}), "bad_value", "above 1,000,000", id="a huge one"),
     pytest.param(action_schema(APP).write(ACTION | {"request_id": ""}), "bad_value", "empty", id="an action's id"),
 ]
 

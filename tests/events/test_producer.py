@@ -312,6 +312,7 @@ def test_an_unknown_keyword_is_named(place: Place) -> None:
     ("change", "said"),
     [
         pytest.param({"weight": [np.nan, 1]}, "action 0 of the columns: its weight is negative", id="nan"),
+        pytest.param({"weight": [1e6, 2e6]}, "action 1 of the columns: its weight is negative, above", id="huge"),
         pytest.param({"weight": [1, -1]}, "action 1 of the columns: its weight is negative", id="negative"),
         pytest.param({"request_id$": [0, 0, 2]}, "action 0 of the columns: its request_id is empty", id="id"),
         pytest.param({"event_time_ms": [5, -6]}, "action 1 of the columns: its event_time_ms", id="time"),

@@ -130,6 +130,7 @@ def test_an_impression_at_fault_is_refused_by_request_item_and_field(
         pytest.param({"action": ""}, "action is ''", id="no action"),
         pytest.param({"action": 5}, "action is 5", id="an action that is no text"),
         pytest.param({"weight": -1}, "weight is -1.0", id="a negative weight"),
+        pytest.param({"weight": 3e38}, "weight is 3e+38", id="a weight that no step survives"),
         pytest.param({"weight": math.nan}, "weight: nan is not finite", id="a weight of nan"),
         pytest.param({"weight": True}, "weight: expected a number, got True", id="a weight of True"),
     ],

@@ -30,6 +30,7 @@ from tests.ingest.world import (
     rows_expected,
     rows_of,
     unjoined_expected,
+    winners,
 )
 
 FOREVER_MS = 1 << 60
@@ -209,14 +210,17 @@ def test_what_is_learned_is_the_oracles_whatever_restarts(seed: int, requests: i
         _train(trainer, rng)
     # Ingest dies and reads again from before all windows that were open where its progress was acknowledged.
     from_ms = None if acknowledged is None else acknowledged - plan.longest_window_ms - LATENESS
-    again = [event for event in events if from_ms is None or event.time >= from_ms]
-    core = JoinCore(plan_of(from_ms=from_ms))
+    begin_ms = None if from_ms is None else from_ms - plan.longest_window_ms
+    again = [event for event in events if begin_ms is None or event.time >= begin_ms]
+    core, first_again = JoinCore(plan_of(from_ms=from_ms)), len(trainer.log)
     for chunk, watermark_ms in in_order_of_arrival(rng, again):
         add(core, chunk)
         trainer.log.append(rows_at(core, watermark_ms))
         _train(trainer, rng)
     trainer.log.append(rows_at(core, FOREVER_MS))
     trainer.read()
+    times = {(one.partition, one.offset): one.time for one in events if isinstance(one, Shown)}
+    assert from_ms is None or all(times[row[:2]] >= from_ms for rows in trainer.log[first_again:] for row in rows)
     by_origin = {(one.partition, one.offset): one.payload for one in events if isinstance(one, Shown)}
     for row in (row for rows in trainer.log for row in rows):
         # What was let go of is read back by its origin.
@@ -363,6 +367,51 @@ def test_actions_that_may_be_of_impressions_from_before_the_start_are_no_orphans
     assert rows_at(core, FOREVER_MS) == []
     assert (core.counters["impressions_before"], core.counters["actions_before"]) == (1, 1)
     assert core.counters["actions_orphan"] == 1
+
+
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("from_ms", [1, 60_000, 250_000, 300_000])
+def test_an_item_repeated_in_a_later_part_counts_once_wherever_a_restart_begins(from_ms: int, restored: bool) -> None:
+    first, later = shown(), shown(300_000, offset=5_400, items=(902, 903))
+    clicks = [done(310_000), done(310_000, offset=78, item=903)]
+    events: list[Event] = [first, later, *clicks]
+    learned = set()
+    for begin_ms in (None, from_ms):
+        core = JoinCore(plan_of(from_ms=begin_ms))
+        add(core, [first])
+        if restored:
+            core = JoinCore.restore(core.plan, core.snapshot())
+        rows = rows_at(core, 250_000)
+        add(core, [later, *clicks])
+        rows += rows_at(core, FOREVER_MS)
+        counters, letters = core.counters, core.take(10).letters
+        assert (len(letters), counters["actions_orphan"], counters["actions_late"]) == (0, 0, 0)
+        # The click on 903 makes two labels positive. That on 902 comes after the shorter of its windows.
+        assert (counters["positives"], counters["actions_before"]) == ((3, 0) if begin_ms is None else (2, 1))
+        assert begin_ms is None or {row.offset for row in rows} == {5_400}
+        learned |= {(row.item, row.offset) for row in rows}
+    assert learned == {(901, 5_120), (902, 5_120), (903, 5_400)}
+    assert (counters["impressions_before"], counters["items_repeated"]) == (1, 1)
+    assert learned == {(item, identity[1]) for (_, item), (identity, _) in winners(events).items()}
+
+
+def test_an_impression_from_before_the_start_claims_its_items_for_its_windows_only() -> None:
+    core = JoinCore(plan_of(from_ms=1_000_000))
+    add(core, [shown(599_999, request="older"), shown(999_999), shown(1_400_000, offset=5_400)])
+    add(core, [shown(1_000_000, request="older", offset=5_500), done(1_399_999), done(1_400_001, offset=78)])
+    assert core.pending == 3
+    rows = rows_at(core, FOREVER_MS)
+    assert {row.offset for row in rows} == {5_400, 5_500}
+    assert (core.counters["impressions_before"], core.counters["actions_before"]) == (2, 1)
+
+
+def test_a_join_is_not_woken_for_rows_of_an_impression_from_before_the_start() -> None:
+    core = JoinCore(plan_of(from_ms=1_000_000))
+    core.advance(950_000)
+    add(core, [shown(999_999)])
+    deadline_ms = core.next_deadline_ms()
+    assert deadline_ms is not None
+    assert deadline_ms > 999_999 + 30_001  # it only lets go of memory
 
 
 def test_a_full_join_refuses_and_changes_nothing_until_there_is_room() -> None:

@@ -122,17 +122,26 @@ def test_what_closes_a_partition_without_events_comes_ahead_of_the_timers_of_the
     assert taken.time_ms == BEFORE_ALL
 
 
+def test_a_first_blob_comes_ahead_of_the_timers_of_lots_that_other_partitions_opened(place: Place) -> None:
+    place.fill(2)
+    with reading(place.plan()) as reader:
+        taken = wait_until(reader.take, "a blob comes")
+    assert taken is not None
+    assert (taken.blob.opens, taken.blob.watermark_ms) == (True, T_MS + 1000 - DISORDER_MS)
+    assert taken.time_ms == BEFORE_ALL
+
+
 def test_a_run_with_a_start_opens_at_once_without_any_record(place: Place) -> None:
-    plan = replace(place.plan(), start_ms=T_MS)
+    plan = replace(place.plan(), start_ms=T_MS, context_ms=500)
     with reading(plan) as reader:
         blob = take(reader)
-    assert (blob.opens, len(blob), blob.watermark_ms) == (True, 0, T_MS)
+    assert (blob.opens, len(blob), blob.watermark_ms) == (True, 0, T_MS - 500)
 
 
-def test_reading_begins_at_the_start_and_not_before(make: Make) -> None:
+def test_reading_begins_one_context_before_the_start_and_not_before(make: Make) -> None:
     place = make()
     place.fill(40, end=True)
-    with reading(replace(place.plan(), start_ms=T_MS + 30_000)) as reader:
+    with reading(replace(place.plan(), start_ms=T_MS + 35_000, context_ms=5_000)) as reader:
         found = [origin for blob in take_all(reader) for origin in origins(blob)]
     assert min(at for name, at in found if name == "impressions") == 30
     assert min(at for name, at in found if name == "actions") == 28  # its action comes two seconds later
@@ -181,6 +190,37 @@ def test_in_wall_time_an_idle_topic_is_left_out_and_when_both_are_time_moves_to_
         assert reader.watermark_ms >= before_ms
 
 
+def test_a_jump_of_time_without_records_is_told_to_every_lot_once(make: Make) -> None:
+    place = make(topics={"time": "wall"})
+    clock = ManualClock(T_MS)
+    with place.producer(clock) as producer:
+        producer.impression(**small_impression(1) | {"event_time_ms": T_MS})
+        for item in range(3):  # of a producer that has no clock
+            producer.action("q1", 0, item, "click")
+            producer.flush()
+    with reading(place.plan(), clock=clock) as reader:
+        blobs = take_count(reader, 4)
+        wait_until(lambda: reader.take() is None and reader.watermark_ms > BEFORE_ALL, "time is known")
+        assert reader.watermark_ms == -DISORDER_MS
+
+        def jumped() -> bool:
+            clock.sleep(0.02)
+            taken = reader.take()
+            blobs.extend([] if taken is None else [taken.blob])
+            return blobs[-1].after_ms > 0
+
+        wait_until(jumped, "both topics are proven empty")
+        assert (len(blobs[-1]), blobs[-1].opens, blobs[-1].closes) == (0, True, False)
+        assert blobs[-1].after_ms == reader.watermark_ms >= T_MS - DISORDER_MS
+
+        def idled() -> bool:
+            clock.sleep(1)
+            assert reader.take() is None  # an idle partition costs nothing
+            return reader.watermark_ms >= T_MS + 300_000
+
+        wait_until(idled, "time goes on")
+
+
 def _fast_ms(second: int) -> int:
     """How fast the clock of an event's producer is, of some events; one of them is the first action."""
     return 600_000 if second == 0 or second % 20 in (7, 8, 19) else 0
@@ -200,11 +240,18 @@ def _backlog(place: Place) -> None:
 def test_in_a_backlog_a_producer_whose_clock_is_fast_makes_no_other_record_late(make: Make, blob_bytes: int) -> None:
     place = make(topics={"time": "wall"})
     _backlog(place)
-    with reading(place.plan(blob_bytes=blob_bytes), clock=ManualClock(T_MS + 86_400_000)) as reader:
+    clock = ManualClock(T_MS + 86_400_000)
+    with reading(place.plan(blob_bytes=blob_bytes), clock=clock) as reader:
         for blob in take_count(reader, 1_200):
             for section in (blob.impressions, blob.actions):
                 assert (section.timestamps_ms >= blob.watermark_ms).all()
-        wait_until(lambda: reader.take() is None and reader.watermark_ms >= T_MS + 599_000, "the end is reached")
+
+        def ended() -> bool:
+            clock.sleep(0.02)
+            reader.take()
+            return reader.watermark_ms >= T_MS + 599_000
+
+        wait_until(ended, "the end is reached")
 
 
 def test_in_a_backlog_a_broker_that_gives_nothing_for_a_moment_has_not_reached_the_end(
@@ -350,6 +397,15 @@ def test_a_start_whose_records_may_have_been_deleted_is_refused_unless_it_is_acc
         opening._begin(plan, Shortened(), 0)  # type: ignore[arg-type]
     assert "accept_lost" in caught.value.help
     assert opening._begin(replace(plan, accept_lost=True), Shortened(), 0) == 4  # type: ignore[arg-type]
+
+    class WithoutContext(Shortened):
+        """A reader that still has every record from T0 on, and not all of the context before."""
+
+        def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
+            return 6 if timestamp_ms >= T_MS - 1 else 4
+
+    assert plan.context_ms > 0
+    assert opening._begin(plan, WithoutContext(), 0) == 4  # type: ignore[arg-type]
 
 
 def test_each_partition_is_read_by_a_reader_of_its_own_and_leaves_no_thread(make: Make) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlearn.apps import AppFolder
 from streamlearn.errors import BadRecord, ConfigError, IngestOver, TopicReplaced
 from streamlearn.ingest import ProgressLog, begin_run
 from streamlearn.ingest.output.progress import Lineage
@@ -138,8 +140,41 @@ def test_the_first_run_reads_everything_and_the_next_from_t0(place: Place) -> No
         assert begin_run(place.folder).start_ms is None  # of one lot nothing is known
         third = begin_run(place.folder)
         log.write(third.run, third.lineage, {3: T_MS + 500})
-    assert begin_run(place.folder).start_ms == T_MS - longest_window_ms(place.folder) - DISORDER_MS
+    fourth = begin_run(place.folder)
+    assert fourth.start_ms == T_MS - longest_window_ms(place.folder) - DISORDER_MS
+    assert fourth.read_from_ms == fourth.start_ms - longest_window_ms(place.folder)
     assert longest_window_ms(place.folder) == 3_600_000
+
+
+def shorter_of(folder: AppFolder) -> AppFolder:
+    """The same application, whose longest window is now ten minutes."""
+    fast, slow = folder.app.groups
+    groups = (fast, replace(slow, wait_s=60, window_s=600))
+    return small_folder(folder.folder, replace(folder.app, groups=groups), folder.settings)
+
+
+def test_after_windows_were_shortened_rows_open_in_the_longer_ones_are_read_again_until_written(place: Place) -> None:
+    shorter = shorter_of(place.folder)
+    first = begin_run(place.folder)
+    with log_of(place) as log:
+        log.write(first.run, first.lineage, dict.fromkeys(range(4), T_MS))
+        assert begin_run(place.folder).start_ms == T_MS - 3_600_000 - DISORDER_MS
+        assert begin_run(shorter).start_ms == T_MS - 3_600_000 - DISORDER_MS
+        second = begin_run(shorter)  # the one before wrote nothing
+        assert second.start_ms == T_MS - 3_600_000 - DISORDER_MS
+        log.write(second.run, second.lineage, dict.fromkeys(range(4), T_MS - 1_000_000))
+        log.write(second.run, second.lineage, {0: T_MS + 500, 1: T_MS, 2: T_MS + 500})  # and it dies
+        third = begin_run(shorter)
+        assert third.start_ms == T_MS - 3_600_000 - DISORDER_MS
+        log.write(third.run, third.lineage, dict.fromkeys(range(4), T_MS + 500))
+    assert begin_run(shorter).start_ms == T_MS + 500 - 600_000 - DISORDER_MS
+
+
+def test_of_progress_of_the_release_before_the_current_windows_count(place: Place) -> None:
+    shorter, plan = shorter_of(place.folder), begin_run(place.folder)
+    with log_of(place) as log:
+        log.write(log.begin(plan.lineage), plan.lineage, dict.fromkeys(range(4), T_MS))
+    assert begin_run(shorter).start_ms == T_MS - 600_000 - DISORDER_MS
 
 
 @given(

@@ -27,7 +27,7 @@ impl JoinCore {
 
     fn first_rows(&mut self, group: usize, watermark: i64) {
         let wait = self.rules.settings.groups[group].wait_ms;
-        let times = self.watermark - wait..watermark - wait;
+        let times = (self.watermark - wait).max(self.rules.settings.from_ms)..watermark - wait;
         let slice_ms = self.rules.settings.slice_ms;
         let keyed_slices = self.slices.shelf.from(times.start.div_euclid(slice_ms));
         let numbers: Vec<u32> = keyed_slices
@@ -161,7 +161,7 @@ impl JoinCore {
         let (shelf, slice_ms) = (&self.slices.shelf, self.rules.settings.slice_ms);
         let end = |key: i64| (key + 1) * slice_ms;
         let rows = self.rules.groups().filter_map(|(_, group)| {
-            let due_from = self.watermark - group.wait_ms;
+            let due_from = (self.watermark - group.wait_ms).max(self.rules.settings.from_ms);
             let mut slices = shelf.from(due_from.div_euclid(slice_ms));
             let time = slices.find_map(|(_, number)| shelf.get(number).least_from(due_from))?;
             Some(time + group.wait_ms + 1)

@@ -57,7 +57,7 @@ counters! {
         actions_orphan,
         /// Actions of requests that serving does not log.
         actions_unlogged,
-        /// Orphans that may belong to impressions before `from_ms`.
+        /// Actions on impressions before `from_ms`, and orphans that may belong to such.
         actions_before,
         /// Rows emitted.
         rows,

@@ -67,12 +67,15 @@ impl JoinCore {
         }
     }
 
-    /// Finds the impressions of a request, in the order of their first items' identities.
-    fn find(&mut self, hash: u64, id: &[u8]) {
-        let (shelf, same) = (&self.slices.shelf, &mut self.scratch.same);
+    /// Finds the impressions of a request that concern an event of this time, in the order of their first
+    /// items' identities. One from before this join concerns events within its windows only.
+    fn find(&mut self, hash: u64, id: &[u8], time: i64) {
+        let (rules, shelf, same) = (&self.rules, &self.slices.shelf, &mut self.scratch.same);
         same.clear();
         self.index.each(hash, |at| {
-            if shelf.get(at.slice).id(at.place) == id {
+            let slice = shelf.get(at.slice);
+            let shown = slice.time(at.place);
+            if slice.id(at.place) == id && (!rules.is_before(shown) || time <= shown + rules.window_max) {
                 same.push(at);
             }
         });
@@ -91,15 +94,16 @@ impl JoinCore {
         let shown = Shown { id, time: impressions.times[row], origin, items, payload };
         self.out.counters.impressions += 1;
         self.out.counters.items += items.len() as u64;
-        if shown.time < self.rules.settings.from_ms {
+        if self.rules.is_before(shown.time) {
             self.out.counters.impressions_before += 1;
+            self.keep_claims(hash, &shown);
             return;
         }
         let is_over = |window: i64| self.watermark > shown.time + window;
         if is_over(self.rules.window_min) && self.is_late(&shown) {
             return;
         }
-        self.find(hash, id);
+        self.find(hash, id, shown.time);
         if !self.has_room(&shown) {
             self.out.counters.impressions_excess += 1;
             self.letter_of(&shown, LetterKind::ImpressionExcess, 0);
@@ -120,6 +124,26 @@ impl JoinCore {
             return;
         }
         self.place(hash, &shown, known);
+    }
+
+    /// Keeps the items of an impression whose rows an earlier join made: a later part that repeats an item
+    /// must not count it again.
+    fn keep_claims(&mut self, hash: u64, shown: &Shown<'_>) {
+        let window = self.rules.window_max;
+        let kept_from = self.rules.settings.from_ms.saturating_sub(window);
+        if shown.time < kept_from || self.watermark > shown.time + window {
+            return;
+        }
+        self.find(hash, shown.id, shown.time);
+        if !self.has_room(shown) {
+            return;
+        }
+        mark_repeats(shown.items, &mut self.scratch.dead);
+        let (known, _) = self.claim_items(shown);
+        self.out.counters.actions_before += known.len() as u64;
+        if self.scratch.dead.iter().any(|&dead| !dead) {
+            self.store(hash, shown, false);
+        }
     }
 
     /// Whether the request may have one more impression, and the slice has positions left for it.
@@ -198,7 +222,8 @@ impl JoinCore {
         (known, fresh)
     }
 
-    fn place(&mut self, hash: u64, shown: &Shown<'_>, mut known: Vec<Known>) {
+    /// Stores an impression and its live items.
+    fn store(&mut self, hash: u64, shown: &Shown<'_>, keeps_payload: bool) -> At {
         let slice_ms = self.rules.settings.slice_ms;
         let key = shown.time.div_euclid(slice_ms);
         let slices = &mut self.slices;
@@ -211,26 +236,31 @@ impl JoinCore {
         });
         let slice = slices.shelf.get_mut(number);
         let before = slice.bytes();
-        let at = At {
-            slice: number,
-            place: slice.add(*shown, self.watermark <= shown.time + self.rules.window_min),
-        };
+        let at = At { slice: number, place: slice.add(*shown, keeps_payload) };
         let items_begin = slice.items_at(at.place).start;
         for (position, _) in self.scratch.dead.iter().enumerate().filter(|(_, dead)| **dead) {
             slice.heads[items_begin + position] = DEAD;
         }
+        slices.bytes += slice.bytes() - before;
         self.index.insert(hash, at);
         slices.pending += 1;
+        at
+    }
+
+    fn place(&mut self, hash: u64, shown: &Shown<'_>, mut known: Vec<Known>) {
+        let at = self.store(hash, shown, self.watermark <= shown.time + self.rules.window_min);
+        let slice = self.slices.shelf.get(at.slice);
         let matched = self.waiting.matched(hash, shown.id, |item| slice.position(at.place, item));
         for (position, act) in matched {
             known.push(Known { position, done: act.done, waited: Some(act) });
         }
         if !known.is_empty() {
             known.retain(|act| self.accept(shown, act));
-            let slice = self.slices.shelf.get_mut(number);
+            let slice = self.slices.shelf.get_mut(at.slice);
+            let (before, items_begin) = (slice.bytes(), slice.items_at(at.place).start);
             known.iter().for_each(|act| slice.note_act(items_begin + act.position, act.done));
+            self.slices.bytes += slice.bytes() - before;
         }
-        self.slices.bytes += self.slices.shelf.get(number).bytes() - before;
         self.catch_up(at, shown, &known);
     }
 
@@ -304,13 +334,16 @@ impl JoinCore {
             self.out.counters.actions_unlabelled += 1;
             return;
         }
-        self.find(hash, act.id);
+        self.find(hash, act.id, act.done.time);
         let shelf = &self.slices.shelf;
         let holder =
             self.scratch.same.iter().find_map(|&at| {
                 shelf.get(at.slice).position(at.place, act.item).map(|position| (at, position))
             });
         match holder {
+            Some((at, _)) if self.rules.is_before(shelf.get(at.slice).time(at.place)) => {
+                self.out.counters.actions_before += 1;
+            }
             Some((at, position)) => self.apply(at, position, act),
             None => self.wait(hash, act),
         }

@@ -52,7 +52,8 @@ pub struct Settings {
     pub orphan_wait_ms: i64,
     /// The share of requests that serving logs.
     pub share: f64,
-    /// Impressions before this make no rows: an earlier join covered them.
+    /// Impressions before this make no rows: an earlier join covered them. In the longest window before it,
+    /// they keep their items from counting again in a later part.
     pub from_ms: i64,
     /// Maximum bytes in use when events are added.
     pub pending_bytes_max: u64,
@@ -105,6 +106,12 @@ impl Rules {
     #[inline]
     pub fn labels(&self, group: usize, code: u8) -> u32 {
         self.by_action[group][usize::from(code)]
+    }
+
+    /// Whether an earlier join made the rows of an impression of this time.
+    #[inline]
+    pub fn is_before(&self, shown: i64) -> bool {
+        shown < self.settings.from_ms
     }
 
     pub fn groups(&self) -> impl Iterator<Item = (usize, Group)> + '_ {

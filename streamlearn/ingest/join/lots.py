@@ -40,7 +40,7 @@ class Cut:
     Attributes:
         lots: The events of each lot that has some; of every lot if the blob opens or closes a reader.
         failures: Unusable records and events, with their origins.
-        before_start: Impressions before T0, whose samples are acknowledged.
+        before_start: Impressions from before reading begins, whose samples are acknowledged.
         of_no_label: Actions without a label.
     """
 
@@ -66,7 +66,7 @@ def lots_of(offsets: npt.NDArray[np.int32], ids: npt.NDArray[np.uint8], lots_cou
 
 
 class LotCutter:
-    """Cuts blobs of one application, without impressions before T0 (`start_ms`).
+    """Cuts blobs of one application, without impressions before `start_ms`, where reading begins.
 
     `topics` has name and id of the impressions and the actions topic, the origins of dead letters.
     """

@@ -50,7 +50,7 @@ class JoinPlan:
     Attributes:
         labels: A label's index is its bit in masks.
         events_topic_id: The id of the impressions topic: a part of every identity.
-        from_ms: Earlier impressions make no rows; None: all do.
+        from_ms: Earlier impressions make no rows, but within one longest window they claim items. None: all make rows.
     """
 
     groups: tuple[LabelGroup, ...]

@@ -24,7 +24,8 @@ class ControlLot:
     """The lots of control records.
 
     Attributes:
-        CLAIM: Begins a run. The run's number is the record's offset plus one, which is unique and grows.
+        CLAIM: Begins a run. The run's number is the record's offset plus one, which is unique and grows. It has the
+            run's longest window as its watermark, and as reached the longest of rows that were open (0: unknown).
         STOP: Tells a run to stop reading.
         END: Says that a run has finished lot 0; one less for each further lot.
         DEAD: Has the share of events that become dead letters as its watermark, in parts of `SHARE_PARTS`.
@@ -73,6 +74,8 @@ class Standing(msgspec.Struct, frozen=True):
 
     Attributes:
         run: The newest run; 0 if there was none.
+        window_ms: The newest run's longest window; 0 if unknown.
+        inherited_ms: The longest window of rows that were open when it began, its own included; 0 if unknown.
         lots: The last record of each lot.
         stopped: The newest run with a stop record; 0 without one.
         ended: For each lot the newest run that has finished it.
@@ -80,6 +83,8 @@ class Standing(msgspec.Struct, frozen=True):
     """
 
     run: int = 0
+    window_ms: int = 0
+    inherited_ms: int = 0
     lots: Mapping[int, LotProgress] = {}
     stopped: int = 0
     ended: Mapping[int, int] = {}
@@ -89,6 +94,15 @@ class Standing(msgspec.Struct, frozen=True):
         """Return the event time up to which a run has acknowledged all lots; None until it has written each."""
         own = [lot.reached_ms for lot in self.lots.values() if lot.ingest_run == run and lot.lot < lots_count]
         return min(own) if len(own) == lots_count else None
+
+    @property
+    def open_window_ms(self) -> int:
+        """The longest window of rows that may be open, 0 if unknown.
+
+        Once the newest run is as far itself as the runs before, rows of their windows are written.
+        """
+        is_level = all(lot.ingest_run == self.run and lot.reached_ms >= lot.watermark_ms for lot in self.lots.values())
+        return self.window_ms if is_level else self.inherited_ms
 
     def has_ended(self, run: int, lots_count: int) -> bool:
         """Whether a run has finished all lots: everything due is acknowledged."""
@@ -108,13 +122,14 @@ def fold(standing: Standing, records: Records) -> Standing:
     Records that a run wrote after a newer run began are left out.
     """
     run, lots, stopped = standing.run, dict(standing.lots), standing.stopped
+    windows_ms = standing.window_ms, standing.inherited_ms
     ended, dead_share = dict(standing.ended), standing.dead_share
     for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
         if value is None:
             continue
         progress = _decode(value)
         if progress.lot == ControlLot.CLAIM:
-            run, dead_share = offset + 1, 0.0
+            run, dead_share, windows_ms = offset + 1, 0.0, (progress.watermark_ms, progress.reached_ms)
         elif progress.lot == ControlLot.STOP:
             stopped = max(stopped, progress.ingest_run)
         elif progress.lot == ControlLot.DEAD:
@@ -123,7 +138,7 @@ def fold(standing: Standing, records: Records) -> Standing:
             ended[ControlLot.END - progress.lot] = progress.ingest_run
         elif progress.ingest_run >= run:
             lots[progress.lot] = progress
-    return Standing(run, lots, stopped, ended, dead_share)
+    return Standing(run, *windows_ms, lots, stopped, ended, dead_share)
 
 
 def _decode(value: bytes) -> LotProgress:

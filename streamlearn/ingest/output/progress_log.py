@@ -71,9 +71,10 @@ class ProgressLog:
             self._offset = records.next_offset
         return self._standing
 
-    def begin(self, lineage: Lineage) -> int:
-        """Begin a run, which ends the run before; return its number, the highest so far."""
-        return self._append([LotProgress(ControlLot.CLAIM, 0, 0, 0, lineage, self._clock.wall_ms())]) + 1
+    def begin(self, lineage: Lineage, window_ms: int = 0, inherited_ms: int = 0) -> int:
+        """Begin a run, which ends the run before; return its number, the highest so far. See `Standing` for windows."""
+        times = (window_ms, inherited_ms)
+        return self._append([LotProgress(ControlLot.CLAIM, 0, *times, lineage, self._clock.wall_ms())]) + 1
 
     def stop(self, run: int, lineage: Lineage) -> None:
         """Tell a run to stop reading; its readers follow this topic, wherever they are."""

@@ -49,8 +49,8 @@ class Blob:
     """Records of both topics.
 
     Attributes:
-        opens: Whether this is a reader's first blob, which may be empty. Every lot receives it, so that lots without
-            events report their progress too.
+        opens: Whether this is a reader's first blob, or one with a jump of its watermark; it may be empty. Every lot
+            receives it, so that lots without events report their progress too.
         closes: Whether this is a reader's last blob, which may be empty. Every lot receives it, and so learns that
             event time will not advance further.
         watermark_ms: The reader's watermark before these records.

@@ -32,6 +32,8 @@ __all__ = ["PairReader", "Taken"]
 _TOPICS = ("impressions", "actions")
 # Each read fetches this fraction of a blob, so that a blob is not much larger than its bound.
 _READS_PER_BLOB = 4
+# A lot without events follows time by timers, step by step. A longer way it is told.
+_JUMP_MS = 60_000
 
 
 class Taken(NamedTuple):
@@ -64,7 +66,7 @@ class PairReader:
         self._plan, self._partition, self._clock = plan, partition, SteadyClock(clock)
         self._clocks = mark.clocks if mark else (TopicClock(), TopicClock())
         self._opened, self._closed = bool(mark and mark.opened), bool(mark and mark.closed)
-        first_ms = BEFORE_ALL if plan.start_ms is None else plan.start_ms
+        first_ms = BEFORE_ALL if plan.read_from_ms is None else plan.read_from_ms
         self._watermark_ms = mark.watermark_ms if mark else first_ms
         self._moved_s = clock.monotonic_s()
         self._meter = ReadMeter(partition)
@@ -113,7 +115,9 @@ class PairReader:
             parts[topic].append(section)
             size += used
         self._advance()
-        flags = (not self._opened and self._watermark_ms > BEFORE_ALL, not self._closed and self._ended)
+        jumps = BEFORE_ALL < before_ms < self._watermark_ms - _JUMP_MS and not self._ended
+        opens = jumps or (not self._opened and self._watermark_ms > BEFORE_ALL)
+        flags = (opens, not self._closed and self._ended)
         if not any(map(len, parts[0] + parts[1])) and not any(flags):
             return None
         return self._emitted(parts, size, before_ms, flags)
@@ -248,12 +252,13 @@ class PairReader:
         return section
 
     def _advance(self) -> None:
+        wall_ms, rules = self._clock.wall_ms(), self._plan.rules
         impressions, actions = (
-            read_all(clock) if pending is None and puller.is_at_end() else clock
+            read_all(clock, rules, wall_ms) if pending is None and puller.is_at_end() else clock
             for clock, puller, pending in zip(self._clocks, self._pullers, self._pending, strict=True)
         )
         self._clocks = (impressions, actions)
-        moved_ms = watermark_of(self._clocks, self._plan.rules, self._proofs(), self._watermark_ms)
+        moved_ms = watermark_of(self._clocks, rules, self._proofs(), self._watermark_ms)
         if moved_ms == AFTER_ALL:
             self._ended = not any(self._has(topic) for topic in (0, 1))
             moved_ms = AFTER_ALL if self._ended else self._watermark_ms
@@ -277,8 +282,8 @@ class PairReader:
         self._ledger.add(self._watermark_ms, size)
         self._meter.blobs.inc()
         self._meter.records.inc(len(blob))
-        # A runner whose sources have ended fires all timers before it processes elements with the end's time.
-        return Taken(blob, time_ms if time_ms < AFTER_ALL else before_ms)
+        # A runner fires timers before it processes elements of a later time, so that of a first blob is not its own.
+        return Taken(blob, before_ms)
 
 
 def _joined_sections(sections: list[Section]) -> Section:

@@ -21,10 +21,11 @@ class ReadPlan:
         partitions: Of each event topic.
         run: The run's number.
         lineage: How samples are joined; it has the ids of both topics.
-        start_ms: T0: older events are not needed. None: read everything.
+        start_ms: T0: older impressions make no rows. None: read everything.
         accept_lost: Whether to begin even if records from `start_ms` on may have been deleted.
         app: The application's folder on the workers. Empty: only the timestamps of records are checked.
         changes: The values of `--set`.
+        context_ms: How long before T0 reading begins: impressions there claim their items, if records remain.
     """
 
     impressions_url: str
@@ -40,6 +41,12 @@ class ReadPlan:
     settings: IngestSettings
     app: str = ""
     changes: tuple[str, ...] = ()
+    context_ms: int = 0
+
+    @property
+    def read_from_ms(self) -> int | None:
+        """The event time from which records are read; None: read everything."""
+        return None if self.start_ms is None else self.start_ms - self.context_ms
 
     @property
     def lead_ms(self) -> int:

@@ -69,17 +69,19 @@ def begin_run(folder: AppFolder, *, accept_lost: bool = False, clock: Clock = SY
     with ProgressLog(topic, folder.writer_settings, clock=clock) as log:
         _check_lineage(log.standing(), plan.lineage, url, folder.app.features.fingerprint)
         _check_ahead(folder, log.standing(), url, clock)
-        run = log.begin(plan.lineage)
+        window_ms = longest_window_ms(folder)
+        inherited_ms = max(window_ms, log.standing().open_window_ms)
+        run = log.begin(plan.lineage, window_ms, inherited_ms)
         standing = log.standing()  # read again: the run before may have written until it was ended
-    begin_ms = _start_of(folder, standing)
+    begin_ms = _start_of(folder, standing, inherited_ms)
     _LOG.info("run %d of ingest reads from %s", run, "the beginning" if begin_ms is None else f"T0 = {begin_ms} ms")
-    return replace(plan, progress_url=url, run=run, start_ms=begin_ms, accept_lost=accept_lost)
+    return replace(plan, progress_url=url, run=run, start_ms=begin_ms, accept_lost=accept_lost, context_ms=window_ms)
 
 
-def _start_of(folder: AppFolder, standing: Standing) -> int | None:
+def _start_of(folder: AppFolder, standing: Standing, window_ms: int) -> int | None:
     watermarks = {lot: progress.watermark_ms for lot, progress in standing.lots.items()}
     disorder_ms = round(folder.settings.ingest.out_of_orderness_s * 1000)
-    return start_ms(watermarks, folder.settings.ingest.lots, longest_window_ms(folder), disorder_ms)
+    return start_ms(watermarks, folder.settings.ingest.lots, window_ms, disorder_ms)
 
 
 def _check_ahead(folder: AppFolder, standing: Standing, url: str, clock: Clock) -> None:
@@ -87,7 +89,7 @@ def _check_ahead(folder: AppFolder, standing: Standing, url: str, clock: Clock) 
 
     After end marks, lots close all windows ahead of time. Then only a beginning in the future is refused.
     """
-    begin_ms = _start_of(folder, standing)
+    begin_ms = _start_of(folder, standing, longest_window_ms(folder))
     if folder.settings.topics.time != "wall" or begin_ms is None:
         return
     has_end_marks = standing.stopped < standing.run

@@ -13,7 +13,7 @@ __all__ = ["open_at"]
 
 
 def open_at(plan: ReadPlan, url: str, position: Position | int, topic_id: str) -> tuple[Topic, Reader, Position]:
-    """Open one topic's partition at a position, or at T0 if only its number is given.
+    """Open one topic's partition at a position, or where the plan begins to read if only its number is given.
 
     Returns:
         The topic, its reader, and the position to read from.
@@ -37,7 +37,7 @@ def open_at(plan: ReadPlan, url: str, position: Position | int, topic_id: str) -
 
 def _begin(plan: ReadPlan, reader: Reader, partition: int) -> int:
     earliest = reader.earliest(partition)
-    if plan.start_ms is None:
+    if plan.start_ms is None or plan.read_from_ms is None:
         return earliest
     offset = reader.offset_for_time(partition, max(0, plan.start_ms))
     if earliest > 0 and offset <= earliest and not plan.accept_lost:
@@ -51,4 +51,4 @@ def _begin(plan: ReadPlan, reader: Reader, partition: int) -> int:
             "events that remain"
         )
         raise PositionLost(message, help=hint)
-    return max(offset, earliest)
+    return max(reader.offset_for_time(partition, max(0, plan.read_from_ms)), earliest)

@@ -7,7 +7,8 @@ second, so a moment without records proves nothing.
 
 In wall time, a record that is further ahead of most records around it than `out_of_orderness_ms` does not advance the
 clock: in a backlog, one producer whose clock is fast would make all later records late. At the end of a partition it
-counts, because what comes then is as new as the wall.
+counts if it is no older than `out_of_orderness_ms`: what comes then is as new as the wall, unless the topic is a mirror
+that lags behind.
 """
 
 from __future__ import annotations
@@ -91,9 +92,10 @@ def read(
     return _read_each(clock, rules, times_ms, times_of)
 
 
-def read_all(clock: TopicClock) -> TopicClock:
-    """Return a clock after all records of the partition were read: those that were too far ahead count now."""
-    return _reached(clock, max(clock.recent_ms, default=BEFORE_ALL))
+def read_all(clock: TopicClock, rules: TimeRules, wall_ms: int) -> TopicClock:
+    """Return a clock after all records of the partition were read: those that are as new as the wall count now."""
+    new_ms = wall_ms - rules.out_of_orderness_ms
+    return _reached(clock, max((time_ms for time_ms in clock.recent_ms if time_ms >= new_ms), default=BEFORE_ALL))
 
 
 def heartbeat(clock: TopicClock, rules: TimeRules, time_ms: int, wall_ms: int) -> TopicClock:
