@@ -65,6 +65,10 @@
 | a pointer record that nests without end | cli/test_whole_versions.py::test_a_damaged_move_is_mended_from_the_registry |
 | an order that cannot be decoded | ps/test_server.py::test_an_order_that_cannot_be_decoded_is_refused_and_the_next_one_is_answered |
 | a Kafka batch that lies about its count | topics/test_kafka_codec.py::test_a_batch_that_lies_about_its_count_is_refused_before_memory_is_taken_for_it |
+| a small batch that expands to gigabytes | topics/test_kafka_batches.py::test_small_batches_of_huge_records_take_bounded_memory_over_all_partitions |
+| a batch beyond the limit of one | topics/test_kafka_batches.py::test_what_expands_beyond_the_limit_of_a_batch_is_named_and_the_next_batch_read |
+| a broker that answers with less than was asked for | topics/test_kafka_down.py::test_an_answer_without_what_was_asked_for_is_no_answer |
+| a broker that answers empty at once | topics/test_kafka_scripted.py::test_a_broker_that_answers_empty_at_once_is_asked_again_after_a_pause |
 | any bytes at every decoder of Python | test_any_bytes.py::test_any_bytes_give_a_value_or_the_decoders_own_error |
 | a check of the judge that hangs | publisher/test_judge.py::test_a_judge_that_takes_too_long_rejects_that_version_alone_and_the_next_wait_for_it |
 | thousands of silent connections, at a node | serving/test_hello.py::test_a_node_answers_though_two_thousand_connections_say_nothing |
@@ -76,6 +80,9 @@
 | the wall clock jumps ahead | ingest/test_steady_clock.py::test_a_watermark_does_not_follow_a_wall_that_is_ahead_for_a_moment |
 | progress ahead of the wall clock | ingest/test_steady_clock.py::test_a_run_does_not_begin_on_progress_that_is_ahead_of_the_wall |
 | an event far in the future | ingest/test_watermark.py::test_a_record_from_a_future_does_not_move_time_and_those_after_it_are_judged_without_it |
+| an event of 1970 | ingest/test_pair.py::test_a_jump_of_time_without_records_is_told_to_every_lot_once |
+| an absurd weight | events/test_decoder.py::test_an_event_at_fault_is_named_and_the_others_are_unharmed |
+| shorter windows, and a run that dies soon after | ingest/test_progress.py::test_after_windows_were_shortened_rows_open_in_the_longer_ones_are_read_again_until_written |
 | many dead letters | ingest/test_written.py::test_a_command_that_ends_says_by_its_status_that_too_much_was_lost |
 | other labels under a live model, in ingest | ingest/test_alike.py::test_samples_of_other_labels_are_not_added_to |
 | SIGTERM of a node | serving/test_serve_verb.py::test_a_node_answers_with_what_was_trained_follows_a_rollback_and_drains |

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from streamlearn.errors import UsageError
 
-__all__ = ["StoreUrl", "check_path", "parse_store_url"]
+__all__ = ["StoreUrl", "check_path", "is_path", "parse_store_url"]
 
 _PROTOCOL_AND_SLASH = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 _PROTOCOL = re.compile(r"[a-z][a-z0-9+.-]*")
