@@ -28,7 +28,11 @@ class PulseReceiver:
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="streamlearn-pulse-"))
         self._name = str(self._folder / "socket")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        except OSError:
+            self._folder.rmdir()
+            raise
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             self._socket.bind(self._name)

@@ -159,7 +159,7 @@ class Supervisor:
         try:
             process = MemberProcess(member, log, self._settings.silence_s_max, self._clock)
         except OSError as error:
-            log.take(f"it could not be started: {error.strerror}".encode())
+            log.take(f"it could not be started: {error.strerror or error}".encode())
             self._end(member.name, _NOT_STARTED)
             return
         self._processes[member.name] = process

@@ -30,14 +30,16 @@ def open_at(plan: ReadPlan, url: str, position: Position | int, topic_id: str) -
         positions = () if isinstance(position, int) else (position,)
         reader = stack.enter_context(topic.reader([partition], positions))
         if isinstance(position, int):
-            position = Position(topic_id, partition, _begin(plan, reader, partition))
+            # Actions before T0 are of impressions before it, whose rows are made.
+            from_ms = plan.read_from_ms if url == plan.impressions_url else plan.start_ms
+            position = Position(topic_id, partition, _begin(plan, reader, partition, from_ms))
         stack.pop_all()
         return topic, reader, position
 
 
-def _begin(plan: ReadPlan, reader: Reader, partition: int) -> int:
+def _begin(plan: ReadPlan, reader: Reader, partition: int, from_ms: int | None) -> int:
     earliest = reader.earliest(partition)
-    if plan.start_ms is None or plan.read_from_ms is None:
+    if plan.start_ms is None or from_ms is None:
         return earliest
     offset = reader.offset_for_time(partition, max(0, plan.start_ms))
     if earliest > 0 and offset <= earliest and not plan.accept_lost:
@@ -51,4 +53,4 @@ def _begin(plan: ReadPlan, reader: Reader, partition: int) -> int:
             "events that remain"
         )
         raise PositionLost(message, help=hint)
-    return max(reader.offset_for_time(partition, max(0, plan.read_from_ms)), earliest)
+    return max(reader.offset_for_time(partition, max(0, from_ms)), earliest)

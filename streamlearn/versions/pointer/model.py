@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-from streamlearn.errors import RegistryUnreachable, UsageError
+from streamlearn.errors import RegistryUnreachable, StoreUnreachable, UsageError
 
 if TYPE_CHECKING:
     from streamlearn.settings import Settings
@@ -147,7 +147,10 @@ class Model:
     def _roll_back(self, decide: Decision, *, by: str, reason: str, wait_s: float) -> tuple[Moved, Sequence[Known]]:
         from streamlearn.versions.pointer.moves import rollback
 
+        known: Sequence[Known] = ()
+
         def decided(current: Pointer) -> Pointer:
+            nonlocal known
             known, target = self.known(), 0
             while (pointer := decide(current, self.known_at(current, known))).active_version != target:
                 target = pointer.active_version
@@ -157,10 +160,14 @@ class Model:
 
         moved = self.mover.move(decided, by=by, what="rollback", reason=reason, wait_s=wait_s)
         self.history.distrust(range(moved.pointer.active_version, sys.maxsize))
-        known = self.known()
+        try:
+            known = self.known()
+        except StoreUnreachable as error:
+            return replace(moved, said=moved.said or f"newer versions could not be checked: {error.message}"), known
 
         def again(current: Pointer) -> Pointer:
-            return rollback(current, known, current.active_version)
+            is_newest = current.seq == moved.pointer.seq
+            return rollback(current, known, current.active_version) if is_newest else current
 
         if again(moved.pointer).taints != moved.pointer.taints:  # the registry hid versions or reverts
             moved = self.mover.move(again, by=by, what="rollback", reason=reason, wait_s=wait_s)
