@@ -19,9 +19,9 @@ ROOT = Path(__file__).parent.parent
 # Folders whose tests take about the same time in total. The last process runs the other folders and the files. Only
 # two of them need a Kafka.
 SHARES = (
-    ("benchmarks", "examples", "ingest"),
-    ("serving", "trainer"),
-    ("console", "ps", "publisher", "versions"),
+    ("examples", "ingest"),
+    ("benchmarks", "serving", "trainer"),
+    ("console", "ps", "publisher", "settings", "supervision", "table", "versions"),
 )
 _NO_TESTS = 5
 _QUICK = "not (slow or kafka or redis or prism or flink or chromium)"

@@ -162,13 +162,13 @@ def _letters(folder: AppFolder) -> int:
 
 @pytest.mark.parametrize("verb", some(["ingest", "backfill"]))
 def test_the_days_are_the_same_to_a_trainer_on_whichever_runner(
-    sets: list[str], streamed: Any, own_flink: FlinkJobServer, verb: str
+    sets: list[str], streamed: Any, flink: FlinkJobServer, verb: str
 ) -> None:
     _, _, on_prism, corrected = streamed
     more = [
         "ingest.runner=flink",
-        f"ingest.job_endpoint={own_flink.job_endpoint}",
-        f"ingest.artifact_endpoint={own_flink.artifact_endpoint}",
+        f"ingest.job_endpoint={flink.job_endpoint}",
+        f"ingest.artifact_endpoint={flink.artifact_endpoint}",
         "ingest.checkpoint_s=1",
     ]
     on_flink, corrected_there = facts(made(sets, verb, "flink", *more)[0])

@@ -33,12 +33,12 @@ def check_learned(app: AppFolder, *, restores: int = 0) -> None:
 
 
 def test_a_run_on_flink_that_is_told_to_stop_drains_and_another_runner_goes_on_from_t0(
-    own_flink: FlinkJobServer, prism: Path, tmp_path: Path
+    flink: FlinkJobServer, prism: Path, tmp_path: Path
 ) -> None:
     app = write_app(tmp_path / "app", prism, lots=4)
     feed = Feed(app)
     feed.more(150)
-    with run_on(own_flink, app) as told:
+    with run_on(flink, app) as told:
         feed.until_acknowledged(T_MS + 160 * STEP_MS, told)
         assert hosts_of(told.pid) == [LOOPBACK]  # of its worker pool
         told.send_signal(signal.SIGTERM)
@@ -75,14 +75,15 @@ def test_flink_killed_in_the_midst_ends_the_run_and_the_next_one_loses_nothing_a
 
 
 def test_a_worker_killed_in_the_midst_is_replaced_by_flink_and_goes_on_from_its_checkpoint(
-    own_flink: FlinkJobServer, tmp_path: Path
+    flink: FlinkJobServer, tmp_path: Path
 ) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
     feed = Feed(app)
     feed.more(150)
+    logged = len(flink.log.read_text())
     with worker_pool(app) as (pool, address):
         changes = ("ingest.environment=EXTERNAL", f"ingest.environment_config={address}")
-        with run_on(own_flink, app, *changes) as process:
+        with run_on(flink, app, *changes) as process:
             feed.until_acknowledged(T_MS + 160 * STEP_MS, process)
             (worker,) = children(pool.pid)
             os.kill(worker, signal.SIGKILL)
@@ -92,7 +93,7 @@ def test_a_worker_killed_in_the_midst_is_replaced_by_flink_and_goes_on_from_its_
             feed.more(10, end=True)
             report = ended(app, process)
             # Each of a file: what Flink may keep in memory instead is not large, and a longer run than this has more.
-            restores = len(re.findall(r"Restoring job \w+ from .* located at file:", own_flink.log.read_text()))
+            restores = len(re.findall(r"Restoring job \w+ from .* located at file:", flink.log.read_text()[logged:]))
     assert restores >= 1
     assert report["run"] == 1  # Flink restored its checkpoint, and no run was begun anew
     assert not report["stopped"]
@@ -131,12 +132,12 @@ def test_what_a_worker_raises_again_and_again_on_flink_ends_the_run_as_itself(
 
 
 def test_topics_of_a_broker_are_joined_on_flink_to_the_last_identity(
-    kafka: Kafka, own_flink: FlinkJobServer, topic_name: str, tmp_path: Path
+    kafka: Kafka, flink: FlinkJobServer, topic_name: str, tmp_path: Path
 ) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4, prefix=f"kafka://{kafka.address}/{topic_name}-")
     feed = Feed(app)
     feed.more(150)
-    with run_on(own_flink, app) as process:
+    with run_on(flink, app) as process:
         wait_for_progress(app, process, T_MS + 100 * STEP_MS)
         feed.more(20, end=True)  # after what was there when it began
         report = ended(app, process)
