@@ -23,7 +23,18 @@ FUNCTION_LINES_MEDIAN_MAX, POSITIONAL_MAX = 10, 5
 
 # The core, lowest rank first: a part imports only parts of lower ranks.
 RANKS: tuple[set[str], ...] = (
-    {"bounded_server", "cache", "clock", "errors", "lazy", "open_files", "printable", "process_exit", "settings"},
+    {
+        "bounded_server",
+        "cache",
+        "clock",
+        "errors",
+        "lazy",
+        "loopback",
+        "open_files",
+        "printable",
+        "process_exit",
+        "settings",
+    },
     {"metrics_server", "native", "niceness", "pulse", "struct_decoder", "telemetry"},
     {"config", "features", "marks", "topics"},
     {"apps"},

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamlearn.console.answer import Answer, refusal
+from streamlearn.loopback import is_loopback
 
 __all__ = ["Guard"]
 
@@ -36,7 +36,7 @@ class Guard:
     def refuse_visit(self, headers: Mapping[str, str]) -> Answer | None:
         """Check any request."""
         host = headers.get("host", "")
-        if self.is_loopback and not _is_loopback(host):
+        if self.is_loopback and not _names_loopback(host):
             # A foreign name that resolves to this machine: a page of that site could read the console (DNS rebinding).
             message = f"the request is for host {host[:100]!r}, but this console serves only its own machine"
             return refusal(421, message, "use http://127.0.0.1:PORT, or a tunnel to it")
@@ -73,15 +73,7 @@ class Guard:
         return None
 
 
-def _is_loopback(host: str) -> bool:
+def _names_loopback(host: str) -> bool:
     """Return whether a Host header names this machine by a loopback address."""
     match = _HOST.fullmatch(host)
-    if match is None:
-        return False
-    bare = match[1] or match[2] or ""
-    if bare.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return False
+    return match is not None and bool(is_loopback(match[1] or match[2] or ""))

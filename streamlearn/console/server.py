@@ -23,6 +23,7 @@ from streamlearn.console.guard import Guard
 from streamlearn.console.state import state_of
 from streamlearn.console.watch import Watch
 from streamlearn.errors import ServiceError, UsageError
+from streamlearn.loopback import is_loopback
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.telemetry import counter, gauge
 from streamlearn.versions.pointer.model import Model
@@ -75,7 +76,7 @@ class ConsoleServer:
             refresh_s=settings.refresh_s,
             idle_s=settings.idle_s,
         )
-        guard = Guard(token, is_loopback=host == "::1" or host.startswith("127."))
+        guard = Guard(token, is_loopback=bool(is_loopback(host)))
         self._server.api = Api(model, self._watch, guard, settings)
         self._model = model
         self._server.start("console-server")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 from streamlearn.errors import ConfigError
+from streamlearn.loopback import is_loopback
 
 __all__ = ["check_address"]
 
@@ -22,14 +21,10 @@ def check_address(name: str, address: str, *, has_token: bool) -> None:
         streamlearn.errors.ConfigError: front.listen is 0.0.0.0:8001, ...
     """
     host, _, port = address.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    try:
-        is_loopback = bare == "localhost" or ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        is_loopback = None
-    if is_loopback is None or not port.isdecimal() or int(port) > 65_535:
+    is_here = is_loopback(host)
+    if is_here is None or not port.isdecimal() or int(port) > 65_535:
         message = f"{name} is {address!r}, which is not an address"
         raise ConfigError(message, help="give HOST:PORT, such as 127.0.0.1:8001; HOST is an IP address or localhost")
-    if not is_loopback and not has_token:
+    if not is_here and not has_token:
         message = f"{name} is {address}, which other machines can reach, but callers need no token"
         raise ConfigError(message, help="give --token-file FILE, or listen on 127.0.0.1")

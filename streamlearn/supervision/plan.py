@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ServiceError, UsageError
+from streamlearn.loopback import is_loopback
 from streamlearn.supervision.member import INGEST, NODES, SHARDS, TRAINER, Member
 from streamlearn.supervision.ports import LOOPBACK, free_ports, is_taken
 
@@ -202,13 +202,7 @@ def _parted(name: str, address: str) -> tuple[str, int]:
 
 def _is_here(address: str) -> bool:
     """Return whether only this machine can reach an address."""
-    if address.startswith("unix:"):
-        return True
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return address.startswith("unix:") or bool(is_loopback(address.rpartition(":")[0]))
 
 
 def _option(name: str, value: Path | None) -> list[str]:
