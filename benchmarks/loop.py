@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.loops.loop_fresh import LoadPeriod, freshness
-from benchmarks.loops.loop_idle import idle
 from benchmarks.loops.loop_rates import RateMeasurement, Search, hold, sustained
 from benchmarks.loops.loop_recovery import recoveries, rollbacks
 from benchmarks.loops.loop_served import served
@@ -34,7 +33,6 @@ TARGETS = {
     "recovery_trainer_s": 15.0,
     "recovery_node_s": 15.0,
     "recovery_ingest_s": 10.0,
-    "idle_cores": 0.03,
 }
 """Upper bounds of figures."""
 LEAST = {
@@ -66,7 +64,6 @@ def run(quick: bool, note: Note) -> Result:
             loop.served()
             loop.services()
             loop.minute()
-            loop.idle()
     for target in missed(result.figures):
         note(f"target missed: {target}")
     return result
@@ -144,11 +141,6 @@ class _Loop:
         """Measure freshness with a version per minute, on files and Prism."""
         with self._part("a version a minute"), self._whole(Shape(interval_s=_MINUTE.interval_s)) as whole:
             self._figures(freshness(whole, _MINUTE, _events_of, self._note), "at_60s.")
-
-    def idle(self) -> None:
-        """Measure the processor time of an idle loop, with a version per minute, on files and Prism."""
-        with self._part("idle"), self._whole(Shape(interval_s=_MINUTE.interval_s)) as whole:
-            self._figures(idle(whole))
 
     def _recovered(self, whole: Whole, rate: float, kills: int, times: int) -> None:
         self._figures(recoveries(whole, rate, _events_of, self._note, kills))
