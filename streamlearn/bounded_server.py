@@ -77,7 +77,7 @@ class BoundedServer(ThreadingHTTPServer):
         return connection
 
     def refuse(self, connection: socket.socket) -> None:
-        """Say that there is no free place, before the connection is closed."""
+        """Answer a connection that finds no free place; it is closed afterwards."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give a connection a thread, or close it."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 
 from streamlearn.bounded_server import BoundedServer
 from streamlearn.errors import ServiceError
+from streamlearn.loopback import names_loopback
 from streamlearn.settings.telemetry import TelemetrySettings
 
 __all__ = ["MetricsServer", "serve_metrics"]
 
 _CONNECTIONS_MAX, _ARRIVAL_S, _HEAD_BYTES_MAX = 16, 5.0, 16 << 10
-_LOOPBACK = re.compile(r"(?:127\.[0-9]+\.[0-9]+\.[0-9]+|localhost|\[::1\])(?::[0-9]*)?", re.IGNORECASE)
 
 
 def serve_metrics(settings: TelemetrySettings) -> MetricsServer | None:
@@ -68,7 +67,7 @@ class _Connection(BaseHTTPRequestHandler):
         from prometheus_client.exposition import choose_encoder
 
         hosts = self.headers.get_all("host", [])
-        if len(hosts) != 1 or not _LOOPBACK.fullmatch(hosts[0]):
+        if len(hosts) != 1 or not names_loopback(hosts[0]):
             self.send_error(403, "metrics are given only to a loopback host, such as 127.0.0.1")
             return
         self.server.set_waiting(self.connection, False)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hmac
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamlearn.console.answer import Answer, refusal
-from streamlearn.loopback import is_loopback
+from streamlearn.loopback import names_loopback
 
 __all__ = ["Guard"]
 
 _SCHEME = "bearer "
 # An IPv6 address in brackets or any other name, then optionally a port.
-_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:]*))(?::[0-9]*)?")
 _CALLERS = 'send the header "Authorization: Bearer TOKEN" with the token from the console\'s --token-file'
 
 
@@ -36,8 +34,7 @@ class Guard:
     def refuse_visit(self, headers: Mapping[str, str]) -> Answer | None:
         """Check any request."""
         host = headers.get("host", "")
-        if self.is_loopback and not _names_loopback(host):
-            # A foreign name that resolves to this machine: a page of that site could read the console (DNS rebinding).
+        if self.is_loopback and not names_loopback(host):
             message = f"the request is for host {host[:100]!r}, but this console serves only its own machine"
             return refusal(421, message, "use http://127.0.0.1:PORT, or a tunnel to it")
         return None
@@ -71,9 +68,3 @@ class Guard:
         if self.token is None or not hmac.compare_digest(token.encode("latin-1", "replace"), self.token):
             return refusal(401, "the token is wrong", _CALLERS)
         return None
-
-
-def _names_loopback(host: str) -> bool:
-    """Return whether a Host header names this machine by a loopback address."""
-    match = _HOST.fullmatch(host)
-    return match is not None and bool(is_loopback(match[1] or match[2] or ""))

@@ -115,7 +115,7 @@ class _Server(BoundedServer):
         return self.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
     def refuse(self, connection: socket.socket) -> None:
-        """Answer that there is no free place; this costs no time."""
+        """Answer 503 without waiting for the client."""
         self.count(503)
         if self.context is None:
             connection.setblocking(False)

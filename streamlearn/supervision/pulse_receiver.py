@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import struct
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 __all__ = ["PulseReceiver"]
 
@@ -26,13 +24,9 @@ class PulseReceiver:
     """
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="streamlearn-pulse-"))
-        self._name = str(self._folder / "socket")
-        try:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        except OSError:
-            self._folder.rmdir()
-            raise
+        self._folder = tempfile.TemporaryDirectory(prefix="streamlearn-pulse-", ignore_cleanup_errors=True)
+        self._name = f"{self._folder.name}/socket"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             self._socket.bind(self._name)
@@ -65,4 +59,4 @@ class PulseReceiver:
     def close(self) -> None:
         """Close the socket and remove its folder."""
         self._socket.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.cleanup()

@@ -36,7 +36,7 @@ from tests.versions.test_registry_away import CALLS
 from tools.services import Redis
 
 REACH_S = 0.6
-# What does not end would not end in this time either.
+# A call that takes longer is taken to hang.
 WAIT_S = 20.0
 SETTINGS = RegistrySettings(reach_s=REACH_S)
 # A server pauses in it; nobody sets it.
@@ -146,7 +146,7 @@ def in_time(server: FakeRedis, *calls: Callable[[], object]) -> list[object]:
         try:
             return [one.exception(WAIT_S) or one.result() for one in made]
         finally:
-            # Who still reads is told that it is over.
+            # This ends calls that still read.
             server.close()
 
 
@@ -219,7 +219,7 @@ def test_no_more_of_an_answer_is_read_than_a_call_needs(name: str) -> None:
     with fake(flood) as server, open_registry(server.url, MODEL, limits) as registry:
         with pytest.raises(RegistryDefect, match="holds too much"):
             CALLS[name](registry)
-        # What the kernel has taken from the server comes on top.
+        # The kernel buffers more than the client reads.
         assert server.sent_bytes < (100 if name == "versions" else 40) * 10**6
 
 
@@ -260,7 +260,7 @@ def test_more_nodes_than_are_listed_are_said_and_cleared(
 
 @pytest.fixture
 def world(local: Store) -> World:
-    """Versions 1 and 2, of which 2 is served."""
+    """A world with two versions that serves the second."""
     world = World(local, registry=None)
     world.cut(1, 2)
     world.serve(1)

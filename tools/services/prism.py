@@ -98,9 +98,7 @@ def _build(folder: Path) -> None:
 
 
 def _download(folder: Path) -> None:
-    _LOG.warning(
-        "there is no go on PATH to build Prism %s: Beam downloads one that listens on all networks", PRISM_VERSION
-    )
+    _LOG.warning("there is no go on PATH, so Beam downloads Prism %s, which listens on all networks", PRISM_VERSION)
     command = [sys.executable, "-c", _BEAM_DOWNLOAD, str(folder / "prism")]
     try:
         run_to_end("beam", command, folder, wait_s_max=_DOWNLOAD_WAIT_S_MAX)

@@ -32,7 +32,7 @@ __all__ = ["PairReader", "Taken"]
 _TOPICS = ("impressions", "actions")
 # Each read fetches this fraction of a blob, so that a blob is not much larger than its bound.
 _READS_PER_BLOB = 4
-# A lot without events follows time by timers, step by step. A longer way it is told.
+# A lot without events follows the watermark in steps, by timers. After a larger jump it gets an empty blob instead.
 _JUMP_MS = 60_000
 
 

@@ -7,8 +7,8 @@ second, so a moment without records proves nothing.
 
 In wall time, a record that is further ahead of most records around it than `out_of_orderness_ms` does not advance the
 clock: in a backlog, one producer whose clock is fast would make all later records late. At the end of a partition it
-counts if it is no older than `out_of_orderness_ms`: what comes then is as new as the wall, unless the topic is a mirror
-that lags behind.
+counts if it is at most `out_of_orderness_ms` old: the next records are as new as the wall then. In a topic that lags
+behind the wall, such as a mirror, they are not.
 """
 
 from __future__ import annotations

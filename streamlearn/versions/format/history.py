@@ -96,12 +96,14 @@ class History:
                 key = None if entry is not None and entry.kind == "base" else _before(keys, key)
         return tuple(_with_lacks(entries[::-1], folders, self._model))
 
-    def distrust(self, versions: range) -> None:
-        """Take these versions from the store at the next `read`, and no summary that was given."""
-        for key in [key for key in self._told if key[1] in versions]:
-            self._told.discard(key)
-            self._unconfirmed.discard(key)
+    def distrust(self, versions: range) -> bool:
+        """Drop given summaries of these versions: `read` takes them from the store. Return whether there were any."""
+        dropped = {key for key in self._told if key[1] in versions}
+        self._told -= dropped
+        self._unconfirmed -= dropped
+        for key in dropped:
             self._known.pop(key, None)
+        return bool(dropped)
 
     def folder(self, ref: VersionRef) -> str:
         """Return the folder of a version's delta, or of its base; raises `VersionDefect` if it has neither."""

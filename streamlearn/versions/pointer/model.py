@@ -151,15 +151,17 @@ class Model:
 
         def decided(current: Pointer) -> Pointer:
             nonlocal known
-            known, target = self.known(), 0
-            while (pointer := decide(current, self.known_at(current, known))).active_version != target:
+            known = self.known()
+            while True:
+                pointer = decide(current, self.known_at(current, known))
                 target = pointer.active_version
-                self.history.distrust(range(target, target + 1))
+                if not self.history.distrust(range(target, target + 1)):
+                    return pointer
                 known = self.known()
-            return pointer
 
         moved = self.mover.move(decided, by=by, what="rollback", reason=reason, wait_s=wait_s)
-        self.history.distrust(range(moved.pointer.active_version, sys.maxsize))
+        if not self.history.distrust(range(moved.pointer.active_version, sys.maxsize)):
+            return moved, self.known_at(moved.pointer, known)
         try:
             known = self.known()
         except StoreUnreachable as error:

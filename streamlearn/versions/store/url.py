@@ -64,7 +64,7 @@ def parse_store_url(url: str) -> StoreUrl:
         root = (parts.netloc + parts.path).rstrip("/")
         if ".." not in root.split("/"):
             return StoreUrl(parts.scheme, root)
-    # What stands before an @ may be a password.
+    # The part before an @ may be a password, so the URL is not repeated.
     message = "a store URL must not contain an @" if "@" in url else f"{url!r} is not a store URL"
     raise UsageError(message, help=_HELP)
 
