@@ -69,6 +69,14 @@ def test_a_job_server_that_is_not_there_is_told_at_once(endpoint: str) -> None:
     assert "ingest.job_endpoint" in caught.value.help
 
 
+def test_a_port_beyond_the_last_one_is_not_taken_for_another() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:  # resolvers take ports modulo 65,536
+        endpoint = f"127.0.0.1:{other.getsockname()[1] + 65_536}"
+        options = runner_options(IngestSettings(runner="flink", job_endpoint=endpoint))
+        with pytest.raises(ServiceError, match=f"cannot reach a job server at {endpoint}"):
+            require_job_server(options)
+
+
 def test_prism_is_the_default_and_runs_workers_in_this_process() -> None:
     found = given(runner_options(IngestSettings()))
     assert found["runner"] == "PrismRunner"

@@ -46,6 +46,7 @@ RUNNERS = {
 
 _JOB_S_MAX = 10 * 365 * 86_400
 _REACH_S = 10.0
+_PORT_MAX = 65_535
 _PROCESS_WORKER = "use_loopback_process_worker"
 
 
@@ -59,11 +60,18 @@ def require_job_server(options: PipelineOptions) -> None:
         return
     host, _, port = endpoint.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
-    except (OSError, ValueError, OverflowError) as error:
+        socket.create_connection((host.strip("[]"), _port(port)), _REACH_S).close()
+    except (OSError, ValueError) as error:
         message = f"cannot reach a job server at {endpoint}: {error}"
         hint = "start the Beam job server for your Flink version, or set ingest.job_endpoint to its HOST:PORT"
         raise ServiceError(message, help=hint) from None
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > _PORT_MAX:  # resolvers take a larger one modulo 65,536
+        message = f"{text!r} is not a port"
+        raise ValueError(message)
+    return int(text)
 
 
 def runner_options(
