@@ -213,8 +213,13 @@ def _of_training(folder: Path) -> Iterator[Decoder]:
     for name, data in entries.items():
         yield Decoder(f"entry {name} of marks", remembered(name), [bytes(data)], (BadRecord, MarksFull))
     columns = {name: np.zeros(1, kind) for name, kind in _MARKED.items()}
-    refused = _npz(topic_id=np.array("t"), **columns)
-    yield Decoder("refused rows of marks", remembered("refused-0"), [refused], (BadRecord, MarksFull))
+    others: Sequence[dict[str, Any]] = (
+        {},
+        {"offset": np.zeros(1)},
+        {"settles": np.zeros(2, np.uint32)},
+    )  # two do not fit
+    refused = [_npz(topic_id=np.array("t"), **columns | other) for other in others]
+    yield Decoder("refused rows of marks", remembered("refused-0"), refused, (BadRecord, MarksFull))
     changes = _npz(keys=np.zeros(1, np.uint64), rows=np.zeros((1, 2), np.float32))
     yield Decoder("changes", _from_file(folder / "changes.npz", Changes.load), [changes], (BadRecord,))
     scores = _from_file(folder / "scores-000001.csv", lambda file: read_scores(file.parent))

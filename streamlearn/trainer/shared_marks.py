@@ -76,7 +76,7 @@ class SharedMarks:
             self._marks.load(of_marks)
             for name in sorted(entries):
                 if name.startswith(_REFUSED):
-                    self._marks.refuse(0, _rows_of(bytes(entries[name])))
+                    self._refuse_saved(_rows_of(bytes(entries[name])))
             self._marks.acknowledge(0)
         return reached
 
@@ -85,6 +85,13 @@ class SharedMarks:
         """The bytes of memory that the marks use."""
         with self._lock:
             return self._marks.bytes
+
+    def _refuse_saved(self, rows: MarkedRows) -> None:
+        try:
+            self._marks.refuse(0, rows)
+        except (TypeError, ValueError) as error:  # columns of other types or lengths
+            message = f"refused rows do not fit: {error}"
+            raise BadRecord(message, help="continue from an older version") from error
 
 
 def _bytes_of(rows: MarkedRows) -> bytes:
