@@ -45,7 +45,11 @@ class Tensor:
         if kind is None or not is_shape or len(self.raw) != math.prod(self.shape) * np.dtype(kind).itemsize:
             message = f"tensor {self.name!r} of {self.datatype}{list(self.shape)} has {len(self.raw)} bytes"
             raise BadRecord(message, help=_HELP)
-        return np.frombuffer(self.raw, kind).reshape(self.shape)
+        try:
+            return np.frombuffer(self.raw, kind).reshape(self.shape)
+        except ValueError as error:  # no values in more dimensions, or larger ones, than NumPy has
+            message = f"tensor {self.name!r} has a shape that no array has: {error}"
+            raise BadRecord(message, help=_HELP) from None
 
     @property
     def values(self) -> list[Any]:

@@ -91,3 +91,9 @@ def test_values_that_do_not_fill_their_shape_are_refused() -> None:
         assert Tensor("click", "FP32", (3,), bytes(8)).numbers is None
     with pytest.raises(BadRecord, match="BYTES"):
         assert texts_tensor("click", [b"a"]).numbers is None
+
+
+@pytest.mark.parametrize("shape", [(0,) * 65, (0, 2**40, 2**40), (0, 2**63)])
+def test_a_shape_that_no_array_has_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(BadRecord, match="a shape that no array has"):
+        assert Tensor("click", "FP32", shape, b"").values is None
