@@ -6,6 +6,7 @@
 | kill -9 of a shard mid-export | publisher/test_crash.py::test_a_shard_killed_in_the_midst_of_an_export_is_followed_by_one_that_loses_nothing |
 | kill -9 of a shard, at any other time | ps/test_chaos.py::test_whatever_is_killed_every_step_is_learned_once |
 | kill -9 of the publisher mid-write | publisher/test_crash.py::test_a_publisher_killed_at_any_write_loses_nothing_and_promotes_nothing_twice |
+| app.py changed on a live application, then the trainer killed | cli/test_up.py::test_events_become_scores_what_is_killed_comes_back_and_nothing_stays_behind |
 | kill -9 of a serving node mid-stage | versions/test_replica_boot.py::test_nodes_killed_at_any_read_of_what_they_stage_leave_nothing_that_stands_in_the_way |
 | Redis down for a minute, with a hold meanwhile | publisher/test_faults_registry.py::test_redis_down_for_a_minute_stops_no_serving_and_no_publishing_and_a_hold_made_meanwhile_holds |
 | a stale Redis | publisher/test_faults_registry.py::test_a_stale_redis_restored_from_an_older_dump_undoes_no_hold |

@@ -5,9 +5,10 @@
        └── wait doubles ──┴─ ends on its own ┘
                                    or is silent: ABORT, then KILL
 
-All members are stopped after too many restarts of one within a window, and when one ends with a usage error. Silence
-counts from when a member is ready. Time in which this process itself stood still, for example while the machine slept,
-does not count.
+All members are stopped after too many restarts of one within a window. One that ends with a usage error is given up
+alone, so that nodes go on answering; only if that happens before all were ready, all are stopped. Silence counts from
+when a member is ready. Time in which this process itself stood still, for example while the machine slept, does not
+count.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ class State(StrEnum):
     STOPPING = "stopping"
     ENDED = "ended"
     LEFT = "left"
+    GIVEN_UP = "given_up"
 
 
 _ALIVE = (State.STARTING, State.RUNNING, State.STOPPING)
+_OVER = (State.ENDED, State.LEFT, State.GIVEN_UP)
 
 
 class Act(StrEnum):
@@ -67,7 +70,7 @@ class Order:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """The member that was given up, which stops all, its restarts within the window, and why it does not restart again.
+    """A member that was given up, its restarts within the window, and why it does not restart again.
 
     `status` is None if it did not even end when it was killed.
     """
@@ -135,7 +138,7 @@ class Course:
     """The decisions about all members. The caller of `orders` carries out each order and reports the result.
 
     Attributes:
-        given_up: Why all members are stopped without a request; None otherwise.
+        given_up: The members that were given up, the first one first.
 
     Examples:
         >>> from streamlearn.testing import ManualClock
@@ -160,7 +163,8 @@ class Course:
         assert len(self._standings) == len(members), "two members have the same name"
         self._is_stopping = self._is_killing = False
         self._looked_s = clock.monotonic_s()
-        self.given_up: GivenUp | None = None
+        self._was_up = False
+        self.given_up: list[GivenUp] = []
 
     @property
     def standings(self) -> list[Standing]:
@@ -186,10 +190,15 @@ class Course:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do."""
-        return all(standing.state in (State.ENDED, State.LEFT) for standing in self.standings)
+        given_up = {standing.member.name for standing in self.standings if standing.state is State.GIVEN_UP}
+        return all(
+            standing.state in _OVER or (standing.state is State.WAITING and given_up & {*standing.member.needs})
+            for standing in self.standings
+        )
 
     def orders(self) -> list[Order]:
         """Return the actions that are due now."""
+        self._was_up = self._was_up or self.is_up
         self._listen()
         self._leave()
         if self._is_stopping:
@@ -234,7 +243,7 @@ class Course:
         if not recent_s:
             standing.backoff.clear()
         if status == EXIT_USAGE:
-            self._give_up(standing, "it ended with a usage error")
+            self._give_up(standing, "it ended with a usage error", alone=self._was_up)
         elif len(recent_s) >= self._settings.restarts_max:
             why = f"up.restarts_max is {self._settings.restarts_max} in {self._settings.restarts_window_s:g} s"
             self._give_up(standing, why)
@@ -243,6 +252,19 @@ class Course:
             standing.restarts += 1
             standing.backoff.fail()
             self._put(standing, State.WAITING)
+
+    def retry(self) -> list[str]:
+        """Let members start again that were given up alone, because their cause may be mended; return their names."""
+        retried = [standing for standing in self.standings if standing.state is State.GIVEN_UP]
+        if self._is_stopping:
+            return []
+        for standing in retried:
+            standing.recent_s.clear()
+            standing.backoff.clear()
+            standing.restarts += 1
+            self._put(standing, State.WAITING)
+        self.given_up.clear()
+        return [standing.member.name for standing in retried]
 
     def stop(self) -> None:
         """Stop all members in order: stage by stage, each with its deadline."""
@@ -325,11 +347,12 @@ class Course:
                 if not self._is_stopping:
                     self._give_up(standing, f"it did not end within {KILLED_S_MAX:g} s of SIGKILL")
 
-    def _give_up(self, standing: Standing, why: str) -> None:
-        self.given_up = GivenUp(standing.member.name, standing.status, len(standing.recent_s), why)
+    def _give_up(self, standing: Standing, why: str, *, alone: bool = False) -> None:
+        self.given_up.append(GivenUp(standing.member.name, standing.status, len(standing.recent_s), why))
         if standing.state is not State.LEFT:
-            self._put(standing, State.ENDED)
-        self.stop()
+            self._put(standing, State.GIVEN_UP)
+        if not alone:
+            self.stop()
 
     def _put(self, standing: Standing, state: State) -> None:
         standing.state, standing.since_s = state, self._clock.monotonic_s()

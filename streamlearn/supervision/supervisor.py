@@ -13,7 +13,8 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import PartlyDone, ServiceError
 from streamlearn.pulse import PULSE
 from streamlearn.settings.up import UpSettings
-from streamlearn.supervision.course import Act, Course, GivenUp, Standing, State
+from streamlearn.supervision.course import Act, Course, Standing, State
+from streamlearn.supervision.file_watch import FileWatch
 from streamlearn.supervision.log import MemberLog
 from streamlearn.supervision.member import Member
 from streamlearn.supervision.meters import Meters
@@ -24,6 +25,7 @@ __all__ = ["Seen", "Signals", "Supervisor"]
 _LOG = logging.getLogger("streamlearn.up")
 _LOOK_S, _QUIET_LOOK_S = 0.1, 0.25
 _NOT_STARTED = 127
+_LINES_SHOWN = 2  # `error:` and `help:`
 _DIGITS_MAX = 20  # of 64 bits
 
 
@@ -49,16 +51,26 @@ class Signals:
 
 
 class Supervisor:
-    """Runs members until they have ended; use it in the main thread. `logs` is an existing folder for their logs."""
+    """Runs members until they have ended; use it in the main thread. `logs` is an existing folder for their logs.
+
+    A change of `files`, which each member reads when it starts, is logged once. Members that were given up then start
+    again.
+    """
 
     def __init__(
-        self, members: Sequence[Member], settings: UpSettings, logs: Path, clock: Clock = SYSTEM_CLOCK
+        self,
+        members: Sequence[Member],
+        settings: UpSettings,
+        logs: Path,
+        files: Sequence[Path] = (),
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._clock, self._settings = clock, settings
         self._course = Course(members, settings, clock)
         self._logs = {member.name: MemberLog(logs, member.name, settings) for member in members}
         self._meters = Meters(settings)
         self._processes: dict[str, MemberProcess] = {}
+        self._watch = FileWatch(files, clock)
 
     def run(
         self,
@@ -80,6 +92,7 @@ class Supervisor:
                 self._pass_on(signals)
                 self._receive()
                 self._reap()
+                self._notice_changes()
                 PULSE.beat()
                 for order in self._course.orders():
                     self._obey(order.act, self._course.standing(order.name).member)
@@ -102,6 +115,21 @@ class Supervisor:
             self._course.stop()
         if signals.kill.is_set():
             self._course.kill()
+
+    def _notice_changes(self) -> None:
+        different = self._watch.news()
+        if different is None:
+            return
+        if different:
+            names = " and ".join(path.name for path in different)
+            _LOG.warning(
+                "%s changed since the start: each process takes the change when it restarts; "
+                "`streamlearn doctor --app %s` says whether it fits", names, different[0].parent,
+            )  # fmt: skip
+        else:
+            _LOG.info("the application's files are as at the start again")
+        for name in self._course.retry():
+            _LOG.info("starting %s again, because the application's files changed", name)
 
     def _receive(self) -> None:
         """Pass the messages of all processes on to the course."""
@@ -132,8 +160,14 @@ class Supervisor:
             wait_s, times = standing.backoff.left_s, len(standing.recent_s)
             count = f"{times} of {self._settings.restarts_max} restarts in {self._settings.restarts_window_s:g} s"
             _LOG.warning("%s ended with %s; it restarts in %.1f s (%s)", name, how, wait_s, count)
-        elif self._course.given_up is not None and self._course.given_up.name == name:
+        elif standing.state is State.GIVEN_UP and self._course.is_stopping:
             _LOG.error("%s ended with %s; giving it up and stopping all processes", name, how)
+        elif standing.state is State.GIVEN_UP:
+            log = self._logs[name]
+            _LOG.error(
+                "%s ended with %s; giving it up, the others go on. It starts again when the application's files change."
+                " The end of its log, %s: %s", name, how, log.path, " / ".join(list(log.tail)[-_LINES_SHOWN:]),
+            )  # fmt: skip
         elif not self._course.is_stopping:
             _LOG.info("%s ended: its work is done", name)
         else:
@@ -174,8 +208,8 @@ class Supervisor:
         return seen
 
     def _report(self) -> list[dict[str, Any]]:
-        if self._course.given_up is not None:
-            raise self._failure(self._course.given_up)
+        if self._course.given_up:
+            raise self._failure()
         standings = self._course.standings
         odd = [standing for standing in standings if not standing.stopped_well]
         if odd:
@@ -196,14 +230,18 @@ class Supervisor:
             for standing in standings
         ]
 
-    def _failure(self, given_up: GivenUp) -> ServiceError:
-        log = self._logs[given_up.name]
-        lines = "\n".join(f"  {line}" for line in log.tail) or "  (its log is empty)"
-        message = (
-            f"{given_up.name} ended with {how_ended(given_up.status)} after {given_up.restarts} restarts, and "
-            f"was given up: {given_up.why}. The end of its log:\n{lines}"
-        )
-        return ServiceError(message, help=f"fix the cause, then run `streamlearn up` again; its log is {log.path}")
+    def _failure(self) -> ServiceError:
+        messages, paths = [], []
+        for given_up in self._course.given_up:
+            log = self._logs[given_up.name]
+            lines = "\n".join(f"  {line}" for line in log.tail) or "  (its log is empty)"
+            messages.append(
+                f"{given_up.name} ended with {how_ended(given_up.status)} after {given_up.restarts} restarts, and "
+                f"was given up: {given_up.why}. The end of its log:\n{lines}"
+            )
+            paths.append(str(log.path))
+        help = f"fix the cause, then run `streamlearn up` again; the whole log is {' and '.join(paths)}"
+        return ServiceError("\n".join(messages), help=help)
 
     def _kill_all(self) -> None:
         """Kill the processes that are left after an error in this process, and close all logs."""

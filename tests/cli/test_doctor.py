@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +16,23 @@ from streamlearn.apps import TOPICS, load_app
 from streamlearn.cli.doctor.app_findings import app_findings, durability_findings
 from streamlearn.cli.doctor.check_result import Finding
 from streamlearn.ingest import ProgressLog, begin_run
+from streamlearn.publisher import Lineage
+from streamlearn.samples import SampleCodec
+from streamlearn.table import declared_tables
+from streamlearn.testing import small_batch
 from streamlearn.topics import TopicSettings, create_topic
 from streamlearn.topics.settings import Durability
+from streamlearn.versions import Cut, VersionWriter, open_store
 from tools.services import Kafka, KafkaCluster
 
 __all__: list[str] = []
+
+_CHANGED = """
+from dataclasses import replace
+from streamlearn.testing import small_app
+app = small_app()
+app = replace(app, {change})
+"""
 
 
 def _found(small: Path, *overrides: str) -> dict[str, Finding]:
@@ -62,6 +75,37 @@ def test_the_last_line_says_what_the_status_is_of(
     assert done.stdout.splitlines()[-1].startswith(
         "fix what is wrong: topics; missing but optional: gpu, topic actions, "
     )
+
+
+def test_an_application_is_compared_with_what_it_has_made(small: Path, tmp_path: Path) -> None:
+    folder = load_app(small)
+    create_topic(folder.topic_url("samples"), TopicSettings(partitions=2)).close()
+    found = _found(small)
+    assert found["newest samples"].detail == "there are none yet"
+    assert {name.split()[0] for name in found} >= {"store", "registry"}
+    assert not any(finding.state == "wrong" for name, finding in found.items() if name != "topics"), found
+    with folder.open_topic("samples") as topic, topic.writer() as writer:
+        batch = small_batch(folder.app, requests=2, rows=4)
+        writer.append(0, [SampleCodec(folder.app, folder.settings.samples).encode(batch)])
+    versions = open_store(folder.store_url)
+    options = declared_tables(folder.app.features, folder.settings.tables)
+    lineage = Lineage.of(folder.app, options, folder.settings.publisher.row_type)
+    version = VersionWriter(versions, lineage.head(run=1, version=1, parent=None))
+    version.add_rows([])
+    version.finish(Cut())
+    found = _found(small)
+    assert "features, labels and windows" in found["newest samples"].detail
+    assert "version 1 has the application's" in " ".join(finding.detail for finding in found.values())
+    for change, said in (
+        ("labels=tuple(replace(label, name=f'{label.name}_') for label in app.labels)", "labels"),
+        ("groups=tuple(replace(group, window_s=group.window_s + 1) for group in app.groups)", "windows"),
+    ):
+        changed = tmp_path / f"changed-{said}"  # a module is loaded once for each path
+        shutil.copytree(small, changed)
+        (changed / "app.py").write_text(_CHANGED.format(change=change))
+        found = _found(changed)
+        wrong = [finding.detail for finding in found.values() if finding.state == "wrong"]
+        assert sum(said in detail for detail in wrong) == 2, (change, wrong)
 
 
 def test_topics_that_lose_records_with_a_broker_are_named() -> None:

@@ -30,6 +30,10 @@ from streamlearn.testing import small_app
 
 app = replace(small_app(), model="logistic")
 """
+_RENAMED = """
+click, *others = app.labels
+app = replace(app, labels=(replace(click, name="tap"), *others))
+"""
 _SETTINGS = """\
 [trainer]
 step_rows = 32
@@ -120,6 +124,18 @@ def test_events_become_scores_what_is_killed_comes_back_and_nothing_stays_behind
         up.wait_said(" node-1 is ready", 2)
         # At the address that callers know.
         assert ask(http) > 1
+        # A change that live models do not allow costs no answer: only what restarts meanwhile is given up.
+        (app.folder / "app.py").write_text(_APP + _RENAMED)
+        up.wait_said("app.py changed since the start")
+        doctor = [sys.executable, "-m", "streamlearn", "doctor", "--app", str(app.folder)]
+        checked = subprocess.run(doctor, stdout=subprocess.PIPE, text=True, check=False)
+        assert checked.returncode == 1
+        assert "fix what is wrong: newest samples, newest version" in checked.stdout, checked.stdout
+        os.kill(up.pids("trainer")[0], signal.SIGKILL)
+        up.wait_said("trainer ended with status 2; giving it up, the others go on")
+        assert ask(http) > 1
+        (app.folder / "app.py").write_text(_APP)
+        up.wait_said(" trainer is ready", 2)
         # And the loop goes on.
         before = ask(http)
         fill(app, 60, 60)
@@ -132,11 +148,11 @@ def test_events_become_scores_what_is_killed_comes_back_and_nothing_stays_behind
         assert heard.heard() == []
         stopped = re.findall(r" stopping ([\w-]+)(?=\s)", up.said)
         assert stopped == ["ingest", "trainer", "node-1"]
-        assert len(up.pids()) == 4
+        assert len(up.pids()) == 6
         assert not any(Path(f"/proc/{pid}").exists() for pid in up.pids())
     found = json.loads((app.folder / "up.out").read_text())
     assert [(one["process"], one["ended"], one["restarts"]) for one in found] == [
-        ("ingest", "status 0", 0), ("trainer", "status 0", 0), ("node-1", "status 0", 1),
+        ("ingest", "status 0", 0), ("trainer", "status 0", 2), ("node-1", "status 0", 1),
     ]  # fmt: skip
     logs = {one.name for one in (app.folder / ".streamlearn" / "logs").iterdir()}
     assert logs == {"ingest.log", "trainer.log", "node-1.log", "up.lock"}

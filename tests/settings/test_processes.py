@@ -106,10 +106,10 @@ def test_a_process_is_restarted_and_stopped_as_the_settings_say(
     monkeypatch.setattr("streamlearn.supervision.process.subprocess.Popen", start)
     folder = small("up.restarts_max=2", "up.backoff_ms_max=700", "up.silence_s_max=12.5", "up.stop_s_max=7.5")
     members = planned(folder, UpOptions(), taken=lambda *_: False).members
-    supervisor = Supervisor(members, folder.settings.up, tmp_path, clock)
+    supervisor = Supervisor(members, folder.settings.up, tmp_path, clock=clock)
     request.addfinalizer(supervisor._kill_all)
     course, waits = supervisor._course, list[float]()
-    while course.given_up is None:
+    while not course.given_up:
         for order in course.orders():
             if order.name == "ingest":
                 supervisor._obey(order.act, course.standing(order.name).member)

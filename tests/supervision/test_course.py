@@ -131,8 +131,7 @@ def test_at_the_bound_all_are_stopped_and_it_is_said_who_and_why(played: Played)
         played.clock.sleep(4)
         assert played.orders() == ["start node-2"]
     played.course.ended("node-2", 7)
-    given_up = played.course.given_up
-    assert given_up is not None
+    (given_up,) = played.course.given_up
     assert (given_up.name, given_up.status, given_up.restarts) == ("node-2", 7, 3)
     assert "restarts_max is 3 in 100 s" in given_up.why
     assert played.orders() == ["stop ingest"]
@@ -146,21 +145,68 @@ def test_restarts_of_long_ago_do_not_count_and_the_wait_begins_anew(played: Play
         played.clock.sleep(1)
         assert played.orders() == ["start trainer"]
         played.clock.sleep(100)
-    assert played.course.given_up is None
+    assert played.course.given_up == []
     assert played.course.standing("trainer").restarts == 10
 
 
 def test_without_restarts_the_first_end_is_the_last() -> None:
     played = Played(settings=UpSettings(restarts_max=0)).up()
     played.course.ended("trainer", 1)
-    assert played.course.given_up is not None
+    assert [one.name for one in played.course.given_up] == ["trainer"]
 
 
-def test_who_was_asked_for_something_impossible_is_not_started_again(played: Played) -> None:
-    played.up().course.ended("node-1", EXIT_USAGE)
-    assert played.course.given_up is not None
-    assert "usage error" in played.course.given_up.why
+def test_a_usage_error_before_all_were_ready_stops_all(played: Played) -> None:
+    played.orders()
+    for name in ("shard-0", "ingest", "node-2"):
+        played.course.ready(name)
+    played.course.ended("node-1", EXIT_USAGE)
+    assert ["usage error" in one.why for one in played.course.given_up] == [True]
     assert played.orders() == ["stop ingest"]
+
+
+def test_a_usage_error_later_gives_up_that_process_alone(played: Played) -> None:
+    played.up().course.ended("ingest", EXIT_USAGE)
+    played.clock.sleep(60)
+    assert played.orders() == []
+    assert not played.course.is_stopping
+    assert (played.state("ingest"), played.state("node-1")) == (State.GIVEN_UP, State.RUNNING)
+    # Even with nothing left to train or to serve, what is left goes on.
+    for name in ("trainer", "node-1", "node-2"):
+        played.course.ended(name, EXIT_USAGE)
+    assert played.orders() == []
+    played.course.stop()
+    assert played.orders() == ["stop shard-0"]
+    played.course.ended("shard-0", 0)
+    assert played.course.is_over
+    assert [one.name for one in played.course.given_up] == ["ingest", "trainer", "node-1", "node-2"]
+
+
+def test_who_was_given_up_alone_can_be_tried_again(played: Played) -> None:
+    played.up().course.ended("ingest", 1)
+    played.clock.sleep(1)
+    played.orders()
+    played.course.ended("ingest", EXIT_USAGE)
+    assert played.course.retry() == ["ingest"]
+    assert played.course.given_up == []
+    assert played.orders() == ["start ingest"]
+    played.course.ready("ingest")
+    assert played.course.is_up
+    assert played.course.retry() == []
+
+
+def test_who_waits_for_one_that_was_given_up_does_not_keep_the_rest_alive() -> None:
+    members = (MEMBERS[0], MEMBERS[2])
+    played = Played(members).up()
+    played.course.ended("trainer", 1)
+    played.course.ended("shard-0", EXIT_USAGE)
+    assert played.course.is_over
+
+
+def test_who_was_given_up_is_not_tried_again_once_all_are_stopped(played: Played) -> None:
+    played.up().course.ended("ingest", EXIT_USAGE)
+    played.course.stop()
+    assert played.course.retry() == []
+    assert played.state("ingest") is State.GIVEN_UP
 
 
 def test_a_shard_that_does_not_get_ready_is_killed_and_started_again(played: Played) -> None:
@@ -181,7 +227,7 @@ def test_a_member_that_may_end_is_not_started_again_whatever_it_lost(played: Pla
     played.up().course.ended("ingest", status)
     played.clock.sleep(60)
     assert played.orders() == []
-    assert played.course.given_up is None
+    assert played.course.given_up == []
 
 
 def test_stages_are_stopped_one_after_another(played: Played) -> None:
@@ -283,7 +329,7 @@ def test_hangs_are_restarts_and_at_the_bound_all_are_stopped(watched: Played) ->
         assert watched.orders() == []
     assert "abort trainer" in watched.watch(10, *OTHERS)
     watched.course.ended("trainer", -signal.SIGABRT)
-    assert watched.course.given_up is not None
+    assert [one.name for one in watched.course.given_up] == ["trainer"]
     assert watched.course.standing("trainer").hangs == 4
 
 

@@ -231,6 +231,80 @@ def test_a_member_that_fails_again_and_again_ends_all_and_its_words_are_said(tmp
     assert not any(map(is_alive, watch.pids.values()))
 
 
+def test_who_is_given_up_alone_starts_again_when_the_application_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its usage error is in the log; what else runs goes on, and a change of the files is logged once."""
+    app = tmp_path / "app.py"
+    app.write_text("good")
+    reads = f"""{_STOPS.replace("ended.wait()", "")}
+while not ended.wait(0.01):
+    if open(sys.argv[3]).read() != "good":
+        print("error: a slot is new\\nhelp: see the page", flush=True)
+        sys.exit(2)
+"""
+    members = [
+        Member("ingest", INGEST, python(reads, str(tmp_path / "said"), "ingest", str(app))),
+        Member("node-1", NODES, python(_STOPS, str(tmp_path / "said"), "node-1")),
+    ]
+    states = list[State]()
+
+    def show(seen: Sequence[Seen]) -> None:
+        state = seen[0].standing.state
+        if all(one.standing.state is State.RUNNING for one in seen):
+            if State.GIVEN_UP not in states:
+                app.write_text("bad")
+            else:
+                assert seen[1].pid == pids[0]  # the node has run all the time
+                signals.stop.set()
+        if state is State.GIVEN_UP and not pids and "changed since the start" in caplog.text:
+            pids.append(seen[1].pid)
+            app.write_text("good")
+        states.append(state)
+
+    pids = list[int | None]()
+    signals = Signals(threading.Event(), threading.Event())
+    timer = threading.Timer(_WAIT_S, signals.kill.set)
+    timer.start()
+    with caplog.at_level("INFO"):
+        ended = Supervisor(members, _SETTINGS, tmp_path, [app]).run(signals, show)
+    timer.cancel()
+    # It is tried with each change: also with that of which it ended, if that is noticed after its end.
+    assert ended[0]["restarts"] in (1, 2)
+    assert ended[1]["restarts"] == 0
+    assert "ingest ended with status 2; giving it up, the others go on" in caplog.text
+    assert "error: a slot is new / help: see the page" in caplog.text
+    assert "starting ingest again, because the application's files changed" in caplog.text
+
+
+def test_the_end_names_who_was_given_up_alone(tmp_path: Path) -> None:
+    wrong = f"""{_SAY}
+import sys, time
+say("READY=1")
+while open(sys.argv[1]).read() != "bad":
+    time.sleep(0.01)
+sys.exit(2)
+"""
+    app = tmp_path / "app.py"
+    app.write_text("good")
+    members = [
+        Member("ingest", INGEST, python(wrong, str(app))),
+        Member("node-1", NODES, python(_STOPS, str(tmp_path / "said"), "node-1")),
+    ]
+    signals = Signals(threading.Event(), threading.Event())
+
+    def show(seen: Sequence[Seen]) -> None:
+        if all(one.standing.state is State.RUNNING for one in seen):
+            app.write_text("bad")
+        if seen[0].standing.state is State.GIVEN_UP:
+            signals.stop.set()
+
+    with pytest.raises(ServiceError, match="ingest ended with status 2 after 0 restarts, and was given up") as caught:
+        Supervisor(members, _SETTINGS, tmp_path).run(signals, show)
+    assert str(tmp_path / "ingest.log") in caught.value.help
+    assert (tmp_path / "said").read_text().split() == ["node-1"]
+
+
 def test_what_cannot_be_run_at_all_is_told_likewise(tmp_path: Path) -> None:
     members = [Member("ingest", INGEST, ("/nowhere/streamlearn", "ingest"))]
     with pytest.raises(ServiceError, match="status 127") as caught:

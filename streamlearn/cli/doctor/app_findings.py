@@ -1,4 +1,4 @@
-"""Checks of one application: its declaration, its schemas and its topics."""
+"""Checks of one application: its declaration, its schemas, its topics, and what it has learned so far."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from streamlearn.apps import TOPICS, AppFolder, load_app
-from streamlearn.cli.doctor.check_result import Finding
+from streamlearn.cli.doctor.check_result import Finding, wrong
+from streamlearn.cli.doctor.learned_findings import registry_finding, samples_finding, store_finding
 from streamlearn.errors import StreamlearnError, TopicMissing, TopicUnreachable
 from streamlearn.events import EventDecoder
 from streamlearn.topics import open_topic
@@ -26,12 +27,14 @@ def app_findings(app: Path, overrides: list[str]) -> Iterator[Finding]:
     try:
         folder = load_app(app, [f"topics.reach_s={REACH_S:g}", *overrides])
     except StreamlearnError as error:
-        yield _wrong(f"app {app}", error)
+        yield wrong(f"app {app}", error)
         return
     fingerprints = f"model {folder.app.model_fingerprint}, samples {folder.app.samples_fingerprint}"
     yield Finding(f"app {folder.app.name}", "ok", fingerprints)
     yield _schemas(folder)
     yield from _topics(folder)
+    yield store_finding(folder)
+    yield registry_finding(folder)
 
 
 def _dead_letters(folder: AppFolder) -> Iterator[Finding]:
@@ -46,15 +49,11 @@ def _dead_letters(folder: AppFolder) -> Iterator[Finding]:
         yield Finding("dead letters", "wrong", detail, hint)
 
 
-def _wrong(what: str, error: StreamlearnError) -> Finding:
-    return Finding(what, "wrong", error.message, error.help)
-
-
 def _schemas(folder: AppFolder) -> Finding:
     try:
         EventDecoder.of(folder)
     except StreamlearnError as error:
-        return _wrong("event schemas", error)
+        return wrong("event schemas", error)
     topics = folder.settings.topics
     others = f"{len(topics.old_schemas)} older schemas and {len(topics.schema_ids)} of a schema registry are configured"
     return Finding("event schemas", "ok", f"current ones are valid, {others}")
@@ -83,10 +82,12 @@ def _topics(folder: AppFolder) -> Iterator[Finding]:
         except StreamlearnError as error:
             if isinstance(error, TopicUnreachable):
                 unreachable.add(root)
-            yield _wrong(what, error)
+            yield wrong(what, error)
     if missing and partitions:
         detail = f"{', '.join(partitions)} exist, but not {', '.join(missing)}; all topics are needed"
         yield Finding("topics", "wrong", detail, _CREATE_HELP)
+    if "samples" in partitions:
+        yield samples_finding(folder, access)
     if "progress" in partitions:
         yield from _dead_letters(folder)
     impressions, actions = partitions.get("impressions"), partitions.get("actions")

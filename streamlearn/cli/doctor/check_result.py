@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding"]
+from streamlearn.errors import StreamlearnError
+
+__all__ = ["Finding", "wrong"]
 
 
 @dataclass(frozen=True)
@@ -16,3 +18,8 @@ class Finding:
     state: Literal["ok", "missing", "wrong"]
     detail: str  # the version or address, or the failure
     help: str = ""
+
+
+def wrong(what: str, error: StreamlearnError) -> Finding:
+    """Return the finding of a check that failed."""
+    return Finding(what, "wrong", error.message, error.help)

@@ -77,7 +77,8 @@ def up(
         set_up_logging(folder.settings.telemetry)
         server = MetricsServer(plan.metrics_port)
         try:
-            lines = Supervisor(plan.members, folder.settings.up, logs).run(
+            files = (app / "app.py", app / "app.toml")
+            lines = Supervisor(plan.members, folder.settings.up, logs, files).run(
                 signals, show, lambda: _report_ready(folder, plan.members, plan.metrics_port, json=json)
             )
         finally:

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["members_table", "show_members"]
 
 _SHOW_S = 0.5
-_STYLES = {"running": "green", "starting": "yellow", "waiting": "red", "stopping": "yellow", "left": "red"}
+_STYLES = {
+    "running": "green",
+    "starting": "yellow",
+    "waiting": "red",
+    "stopping": "yellow",
+    "left": "red",
+    "given_up": "red",
+}
 
 
 @contextmanager
