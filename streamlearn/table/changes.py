@@ -17,7 +17,7 @@ import pyarrow as pa
 from streamlearn.errors import BadRecord
 from streamlearn.native import native
 from streamlearn.table.arguments import flat
-from streamlearn.table.foreign import converted, row_lists, values
+from streamlearn.table.foreign import converted, npz_arrays, row_lists, values
 from streamlearn.table.options import RowType, TableOptions
 
 __all__ = ["DTYPES", "Changes", "encode_rows"]
@@ -162,8 +162,7 @@ def _read(path: Path) -> dict[str, Array]:
             raise BadRecord(message, help=_WRITE)
         opened.seek(0)
         try:
-            with np.load(opened, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
+            return npz_arrays(opened)
         # Bytes that are not a zip file of arrays, or claim an absurd size, fail in many ways; none is a bug here.
         except Exception as error:
             message = f"{path} is not a file of arrays: {error}"

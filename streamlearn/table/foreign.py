@@ -7,7 +7,8 @@ the array. This module does not know which table the arrays are for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from streamlearn.errors import BadRecord
 
-__all__ = ["converted", "row_lists", "values"]
+__all__ = ["converted", "npz_arrays", "row_lists", "values"]
 
 Array = npt.NDArray[Any]
 
@@ -31,6 +32,21 @@ _ADVICE = {
     "counts": "counts saturate at 255: give `numpy.clip(counts, 0, 255)`",
 }
 _ROWS = {"<f4": np.float32, "<f2": np.float16, "<i1": np.int8, "<f8": np.float32}
+
+
+def npz_arrays(file: Path | BinaryIO) -> dict[str, Array]:
+    """Read all arrays of an `.npz` file.
+
+    Raises:
+        ValueError: A member is not an array. Other bytes raise many other errors.
+    """
+    with np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # NumPy returns the bytes of other members
+            message = f"{name} is not an array"
+            raise ValueError(message)
+    return arrays
 
 
 def converted(arrays: Mapping[str, Array]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from streamlearn.errors import BadRecord
 from streamlearn.marks import MarkedRows, Marks, Settled
 from streamlearn.settings.join import MarksSettings
 from streamlearn.struct_decoder import from_json
+from streamlearn.table.foreign import npz_arrays
 from streamlearn.trainer.intake.message import Reached
 
 __all__ = ["SharedMarks"]
@@ -103,8 +104,7 @@ def _bytes_of(rows: MarkedRows) -> bytes:
 
 def _rows_of(data: bytes) -> MarkedRows:
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            columns: dict[str, Any] = {name: file[name] for name in file.files}
+        columns: dict[str, Any] = npz_arrays(io.BytesIO(data))
         return MarkedRows(**columns | {"topic_id": str(columns["topic_id"])})
     # Bytes that are not a file of arrays, or claim an absurd size, fail in many ways; none of them is a bug here.
     except Exception as error:

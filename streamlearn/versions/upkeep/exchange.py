@@ -22,6 +22,7 @@ from streamlearn.errors import BadRecord, UsageError
 from streamlearn.native import native
 from streamlearn.struct_decoder import from_json
 from streamlearn.table import Changes
+from streamlearn.table.foreign import npz_arrays
 from streamlearn.versions.format.arrow import column, fixed_lists, plain, schema_of, values, write_batch
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph
@@ -239,8 +240,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 def _arrays(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        return npz_arrays(path)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise _damaged(path, f"not a file of arrays: {error}") from None
 
