@@ -116,7 +116,7 @@ format: setup ## format Python and Rust
 	@cargo fmt
 
 bench: setup fetch ## every benchmark, quickly; `python -m benchmarks NAME` measures one in full
-	@for name in wire table ps versions join ingest trainer learning freshness executables serving loop; do $(RUN) -m benchmarks $$name --quick; done
+	@for name in wire table ps versions join ingest trainer learning freshness executables serving loop idle; do $(RUN) -m benchmarks $$name --quick; done
 
 peers: setup ## the environments of the benchmarks' peers, into the cache (about 13 GB); 3: some are not available here
 	@$(RUN) -m benchmarks.peers build

@@ -22,6 +22,7 @@ NAMES = (
     "executables",
     "serving",
     "loop",
+    "idle",
 )
 # The module of a benchmark, where its name differs.
 _MODULES = {"learning": "learning_loss"}

@@ -23,7 +23,7 @@ from streamlearn.supervision.process import MemberProcess, how_ended
 __all__ = ["Seen", "Signals", "Supervisor"]
 
 _LOG = logging.getLogger("streamlearn.up")
-_LOOK_S, _QUIET_LOOK_S = 0.1, 0.25
+_LOOK_S, _QUIET_LOOK_S = 0.1, 0.5
 _NOT_STARTED = 127
 _LINES_SHOWN = 2  # `error:` and `help:`
 _DIGITS_MAX = 20  # of 64 bits

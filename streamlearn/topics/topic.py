@@ -16,7 +16,7 @@ from streamlearn.topics.writer import Writer
 __all__ = ["Reader", "Topic", "pause_s_of", "replaced"]
 
 _POLL_S = 0.01
-_PAUSE_S_MAX, _PAUSE_SHARE = 0.25, 0.05
+_PAUSE_S_MAX, _PAUSE_SHARE = 1.0, 0.05
 
 
 def pause_s_of(silence_s: float, least_s: float, most_s: float = _PAUSE_S_MAX) -> float:
@@ -24,7 +24,7 @@ def pause_s_of(silence_s: float, least_s: float, most_s: float = _PAUSE_S_MAX) -
 
     Examples:
         >>> pause_s_of(0.0, 0.01), pause_s_of(1.0, 0.01), pause_s_of(60.0, 0.01), pause_s_of(60.0, 0.5)
-        (0.01, 0.05, 0.25, 0.5)
+        (0.01, 0.05, 1.0, 0.5)
     """
     return max(least_s, min(silence_s * _PAUSE_SHARE, most_s))
 

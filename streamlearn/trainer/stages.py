@@ -17,7 +17,7 @@ from streamlearn.topics.topic import pause_s_of
 __all__ = ["STAGES", "Stages", "Work"]
 
 STAGES = ("read", "gather", "pull", "learn", "push")
-_LOOK_S, _QUIET_LOOK_S = 0.05, 0.25
+_LOOK_S, _QUIET_LOOK_S = 0.05, 0.5
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ __all__ = ["Feed", "StepSource", "Until", "beginning_of", "quiet_s_max", "skip_l
 
 _LOG = logging.getLogger("streamlearn.trainer.Feed")
 _RECORDS, _RECORDS_BYTES = 64, 4 << 20
-_LOOK_S, _QUIET_LOOK_S, _QUIET_WAIT_S = 1.0, 5.0, 0.5
+_LOOK_S, _QUIET_LOOK_S, _QUIET_WAIT_S = 1.0, 5.0, 1.0
 _QUIET_SHARE = 0.1  # of the topic's retention
 
 

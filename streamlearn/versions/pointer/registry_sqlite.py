@@ -50,6 +50,8 @@ _NEWEST = "ORDER BY wall_ms DESC, seq DESC, data DESC"
 # Idle connections that are kept; more are closed.
 _IDLE_MAX = 8
 _PAUSE_S = 0.005
+# Longer than the steps of a file system's clock: writes within one step have the same time.
+_INSTANT_NS = 100_000_000
 # No thread of this process may connect while the file is made and closed.
 _MAKING = threading.Lock()
 
@@ -126,7 +128,7 @@ class SqliteRegistry(Registry):
             message = "the SQLite URL of the registry names no file"
             help = "write sqlite:// and the whole path: sqlite:///var/lib/streamlearn/registry.db"
             raise UsageError(message, help=help)
-        self._path, self._clock = Path(path), clock
+        self._path, self._log, self._clock = Path(path), Path(f"{path}-wal"), clock
         self._idle: list[_Link] = []
         # Connections from before a fork: closing them here would break the locks of the parent process.
         self._foreign: list[_Link] = []
@@ -228,14 +230,26 @@ class SqliteRegistry(Registry):
         return copy if copy is not None and (seq is None or copy.seq > seq) else None
 
     def _poll(self, look: Callable[[], Result], is_enough: Callable[[Result], bool], timeout_s: float) -> Result:
-        """Look every `poll_ms`, until the result is enough or the timeout is over."""
-        until_s = self._clock.monotonic_s() + timeout_s
+        """Look every `poll_ms`, if the file was written since, until the result is enough or the timeout is over."""
+        until_s, looked = self._clock.monotonic_s() + timeout_s, None
         while True:
-            result = look()
+            written = self._last_write()
+            if written is None or written != looked:
+                result, looked = look(), written
             left_s = until_s - self._clock.monotonic_s()
             if is_enough(result) or left_s <= 0:
                 return result
             self._clock.sleep(min(self.settings.poll_ms / 1_000, left_s))
+
+    def _last_write(self) -> tuple[int, ...] | None:
+        """Return what the next write will change; None if it might not, because the last one was just now."""
+        try:
+            log, file = self._log.stat(), self._path.stat()  # writes go to the log
+        except OSError:
+            return None
+        if abs(time.time_ns() - log.st_mtime_ns) < _INSTANT_NS:
+            return None
+        return (log.st_ino, log.st_size, log.st_mtime_ns, file.st_ino)
 
     def _rows(self, query: str, *values: int | None) -> list[bytes]:
         with self._linked() as link:
