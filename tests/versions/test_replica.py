@@ -65,6 +65,21 @@ def test_a_move_is_acknowledged_once_with_boot_id_and_seq(world: World) -> None:
     assert ack.took_ms >= 0
 
 
+def test_a_node_logs_one_line_for_each_move(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.cut(1, 2)
+    world.serve(1)
+    node = world.node()
+    node.step()
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        pointer = world.serve(2)
+        node.step()
+        node.step()
+    [line] = [record for record in caplog.records if record.getMessage() == "version 2 answers"]
+    assert (line.__dict__["move"], line.__dict__["by"]) == (pointer.seq, pointer.by)
+    assert line.__dict__["took_ms"] >= 0
+
+
 def test_how_old_what_is_answered_from_is_is_observed_at_each_look(world: World) -> None:
     def figure(name: str) -> float:
         return REGISTRY.get_sample_value(f"streamlearn_serving_freshness_seconds_{name}") or 0.0

@@ -348,8 +348,17 @@ class Replica:
             with self._ack_lock:
                 self._ack = ack
             self._send_ack()
+            self._log_move(move)
             if not self._is_settled.is_set():
                 self._glance.set()
+
+    def _log_move(self, move: AppliedMove) -> None:
+        """Log one line for each move, for whoever reads the node's log in an incident."""
+        pointer = self._position.pointer
+        facts: dict[str, object] = {"move": move.seq, "took_ms": round(move.took_ms, 1)}
+        if pointer.seq == move.seq:
+            facts |= {"by": pointer.by} | ({"reason": pointer.reason} if pointer.reason else {})
+        _LOG.info("version %d answers", move.ref.version, extra=facts)
 
     def _call_hooks(self, move: AppliedMove) -> None:
         """Call `activate`, in the order of moves."""
