@@ -31,4 +31,7 @@ def read_framing(record: bytes | memoryview) -> Framing:
     if record[:1] == b"\x00" and len(record) >= _CONFLUENT_BYTES:
         return Framing(None, int.from_bytes(record[1:_CONFLUENT_BYTES], "big"), _CONFLUENT_BYTES)
     message = f"a record of {len(record)} bytes begins {bytes(record[:PREFIX_BYTES]).hex(' ') or 'with nothing'}"
-    raise BadRecord(message, help="a record begins with C3 01 and a fingerprint, or with 00 and a schema registry id")
+    hint = "a record begins with C3 01 and a fingerprint, or with 00 and a schema registry id"
+    if record[:1] in (b"{", b"["):
+        hint = f"this looks like JSON: write Avro, as `streamlearn schema` prints it; {hint}"
+    raise BadRecord(message, help=hint)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
+from streamlearn.apps import load_app
 from streamlearn.testing import wait_until
 from streamlearn.versions import (
     History,
@@ -20,6 +22,7 @@ from streamlearn.versions import (
     write_revert,
     write_verdict,
 )
+from streamlearn.versions.pointer.registry import Ack
 from tests.cli.place import DEADLINE_S, Place, Verb, refused
 from tests.versions.history import MODEL
 
@@ -82,6 +85,15 @@ def test_a_move_that_no_node_is_known_to_follow_says_so_and_ends_with_3(place: P
     refused(verb("release", MODEL, "--wait", 0.1), 3, said)
 
 
+def test_an_acknowledgement_counts_before_the_next_heartbeat(place: Place, verb: Verb) -> None:
+    place.registry.beat(Node(boot_id="a", name="node-a", state="ready", seq=place.pointer.seq, active=5))
+    assert verb("rollback", MODEL, "--to", 4, "--wait", 0).status == 0
+    for seq, shown in ((place.pointer.seq - 1, "5"), (place.pointer.seq, "4")):
+        place.registry.ack(Ack(boot_id="a", name="node-a", seq=seq, version=4, took_ms=1.0))
+        (line,) = [line.split() for line in verb("versions", MODEL).out.splitlines() if line.startswith("node-a")]
+        assert line[:3] == ["node-a", "ready", shown]
+
+
 def test_a_rollback_to_before_a_time_takes_the_newest_version_written_before(place: Place, verb: Verb) -> None:
     written = {one.version: one.written_wall_ms for one in place.known}
     ended = verb("rollback", MODEL, "--before", written[5] + 1, "--wait", 0, "--json")
@@ -115,6 +127,19 @@ def test_a_model_that_is_not_there_is_named(place: Place, verb: Verb) -> None:
     for words in (("versions", "nobody"), ("rollback", "nobody", "--steps", 1), ("show", "nobody", 1)):
         refused(verb(*words), 2, "has no version of 'nobody'", "--store or STREAMLEARN_STORE")
     refused(verb("versions"), 2, "no model was given")
+
+
+def test_the_folder_of_an_application_stands_for_its_model(
+    place: Place, small: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = load_app(small)
+    monkeypatch.delenv("STREAMLEARN_STORE")
+    monkeypatch.delenv("STREAMLEARN_REGISTRY")
+    refused(verb("versions", small), 2, f"has no version of {app.app.name!r}", ".streamlearn/versions")
+    refused(verb("show", f"{small}/", 7), 2, f"has no version of {app.app.name!r}")
+    refused(verb("versions", small / "nothing"), 2, "is no folder of an application", "give the folder")
+    # With a store, it is the name of a model.
+    refused(verb("versions", small, "--store", place.store.url), 2, "model")
 
 
 def test_a_release_follows_the_newest_clean_version_and_is_refused_when_there_is_none(

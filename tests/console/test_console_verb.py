@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -50,9 +51,14 @@ def test_it_serves_until_it_is_told_to_end_and_keeps_its_token_to_itself(app: Pa
     token = tmp_path / "token"
     token.write_bytes(TOKEN + b"\n")
     words = [sys.executable, "-m", "streamlearn", "console", str(app), "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*words, "--token-file", str(token)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+    words += ["--token-file", str(token)]
+    # As of `streamlearn up` with the same settings.
+    taken = socket.create_server(("127.0.0.1", 0))
+    words += ["--set", f"telemetry.metrics_port={taken.getsockname()[1]}"]
+    with (
+        taken,
+        subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running,
+    ):
         try:
             assert running.stdout is not None
             line = running.stdout.readline()
@@ -67,6 +73,7 @@ def test_it_serves_until_it_is_told_to_end_and_keeps_its_token_to_itself(app: Pa
             running.kill()
     assert running.returncode == 0, err
     assert "rollback by console: the pointer is at 4" in err
+    assert "the console goes on without metrics of its own" in err
     assert TOKEN.decode() not in line + out + err
 
 

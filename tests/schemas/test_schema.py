@@ -176,3 +176,10 @@ def test_anything_else_is_garbage_shown_in_hex(record: bytes, said: str) -> None
     with pytest.raises(BadRecord, match=said) as caught:
         read_framing(record)
     assert "C3 01" in caught.value.help
+
+
+def test_json_is_recognised() -> None:
+    for record, is_json in ((b'{"request_id": 1}', True), (b"[1]", True), (b"", False), (MARKER, False)):
+        with pytest.raises(BadRecord) as caught:
+            read_framing(record)
+        assert ("looks like JSON" in caught.value.help) == is_json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -41,6 +42,7 @@ def console(
     tls = tls_files(tls_cert, tls_key)
     from streamlearn.apps import load_app
     from streamlearn.console import ConsoleServer
+    from streamlearn.errors import ServiceError
     from streamlearn.ingest.output.progress_log import DeadShare
     from streamlearn.metrics_server import serve_metrics
     from streamlearn.ps import read_token
@@ -56,7 +58,11 @@ def console(
     model = replace(model, settings=structs.replace(model.settings, console=settings))
     set_up_logging(model.settings.telemetry)
     stopped = stop_event()
-    metrics = serve_metrics(model.settings.telemetry)
+    metrics = None
+    try:
+        metrics = serve_metrics(model.settings.telemetry)
+    except ServiceError as error:  # most often `streamlearn up` has this port
+        print(f"the console goes on without metrics of its own: {error.message}", file=sys.stderr, flush=True)
     dead_share = DeadShare(load_app(app, [f"topics.reach_s={REACH_S:g}", *(set_ or ())]))
     try:
         with ConsoleServer(model, settings, token=token, tls=tls, dead_share=dead_share) as server:

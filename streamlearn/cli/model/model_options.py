@@ -25,11 +25,14 @@ __all__ = [
 
 ModelArgument: TypeAlias = Annotated[
     str | None,
-    typer.Argument(metavar="[MODEL]", help="Name of the model: the application's name. Not needed with --app."),
+    typer.Argument(metavar="[MODEL]", help="The application's folder, or the model's name. Not needed with --app."),
 ]
 WordsArgument: TypeAlias = Annotated[
     list[str],
-    typer.Argument(metavar="[MODEL] VERSION", help="The model (not needed with --app), and the number of a version."),
+    typer.Argument(
+        metavar="[MODEL] VERSION",
+        help="The model or its folder (not needed with --app), and the number of a version.",
+    ),
 ]
 ReasonOption: TypeAlias = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="The reason; it is stored with the move for others to read.")
@@ -39,24 +42,30 @@ _VERSION_MAX = 10**12 - 1
 
 
 def open_model(model: str | None, place: Place) -> Model:
-    """Open a model; raises UsageError if neither a model nor an application is given, or the store is unknown."""
+    """Open a model, by its name or its application's folder.
+
+    Raises:
+        UsageError: Neither is given, or the store is unknown.
+    """
     from streamlearn.apps.folder import registry_url, store_url
     from streamlearn.config import read_settings
     from streamlearn.settings import Settings
 
-    app = place.app
+    app, given_store = place.app, place.store or os.environ.get("STREAMLEARN_STORE")
+    if app is None and model is not None and not given_store and (Path(model) / "app.py").is_file():
+        app, model = Path(model), None
     if app is None and model is None:
         message = "no model was given"
-        raise UsageError(message, help="give MODEL with --store or STREAMLEARN_STORE, or --app FOLDER")
+        raise UsageError(message, help="give the folder of an application, or MODEL with --store or STREAMLEARN_STORE")
     if app is not None and not (app / "app.py").is_file():
         message = f"{app} is not an application: it has no app.py"
         raise UsageError(message, help="name the folder of an application, such as examples/kuairand")
     settings = read_settings(Settings, None if app is None else app / "app.toml", place.set_ or ())
-    store = place.store or os.environ.get("STREAMLEARN_STORE") or settings.versions.store
+    store = given_store or settings.versions.store
     url = place.registry or os.environ.get("STREAMLEARN_REGISTRY") or settings.registry.url
     if app is None and not store:
-        message = f"the store of model {model!r} is unknown"
-        raise UsageError(message, help="give --store URL or --app FOLDER, or set STREAMLEARN_STORE")
+        message = f"{model!r} is no folder of an application, and the store of a model of this name is unknown"
+        raise UsageError(message, help="give the folder, or --store URL, or set STREAMLEARN_STORE")
     if app is not None:
         store = store or store_url(app, settings.versions)
         url = url or registry_url(app, settings.registry)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import structs
+
 from streamlearn.errors import RegistryUnreachable, StoreUnreachable, UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from streamlearn.versions.pointer.mover import Moved, Mover
     from streamlearn.versions.pointer.moves import Pointer
     from streamlearn.versions.pointer.pointer_log import PointerLog
-    from streamlearn.versions.pointer.registry import Node, Registry
+    from streamlearn.versions.pointer.registry import Ack, Node, Registry
     from streamlearn.versions.store.interface import Store
 
     Decision: TypeAlias = Callable[[Pointer, Sequence[Known]], Pointer]
@@ -115,13 +117,21 @@ class Model:
         raise UsageError(message, help=f"the newest are {newest}; see `streamlearn versions {self.name}`")
 
     def nodes(self) -> tuple[list[Node], str]:
-        """Return the live nodes, or the reason why they are unknown."""
+        """Return the live nodes, or the reason why they are unknown.
+
+        A node acknowledges the newest move at once, so its acknowledgement counts until its next heartbeat.
+        """
         if self.registry is None:
             return [], "no registry was named"
         try:
-            return self.registry.nodes(), ""
+            nodes = self.registry.nodes()
         except RegistryUnreachable as error:
             return [], error.message
+        with suppress(RegistryUnreachable):
+            newest = self.registry.pointer()
+            acks = {} if newest is None else {ack.boot_id: ack for ack in self.registry.acks(newest.seq)}
+            nodes = [_with_ack(node, acks.get(node.boot_id)) for node in nodes]
+        return nodes, ""
 
     def move(
         self, decide: Decision, *, what: str, by: str, reason: str = "", wait_s: float = 0.0
@@ -180,3 +190,10 @@ class Model:
         registry = self.__dict__.get("registry")
         if registry is not None:
             registry.close()
+
+
+def _with_ack(node: Node, ack: Ack | None) -> Node:
+    """Return a node as it is since an acknowledgement that is newer than its heartbeat."""
+    if ack is None or ack.seq <= node.seq:
+        return node
+    return structs.replace(node, seq=ack.seq, active=ack.version)
