@@ -24,7 +24,7 @@ def pause_s_of(silence_s: float, least_s: float, most_s: float = _PAUSE_S_MAX) -
 
     Examples:
         >>> pause_s_of(0.0, 0.01), pause_s_of(1.0, 0.01), pause_s_of(60.0, 0.01), pause_s_of(60.0, 0.5)
-        (0.01, 0.05, 1.0, 0.5)
+        (0.01, 0.05, 1.0, 1.0)
     """
     return max(least_s, min(silence_s * _PAUSE_SHARE, most_s))
 

@@ -137,7 +137,7 @@ def test_the_folder_of_an_application_stands_for_its_model(
     monkeypatch.delenv("STREAMLEARN_REGISTRY")
     refused(verb("versions", small), 2, f"has no version of {app.app.name!r}", ".streamlearn/versions")
     refused(verb("show", f"{small}/", 7), 2, f"has no version of {app.app.name!r}")
-    refused(verb("versions", small / "nothing"), 2, "is no folder of an application", "give the folder")
+    refused(verb("versions", small / "nothing"), 2, "is not the folder of an application", "give the folder")
     # With a store, it is the name of a model.
     refused(verb("versions", small, "--store", place.store.url), 2, "model")
 

@@ -6,15 +6,12 @@ import uuid
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from streamlearn.errors import RegistryUnreachable
 from streamlearn.publisher.teller import Teller
 from streamlearn.testing import ManualClock, MemoryRegistry
 from streamlearn.versions import History, Mover, Node, Pointer, PointerLog, Store, open_store
-from streamlearn.versions.format.verdict import Verdict, write_verdict
 from streamlearn.versions.pointer.announcer import Announcer
-from streamlearn.versions.pointer.moves import promote, release
 from streamlearn.versions.pointer.registry import Ack
 from tests.versions.history import MODEL, Trainer
 from tests.versions.racers import ref
@@ -56,21 +53,6 @@ def test_nodes_that_answer_are_waited_for_and_those_that_do_not_act_are_named(
     # One that drains goes on answering for a while, with the version that was left.
     assert [one.name for one in moved.silent] == ["node-b", "node-c"]
     assert not moved.is_whole
-
-
-def test_a_release_that_changes_nothing_writes_no_move(store: Store, registry: MemoryRegistry) -> None:
-    """As a loop that tries until it succeeds does."""
-    trainer = Trainer(store)
-    first = trainer.story([1])[0]
-    write_verdict(store, first.folder, Verdict(version=first.ref, outcome="passed"))
-    known = History(store, MODEL).read()
-    mover = Mover(PointerLog(store, MODEL), registry)
-    mover.move(lambda now: promote(now, known, 1), by="ada", what="promote")
-    seqs = [mover.move(lambda now: release(now, known), by="bob", what="release").pointer.seq for _ in range(3)]
-    assert seqs == [1, 1, 1]
-    assert PointerLog(store, MODEL).newest().by == "ada"
-    held = mover.move(lambda now: structs.replace(now, held=True), by="ada", what="hold").pointer
-    assert mover.move(lambda now: release(now, known), by="bob", what="release").pointer.seq == held.seq + 1
 
 
 class _Overtaken(MemoryRegistry):

@@ -64,7 +64,7 @@ def open_model(model: str | None, place: Place) -> Model:
     store = given_store or settings.versions.store
     url = place.registry or os.environ.get("STREAMLEARN_REGISTRY") or settings.registry.url
     if app is None and not store:
-        message = f"{model!r} is no folder of an application, and the store of a model of this name is unknown"
+        message = f"{model!r} is not the folder of an application, and the store of a model of this name is unknown"
         raise UsageError(message, help="give the folder, or --store URL, or set STREAMLEARN_STORE")
     if app is not None:
         store = store or store_url(app, settings.versions)
