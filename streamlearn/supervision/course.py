@@ -255,9 +255,9 @@ class Course:
 
     def retry(self) -> list[str]:
         """Let members start again that were given up alone, because their cause may be mended; return their names."""
-        retried = [standing for standing in self.standings if standing.state is State.GIVEN_UP]
         if self._is_stopping:
             return []
+        retried = [standing for standing in self.standings if standing.state is State.GIVEN_UP]
         for standing in retried:
             standing.recent_s.clear()
             standing.backoff.clear()

@@ -269,7 +269,7 @@ while not ended.wait(0.01):
     with caplog.at_level("INFO"):
         ended = Supervisor(members, _SETTINGS, tmp_path, [app]).run(signals, show)
     timer.cancel()
-    # It is tried with each change: also with that of which it ended, if that is noticed after its end.
+    # Each change starts it again. The bad one does too, if it is noticed only after the process has ended.
     assert ended[0]["restarts"] in (1, 2)
     assert ended[1]["restarts"] == 0
     assert "ingest ended with status 2; giving it up, the others go on" in caplog.text
