@@ -171,11 +171,11 @@ def own_kafka(tmp_path: Path) -> Iterator[Kafka]:
         yield service
 
 
-@pytest.fixture
-def own_kafka_cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
-    """Three brokers for one test, which may kill and restart them."""
+@pytest.fixture(scope="module")
+def own_kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three brokers for the tests of one module, which may kill and restart them: use your own topics."""
     _fetched("kafka", Kafka.fetch)
-    with kafka_cluster(tmp_path / "own_kafka_cluster") as cluster:
+    with kafka_cluster(tmp_path_factory.mktemp("own_kafka_cluster")) as cluster:
         yield cluster
 
 

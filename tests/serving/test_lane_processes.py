@@ -52,7 +52,7 @@ class Endless:
 
     def take(self, lane: int) -> Work | None:
         # Lanes that never rest would take the processors that others compile and begin with.
-        while not self._ended.wait(0.002):
+        while not self._ended.wait(0.01):
             self.check(lane)
             with self._lock:
                 if self.works:
