@@ -2,7 +2,6 @@
 
 mod activity;
 mod body_deadline;
-mod codec;
 mod columns;
 mod connections;
 mod describe;

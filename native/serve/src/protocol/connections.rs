@@ -38,7 +38,8 @@ pub type Peer = TokioIo<CountedStream<Box<dyn Stream>>>;
 pub struct Leave {
     /// Its open requests.
     pub activity: Arc<Activity>,
-    draining: watch::Receiver<bool>,
+    /// Whether the server drains.
+    pub draining: watch::Receiver<bool>,
     hello: Duration,
     idle: Duration,
     arrival: Duration,

@@ -1,5 +1,9 @@
-//! gRPC: the service of the Open Inference Protocol. Answers questions about the node itself, and passes on
-//! requests for scores.
+//! gRPC: the service of the Open Inference Protocol, health and reflection. Answers questions about the node
+//! itself, and passes on requests for scores.
+
+mod codec;
+mod health;
+mod reflection;
 
 use std::convert::Infallible;
 use std::io;
@@ -17,13 +21,16 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use prost::Message;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tonic::body::Body;
-use tonic::server::{Grpc, UnaryService};
+use tonic::server::{Grpc, ServerStreamingService, UnaryService};
 use tonic::{Code, Status};
 
+use self::codec::Plain;
+use self::health::HealthAsk;
+use self::reflection::Reflect;
 use super::activity::OpenRequest;
 use super::body_deadline::TimedBody;
-use super::codec::Plain;
 use super::connections::{self, Leave, Peer};
 use super::door::{Door, DoorLimits, NO_TOKEN};
 use super::messages::{IndexAsk, Is, ModelConfigReply, Which};
@@ -42,7 +49,7 @@ const ASK_BYTES_MAX: usize = 64 << 10;
 /// Bytes that a connection or request may send before they are processed.
 const WINDOW_BYTES: u32 = 1 << 20;
 
-/// The methods of the service.
+/// The methods of all services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verb {
     ServerLive,
@@ -54,6 +61,10 @@ enum Verb {
     ModelStatistics,
     RepositoryIndex,
     ModelInfer,
+    HealthCheck,
+    HealthWatch,
+    Reflect,
+    ReflectAlpha,
 }
 
 impl Verb {
@@ -62,6 +73,15 @@ impl Verb {
             let cut: String = path.chars().take(80).collect();
             Status::unimplemented(format!("unknown method {cut:?}; help: call {SERVICE}ModelInfer"))
         };
+        match path {
+            "/grpc.health.v1.Health/Check" => return Ok(Self::HealthCheck),
+            "/grpc.health.v1.Health/Watch" => return Ok(Self::HealthWatch),
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo" => return Ok(Self::Reflect),
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
+                return Ok(Self::ReflectAlpha);
+            }
+            _ => {}
+        }
         Ok(match path.strip_prefix(SERVICE).ok_or_else(unknown)? {
             "ServerLive" => Self::ServerLive,
             "ServerReady" => Self::ServerReady,
@@ -93,7 +113,7 @@ impl Verb {
 
     /// Whether the method needs no token and no request slot: its answer is only yes or no.
     fn is_open(self) -> bool {
-        matches!(self, Self::ServerLive | Self::ServerReady)
+        matches!(self, Self::ServerLive | Self::ServerReady | Self::HealthCheck)
     }
 }
 
@@ -108,14 +128,16 @@ pub async fn serve_grpc<S: Scoring>(
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     let builder = builder(&door.limits);
-    let front = Arc::new(GrpcFront { scoring, door: door.clone() });
+    let (reflect, reflect_alpha) = (reflection::v1(), reflection::v1alpha());
+    let front = Arc::new(GrpcFront { scoring, door: door.clone(), reflect, reflect_alpha });
     let talk = move |peer: Peer, leave: Leave| {
         let (front, builder, activity) = (front.clone(), builder.clone(), leave.activity.clone());
+        let draining = leave.draining.clone();
         async move {
             let service = service_fn(|request| {
-                let (front, open_request) = (front.clone(), activity.enter());
+                let (front, open_request, draining) = (front.clone(), activity.enter(), draining.clone());
                 async move {
-                    let response = front.answer(request, &open_request).await;
+                    let response = front.answer(request, &open_request, draining).await;
                     Ok::<_, Infallible>(
                         response.map(|body| TrackedBody::new(body, open_request.begin_answer())),
                     )
@@ -145,6 +167,8 @@ fn builder(limits: &DoorLimits) -> http2::Builder<TokioExecutor> {
 struct GrpcFront<S> {
     scoring: Arc<S>,
     door: Arc<Door>,
+    reflect: Reflect,
+    reflect_alpha: Reflect,
 }
 
 impl<S: Scoring> GrpcFront<S> {
@@ -152,6 +176,7 @@ impl<S: Scoring> GrpcFront<S> {
         self: Arc<Self>,
         request: Request<Incoming>,
         open_request: &OpenRequest,
+        draining: watch::Receiver<bool>,
     ) -> Response<Body> {
         let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
         if !request.headers().get(CONTENT_TYPE).is_some_and(is_grpc) {
@@ -162,7 +187,7 @@ impl<S: Scoring> GrpcFront<S> {
         let door = self.door.clone();
         let mut counting = door.traffic().request(Protocol::Grpc);
         let response =
-            self.call(request, open_request, &mut counting).await.unwrap_or_else(Status::into_http);
+            self.call(request, open_request, draining, &mut counting).await.unwrap_or_else(Status::into_http);
         // Only errors have their status in the head; other statuses follow the answer.
         let status = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
         counting.answered(status.and_then(|status| status.parse().ok()).unwrap_or(0));
@@ -173,6 +198,7 @@ impl<S: Scoring> GrpcFront<S> {
         self: Arc<Self>,
         request: Request<Incoming>,
         open_request: &OpenRequest,
+        draining: watch::Receiver<bool>,
         counting: &mut Counting<'_>,
     ) -> Result<Response<Body>, Status> {
         let arrived = Instant::now();
@@ -188,6 +214,24 @@ impl<S: Scoring> GrpcFront<S> {
             drop(request);
             self.door.refuse_token().await;
             return Err(Status::new(Code::Unauthenticated, NO_TOKEN));
+        }
+        let wait = Duration::from_millis(self.door.limits.arrival_wait_ms_max);
+        match verb {
+            // These hold no slot: a check is small, and the others may last.
+            Verb::HealthCheck => {
+                let request = request.map(|body| TimedBody::new(body, wait));
+                let call = Call { front: self, verb, arrived, options: None };
+                return Ok(small().unary(call, request).await);
+            }
+            Verb::HealthWatch => {
+                let request = request.map(|body| TimedBody::new(body, wait));
+                return Ok(small().server_streaming(Watch { front: self, draining }, request).await);
+            }
+            Verb::Reflect => return Ok((self.reflect)(request.map(|body| TimedBody::new(body, wait))).await),
+            Verb::ReflectAlpha => {
+                return Ok((self.reflect_alpha)(request.map(|body| TimedBody::new(body, wait))).await);
+            }
+            _ => {}
         }
         if verb.is_open() {
             // The message is empty. Other bytes are neither awaited nor stored, so no slot is needed.
@@ -205,7 +249,6 @@ impl<S: Scoring> GrpcFront<S> {
             Verb::ModelInfer => self.scoring.naming().inputs().limits.message_bytes_max,
             _ => ASK_BYTES_MAX,
         };
-        let wait = Duration::from_millis(self.door.limits.arrival_wait_ms_max);
         let request = request.map(|body| TimedBody::new(body, wait));
         let call = Call { front: self, verb, arrived, options: Some(options) };
         let response = Grpc::new(Plain).max_decoding_message_size(bytes_max).unary(call, request).await;
@@ -252,7 +295,11 @@ impl<S: Scoring> GrpcFront<S> {
                 }
                 describe::statistics(&naming, &state, &target.version)?.encode_to_vec()
             }
-            Verb::ModelMetadata | Verb::ModelConfig | Verb::ModelInfer => {
+            Verb::HealthCheck => {
+                let ask: HealthAsk = message(bytes)?;
+                return health::check(&ask.service, naming.model(), &state);
+            }
+            _ => {
                 let target: Which = message(bytes)?;
                 infer::check_model(&target.name, &naming)?;
                 describe::check_version(&state, &target.version)?;
@@ -265,6 +312,11 @@ impl<S: Scoring> GrpcFront<S> {
         };
         Ok(reply.into())
     }
+}
+
+/// gRPC for messages that are as short as those of health.
+fn small() -> Grpc<Plain> {
+    Grpc::new(Plain).max_decoding_message_size(health::BYTES_MAX)
 }
 
 /// Returns the rest of a deadline that counts from the arrival of a request's headers.
@@ -309,6 +361,26 @@ impl<S: Scoring> UnaryService<Bytes> for Call<S> {
                 _ => front.describe(verb, &bytes)?,
             };
             Ok(tonic::Response::new(reply))
+        })
+    }
+}
+
+/// A call that watches the health of a service.
+struct Watch<S> {
+    front: Arc<GrpcFront<S>>,
+    draining: watch::Receiver<bool>,
+}
+
+impl<S: Scoring> ServerStreamingService<Bytes> for Watch<S> {
+    type Response = Bytes;
+    type ResponseStream = health::Changes;
+    type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<Self::ResponseStream>, Status>> + Send>>;
+
+    fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
+        let (front, draining) = (self.front.clone(), self.draining.clone());
+        Box::pin(async move {
+            let ask: HealthAsk = message(request.get_ref())?;
+            Ok(tonic::Response::new(health::changes(ask.service, front.scoring.clone(), draining)))
         })
     }
 }

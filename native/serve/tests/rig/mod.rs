@@ -13,8 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use fake::Fake;
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
-use hyper::{HeaderMap, Request};
+use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use streamlearn_serve::inputs::Limits;
@@ -137,15 +138,34 @@ impl Client {
 
     /// Sends a body that need not be a message.
     pub async fn say(&mut self, verb: &str, headers: &[(&str, &str)], body: Bytes) -> hyper::Result<Reply> {
-        let uri = format!("http://node/inference.GRPCInferenceService/{verb}");
-        let mut request =
-            Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
+        self.say_to(&format!("inference.GRPCInferenceService/{verb}"), headers, body).await
+    }
+
+    /// Sends a body to a method of any service; its answer has not ended.
+    pub async fn open(
+        &mut self,
+        method: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> hyper::Result<Response<Incoming>> {
+        let mut request = Request::post(format!("http://node/{method}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let sending = self.0.send_request(request.body(Full::new(body)).unwrap());
-        let response = tokio::time::timeout(DEADLINE, sending).await.unwrap()?;
-        let (head, body) = response.into_parts();
+        tokio::time::timeout(DEADLINE, sending).await.unwrap()
+    }
+
+    /// Sends a body to a method of any service.
+    pub async fn say_to(
+        &mut self,
+        method: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> hyper::Result<Reply> {
+        let (head, body) = self.open(method, headers, body).await?.into_parts();
         let collected = body.collect().await?;
         let mut metadata = head.headers;
         metadata.extend(collected.trailers().cloned().unwrap_or_default());
