@@ -215,7 +215,7 @@ COUNTS = {
     "ingest.lots", "ingest.parallelism",
     "join.logged_share", "replay.partitions", "serving.golden_difference_max",
     "serving.lanes", "telemetry.metrics_port",
-    "tables.rate", "tables.seed", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",
+    "tables.rate", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",
     "trainer.seed", "up.nodes",
 }  # fmt: skip
 UNITS = (

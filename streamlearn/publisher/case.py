@@ -47,8 +47,8 @@ class Check(Protocol):
     """One reason why a version might not be promoted.
 
     Guaranteed: calls come from a thread of the judge, one version at a time. Required: a check reports the figures it
-    saw, also when it passes a version, and it passes a version that it cannot assess. A check that raises or takes too
-    long rejects the version.
+    saw, also when it passes a version. If it cannot assess a version, `is_ok` is true and `is_checked` false. A check
+    that raises or takes too long rejects the version.
     """
 
     @property

@@ -120,8 +120,8 @@ class _Scored:
 class Scores:
     """Rejects a version whose AUC, log loss or calibration on the same samples is worse than the active one's.
 
-    The weight of a negative is divided by its keep rate. The check passes, and says why, if there is no scorer, if the
-    active version's rows are gone, or if too few samples have closed windows.
+    The weight of a negative is divided by its keep rate. The version is not checked, and the finding says why, if there
+    is no scorer, if the active version's rows are gone, or if too few samples have closed windows.
     """
 
     name = "scores"
@@ -129,18 +129,18 @@ class Scores:
     def judge(self, case: Case) -> Finding:
         """See `Check`."""
         if case.scorer is None or case.samples is None:
-            return self._passed("samples are no longer scored by this version")
+            return self._not_checked("samples are no longer scored by this version")
         if case.active is None:
-            return self._passed("no version is active, so there is none to compare with")
+            return self._not_checked("no version is active, so there is none to compare with")
         batches = _newest(case.samples(), case.settings.scored_rows_max)
         rows = sum(len(batch) for batch in batches)
         if rows < case.settings.scored_rows_min:
             text = f"{rows} samples are in closed windows; at least {case.settings.scored_rows_min} are required"
-            return self._passed(text, {"rows": float(rows)})
+            return self._not_checked(text, {"rows": float(rows)})
         try:
             scored = _scored(case.scorer, case.version.version, case.active.version, batches)
         except VersionRefused as error:
-            return self._passed(f"the samples cannot be scored: {error.message}")
+            return self._not_checked(f"the samples cannot be scored: {error.message}")
         bad = [label.name for label in scored if not np.isfinite(label.now).all()]
         if bad:
             return Finding(check=self.name, is_ok=False, said=f"scores of {', '.join(bad)} are NaN or infinite")
@@ -166,8 +166,8 @@ class Scores:
         text = "; ".join([*worse, *texts])
         return Finding(check=self.name, is_ok=not worse, said=text, values=dict(list(values.items())[:1_000]))
 
-    def _passed(self, text: str, values: dict[str, float] | None = None) -> Finding:
-        return Finding(check=self.name, is_ok=True, said=text, values=values or {})
+    def _not_checked(self, text: str, values: dict[str, float] | None = None) -> Finding:
+        return Finding(check=self.name, is_ok=True, is_checked=False, said=text, values=values or {})
 
 
 def _worse(now: Fit, before: Fit, settings: JudgeSettings) -> list[str]:

@@ -15,6 +15,7 @@ from streamlearn.publisher.checks import Finite, Learned, Norms, Scores
 from streamlearn.settings import JudgeSettings
 from streamlearn.versions import Finding, Known, Verdict
 from streamlearn.versions.format.scorer import Scorer
+from streamlearn.versions.format.version_summary import Outcome
 
 __all__ = ["DEFAULT_CHECKS", "Judge"]
 
@@ -116,11 +117,17 @@ class Judge:
     def _verdict(self, case: Case, findings: Sequence[Finding]) -> Verdict:
         return Verdict(
             version=case.version.ref,
-            outcome="passed" if all(finding.is_ok for finding in findings) else "rejected",
+            outcome=_outcome(findings),
             findings=tuple(structs.replace(finding, values=_finite(finding.values)) for finding in findings),
             against=None if case.active is None else case.active.ref,
             wall_ms=max(0, self._clock.wall_ms()),
         )
+
+
+def _outcome(findings: Sequence[Finding]) -> Outcome:
+    if not all(finding.is_ok for finding in findings):
+        return "rejected"
+    return "passed" if all(finding.is_checked for finding in findings) else "unscored"
 
 
 def _finite(values: dict[str, float]) -> dict[str, float]:

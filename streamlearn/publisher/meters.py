@@ -24,7 +24,7 @@ class Meters:
             buckets=_SECONDS, labels=["stage"],
         )  # fmt: skip
         self.versions = counter("publisher", "versions", "Versions by outcome", labels=["outcome"])
-        for outcome in ("committed", "passed", "rejected"):
+        for outcome in ("committed", "passed", "unscored", "rejected"):
             self.versions.labels(outcome)  # present from the start: Prometheus sees no rise in a new series
         self.failures = counter("publisher", "failures", "Cuts that failed; their changes go into the next version")
         self.skipped = counter(

@@ -129,8 +129,14 @@ class Promoter:
         clean = [old for old in known if old.version not in tainted and old.is_promotable(pointer.accepted)]
         if not clean:
             return "no version is clean", None
-        newest = clean[-1]
-        not_clean = f"version {known[-1].version} is tainted or rejected"
+        newest, not_clean = clean[-1], f"version {known[-1].version} is tainted or rejected"
+        if self._judge.settings.unscored == "hold" and pointer.active is not None:
+            clean = [old for old in clean if old.outcome != "unscored" or old.version in pointer.accepted]
+            if not clean or clean[-1] is not newest:
+                not_clean = f"version {newest.version} is unscored, and judge.unscored is hold"
+            if not clean:
+                return not_clean, None
+            newest = clean[-1]
         active = next((version for version in known if version.ref == pointer.active), None)
         if active is not None and newest.version <= active.version:
             return ("" if active.version == known[-1].version else not_clean), None
@@ -153,7 +159,7 @@ class Promoter:
             return
         # A rewind that training refused is not requested again.
         refused = {request.to for request in self._requests.refusals()}
-        clean = [old for old in known if old.version not in tainted and old.is_whole and old.outcome == "passed"]
+        clean = [old for old in known if old.version not in tainted and old.is_whole and old.has_passed]
         clean = [version for version in clean if version.ref not in refused]
         if not clean:
             return

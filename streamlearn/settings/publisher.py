@@ -49,6 +49,9 @@ class JudgeSettings(Struct, frozen=True, forbid_unknown_fields=True):
     version is within it."""
     scored_rows_min: Annotated[int, Meta(ge=1, le=1 << 40)] = 1_000
     """Number of recent closed samples below which AUC, log loss and calibration are not checked."""
+    unscored: Literal["pass", "hold"] = "pass"
+    """Whether a version that could not be compared with the active one is served. `hold` waits for one that can; the
+    first version of a model is served in any case."""
     scored_rows_max: Fixed[int] = 50_000
     """Most recent closed samples that are scored."""
     judge_s_max: Fixed[float] = 300.0

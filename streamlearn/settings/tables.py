@@ -29,8 +29,8 @@ class TableSettings(Struct, frozen=True, forbid_unknown_fields=True):
     rates: dict[str, _Rate] = field(default_factory=dict)
     """Learning rates of single tables by name, such as `{users = 0.3}`; all others use `rate`. Give tables of rare keys
     a higher rate than tables of keys that occur in every step."""
-    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
-    """Seed of initial rows. Never change it for an existing model."""
+    seed: Fixed[int] = 0
+    """Seed of initial rows."""
     tick_ms: Fixed[int] = 60_000
     """Resolution of the time of a row's last use."""
     admission_window_ms: Annotated[int, Meta(ge=0, le=1 << 50)] = 0

@@ -32,7 +32,7 @@ from streamlearn.versions import (
     open_store,
 )
 from streamlearn.versions.format.verdict import read_verdict
-from streamlearn.versions.pointer.moves import release, rollback
+from streamlearn.versions.pointer.moves import promote, release, rollback
 from tests.publisher.samples import RowScorer, samples_of
 from tests.publisher.training import INTERVAL_S, KEYS, MODEL, Training, check_learned
 
@@ -82,7 +82,9 @@ def test_what_is_no_number_is_refused_and_named(name: str) -> None:
     assert name.removesuffix(".not_finite") in found(verdict, "finite").said
 
 
-@pytest.mark.parametrize(("now", "outcome"), [(3.9, "passed"), (4.1, "rejected"), (0.26, "passed"), (0.24, "rejected")])
+@pytest.mark.parametrize(
+    ("now", "outcome"), [(3.9, "unscored"), (4.1, "rejected"), (0.26, "unscored"), (0.24, "rejected")]
+)
 @pytest.mark.parametrize("name", ["rows.main.rms", "dense.w.rms"])
 def test_a_norm_may_grow_or_shrink_by_a_factor(name: str, now: float, outcome: str) -> None:
     active = known(1, **{name: 1.0})
@@ -97,20 +99,20 @@ def test_a_norm_is_compared_with_the_newest_version_that_has_it() -> None:
 
 def test_what_begins_at_zero_may_grow() -> None:
     active = known(1, **{"dense.bias.rms": 0.0})
-    assert Judge().judge(Case(known(2, **{"dense.bias.rms": 0.3}), (active,), active=active)).outcome == "passed"
+    assert Judge().judge(Case(known(2, **{"dense.bias.rms": 0.3}), (active,), active=active)).outcome == "unscored"
     assert Judge().judge(Case(known(2, **{"dense.bias.rms": 3.0}), (active,), active=active)).outcome == "rejected"
 
 
 def test_a_check_that_is_turned_off_lets_everything_pass() -> None:
     active = known(1, **{"dense.w.rms": 1.0})
     case = Case(known(2, **{"dense.w.rms": 1e6}), (active,), JudgeSettings(norm_ratio_max=0), active)
-    assert Judge().judge(case).outcome == "passed"
+    assert Judge().judge(case).outcome == "unscored"
 
 
 def test_a_version_that_learned_from_too_few_rows_is_refused() -> None:
     settings = JudgeSettings(samples_rows_min=100)
     assert Judge().judge(Case(known(2, learned_rows=99.0), settings=settings)).outcome == "rejected"
-    assert Judge().judge(Case(known(2, learned_rows=100.0), settings=settings)).outcome == "passed"
+    assert Judge().judge(Case(known(2, learned_rows=100.0), settings=settings)).outcome == "unscored"
 
 
 def test_every_check_says_what_it_saw_also_when_it_is_content() -> None:
@@ -240,7 +242,7 @@ def test_rows_that_are_nan_are_refused_and_the_last_good_version_stays(store: St
     assert {*keys} <= {*KEYS.tolist()}
     assert served(store) == 2
     # What follows a rejected version is tainted with it, until a revert or someone who accepts it.
-    assert [one.outcome for one in History(store, MODEL).read()][:3] == ["passed", "passed", "rejected"]
+    assert [one.outcome for one in History(store, MODEL).read()][:3] == ["unscored", "unscored", "rejected"]
 
 
 def test_dense_weights_and_metrics_that_are_nan_are_refused(store: Store) -> None:
@@ -295,16 +297,43 @@ def test_a_version_whose_rows_were_given_up_is_not_scored_and_that_is_said(store
         learn(training)
         move(store, rollback, 1)
         learn(training)
-    assert "the samples cannot be scored" in found(verdict_of(store, 4), "scores").said
-    assert verdict_of(store, 4).outcome == "passed"
+    scores = found(verdict_of(store, 4), "scores")
+    assert "the samples cannot be scored" in scores.said
+    assert scores.is_ok
+    assert not scores.is_checked
+    assert verdict_of(store, 4).outcome == "unscored"
 
 
-def test_few_samples_are_said_and_passed(store: Store) -> None:
+def test_few_samples_are_said_and_not_checked(store: Store) -> None:
     with scored(store, limits=JudgeSettings(scored_rows_min=10_000)).begin() as training:
         learn(training)
     said = found(verdict_of(store, 2), "scores")
-    assert said.is_ok
+    assert (said.is_ok, said.is_checked) == (True, False)
     assert "samples are in closed windows; at least 10000 are required" in said.said
+
+
+def test_an_unscored_version_waits_for_one_that_is_compared_where_the_setting_says_so(store: Store) -> None:
+    """The first version is served in any case, or none ever was."""
+    limits = JudgeSettings(unscored="hold", scored_rows_min=10_000)
+    with scored(store, limits=limits).begin() as training:
+        assert served(store) == 1
+        learn(training)
+        assert served(store) == 1
+        assert training.publisher.step is not None
+        assert training.publisher.step.said == "version 2 is unscored, and judge.unscored is hold"
+        training.publisher._promoter._judge.settings = JudgeSettings(unscored="hold", scored_rows_min=100)
+        learn(training)
+        assert served(store) == 3
+    assert [one.outcome for one in History(store, MODEL).read()] == ["unscored", "unscored", "passed"]
+
+
+def test_an_unscored_version_that_an_operator_promoted_stays_served(store: Store) -> None:
+    limits = JudgeSettings(unscored="hold", scored_rows_min=10_000)
+    with scored(store, limits=limits).begin() as training:
+        learn(training)
+        move(store, promote, 2)
+        learn(training)
+        assert served(store) == 2
 
 
 def test_only_the_newest_samples_are_scored(store: Store) -> None:
@@ -328,7 +357,7 @@ def test_a_version_that_comes_during_a_hold_is_judged_and_served_at_the_release(
         assert served(store) == 4
         training.publish()
     assert served(store) == 5
-    assert {one.outcome for one in History(store, MODEL).read()} == {"passed"}
+    assert {one.outcome for one in History(store, MODEL).read()} == {"unscored"}
 
 
 def test_a_rejection_asks_training_to_go_back_once_where_the_setting_says_so(store: Store) -> None:
@@ -347,7 +376,7 @@ def test_a_rejection_asks_training_to_go_back_once_where_the_setting_says_so(sto
 def test_versions_are_left_to_people_where_the_setting_says_so(store: Store) -> None:
     with Training(store, PublisherSettings(publish_interval_s=INTERVAL_S, promote=False)).begin() as training:
         training.publish()
-    assert [one.outcome for one in History(store, MODEL).read()] == ["passed", "passed"]
+    assert [one.outcome for one in History(store, MODEL).read()] == ["unscored", "unscored"]
     assert served(store) == 0
 
 
@@ -365,7 +394,7 @@ def test_what_was_committed_and_not_judged_is_judged_by_the_next_run_by_what_fil
         training.publisher.boundary(training.note)
         with pytest.raises(SystemExit):
             training.publisher.settle(60)
-        assert [one.outcome for one in History(store, MODEL).read()] == ["passed", "passed", None]
+        assert [one.outcome for one in History(store, MODEL).read()] == ["unscored", "unscored", None]
         assert served(store) == 2
         del follow
     with scored(store).begin():
@@ -389,7 +418,7 @@ def test_a_verdict_that_could_not_be_written_is_given_with_the_next_version(stor
         following._judge_all = judged  # type: ignore[method-assign]
         training.publish()
     assert served(store) == 3
-    assert [one.outcome for one in History(store, MODEL).read()] == ["passed"] * 3
+    assert [one.outcome for one in History(store, MODEL).read()] == ["unscored"] * 3
     check_learned(store, 2)
 
 

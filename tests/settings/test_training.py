@@ -35,7 +35,7 @@ app = replace(learnable_app(), model="model:Toy")
 """
 ODD = (
     "tables.rows_max=200_003", "tables.optimizer=rowwise_adagrad", "tables.rate=0.375", "tables.rates={tags = 0.25}",
-    "tables.weight_decay=0.125", "tables.seed=11", "tables.admission_window_ms=50_000_000", "tables.admission_count=2",
+    "tables.weight_decay=0.125", "tables.admission_window_ms=50_000_000", "tables.admission_count=2",
     "tables.admission_counts={tags = 3}", "tables.idle_s=50_000.5", "tables.rare_count=3",
     "tables.rare_idle_s=20_000.5", "tables.keys_max=10_007", "tables.expire_steps=5", "trainer.step_rows=77",
     "trainer.staleness_steps=2", "trainer.restart_slack_s=7.5", "trainer.seed=23", "marks.bytes_max=70_000_001",
@@ -98,7 +98,7 @@ def _loaded(seen: Seen) -> None:
 
 
 @heeds(
-    "tables.rows_max", "tables.optimizer", "tables.rate", "tables.rates", "tables.weight_decay", "tables.seed",
+    "tables.rows_max", "tables.optimizer", "tables.rate", "tables.rates", "tables.weight_decay",
     "tables.admission_window_ms",
 )  # fmt: skip
 def test_the_native_tables_have_the_settings(seen: Seen) -> None:
@@ -106,7 +106,7 @@ def test_the_native_tables_have_the_settings(seen: Seen) -> None:
     names = [spec.name for spec in seen.folder.app.features.tables]
     for name, table in zip(names, tables, strict=True):
         assert isinstance(table.optimizer, RowwiseAdagrad)
-        assert (table.optimizer.weight_decay, table.seed, table.rows_max) == (0.125, 11, 200_003)
+        assert (table.optimizer.weight_decay, table.rows_max) == (0.125, 200_003)
         assert table.optimizer.rate == (0.25 if name == "tags" else 0.375)
         assert table.admission.window_ms == 50_000_000
 

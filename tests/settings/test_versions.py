@@ -98,8 +98,16 @@ def test_without_promotion_no_version_is_served(small: Load) -> None:
     with training_of(small("publisher.promote=false", "publisher.publish_interval_s=10")) as training:
         training.publish()
         assert training.publisher.step is not None
-        assert [known.outcome for known in training.publisher.step.known] == ["passed", "passed"]
+        assert [known.outcome for known in training.publisher.step.known] == ["unscored", "unscored"]
         assert PointerLog(training.store, MODEL).newest().active is None
+
+
+@heeds("judge.unscored")
+def test_an_unscored_version_is_not_served_if_the_setting_says_so(small: Load) -> None:
+    folder = small("judge.unscored=hold", "publisher.publish_interval_s=10")
+    with training_of(folder) as training:
+        training.publish()
+        assert PointerLog(training.store, MODEL).newest().active_version == 1
 
 
 @heeds("publisher.on_reject")

@@ -239,7 +239,7 @@ def _rewind_to(target: Target, version: int) -> None:
 
     def has_reverted() -> bool:
         return any(
-            known.content_of is not None and known.outcome == "passed"
+            known.content_of is not None and known.has_passed
             for known in target.loop.versions()
             if known.version > before
         )

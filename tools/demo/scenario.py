@@ -232,7 +232,7 @@ class Scenario:
         return self._loop.versions()
 
     def _is_good(self, version: int) -> bool:
-        return any(known.version == version and known.outcome == "passed" for known in self._versions())
+        return any(known.version == version and known.has_passed for known in self._versions())
 
     def _why(self, version: int) -> str:
         verdict = self._loop.verdict(version)

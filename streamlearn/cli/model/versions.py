@@ -17,7 +17,7 @@ from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.printable import printable
 
 if TYPE_CHECKING:
-    from streamlearn.versions import Node, Pointer
+    from streamlearn.versions import Finding, Node, Pointer
     from streamlearn.versions.pointer.moves import Canary
 
 __all__ = ["show", "versions"]
@@ -107,11 +107,12 @@ def show(place: Place, words: WordsArgument, json: JsonOption = False) -> None:
     if verdict is not None:
         typer.echo(f"verdict: {verdict.outcome}")
         if verdict.findings:
-            rows = [
-                {"check": check.check, "found": "ok" if check.is_ok else "REFUSED", "said": check.said}
-                for check in verdict.findings
-            ]
+            rows = [{"check": check.check, "found": _found(check), "said": check.said} for check in verdict.findings]
             print_table(rows)
+
+
+def _found(check: Finding) -> str:
+    return "not checked" if not check.is_checked else "ok" if check.is_ok else "REFUSED"
 
 
 def _for_people(row: Row) -> Row:

@@ -19,7 +19,7 @@ function buttons(state, one, mayMove, ask) {
   const active = state.pointer.active;
   const isNewer = active === null || one.version > active;
   const mayAccept = ["tainted", "rejected"].includes(one.standing);
-  const mayPromote = ["passed", "accepted", "canary", "shadow"].includes(one.standing) && (isNewer || state.pointer.held);
+  const mayPromote = ["passed", "unscored", "accepted", "canary", "shadow"].includes(one.standing) && (isNewer || state.pointer.held);
   if (one.may_go_back) found.push(["rollback", { to: one.version }, `Roll back to ${one.version}…`, "danger", `rollback ${state.model} --to ${one.version}`]);
   if (mayPromote) found.push(["promote", { version: one.version }, `Promote ${one.version}…`, "quiet", `promote ${state.model} ${one.version}`]);
   if (mayAccept && (isNewer || state.pointer.held)) {
@@ -54,6 +54,11 @@ function compared(value, served, isServed) {
   return `${said}  (${off >= 0 ? "+" : "−"}${Math.abs(off).toFixed(4)} compared with the served one)`;
 }
 
+function found(finding) {
+  const [how, label, sign] = !finding.is_checked ? ["unchecked", "not checked", "–"] : finding.is_ok ? ["ok", "ok", "✓"] : ["refused", "refused", "✕"];
+  return make("span", { class: how, role: "img", "aria-label": label, title: label }, sign);
+}
+
 function judged(one, details) {
   if (details === undefined) return make("p", { class: "soft" }, "reading");
   if (details.error) return make("p", { class: "wrong" }, details.error);
@@ -62,7 +67,7 @@ function judged(one, details) {
   const against = verdict.against ? `, against ${verdict.against.version}` : "";
   const checks = verdict.findings.map((finding) =>
     make("li", {},
-      make("span", { class: finding.is_ok ? "ok" : "refused", role: "img", "aria-label": finding.is_ok ? "ok" : "refused" }, finding.is_ok ? "✓" : "✕"),
+      found(finding),
       make("span", {}, make("strong", {}, finding.check), " ", make("span", { class: "said" }, finding.said))));
   return make("div", {},
     make("p", { class: verdict.outcome === "rejected" ? "wrong" : "soft" }, `${verdict.outcome}${against}${verdict.findings.length ? "" : ", without findings"}`),

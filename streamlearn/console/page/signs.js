@@ -7,6 +7,7 @@ export const STANDINGS = {
   canary: "canary: it answers a share of the requests",
   shadow: "shadow: it scores a share of the requests without answering them",
   passed: "passed: the judge passed it",
+  unscored: "unscored: no check objected, but it could not be compared with the active version",
   accepted: "accepted: it was tainted or rejected, and an operator promoted it anyway",
   waiting: "waiting for the judge",
   tainted: "tainted: it comes after a version that was rejected or rolled back",

@@ -19,10 +19,15 @@ _HELP = "restore it from a copy; or remove it: the publisher then judges the ver
 
 
 class Finding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The result of one check: whether it lets the version be promoted, and the reason in words and numbers."""
+    """The result of one check: whether it lets the version be promoted, and the reason in words and numbers.
+
+    Attributes:
+        is_checked: False if there was nothing to check it by, such as too few samples; `is_ok` is then true.
+    """
 
     check: Annotated[str, Meta(min_length=1, max_length=200)]
     is_ok: bool
+    is_checked: bool = True
     said: Annotated[str, Meta(max_length=2_000)] = ""
     values: Annotated[dict[str, float], Meta(max_length=1_000)] = {}
 

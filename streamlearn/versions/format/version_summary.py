@@ -11,7 +11,7 @@ from streamlearn.versions.format.record import VersionRef
 
 __all__ = ["Known", "Outcome"]
 
-Outcome = Literal["passed", "rejected"]
+Outcome = Literal["passed", "unscored", "rejected"]
 
 
 class Known(Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class Known(Struct, frozen=True, kw_only=True):
         watermark_ms: Event time up to which its samples were complete.
         rows: Rows it sets.
         gone: Keys it removes.
-        outcome: The judge's outcome; null before.
+        outcome: The judge's outcome; null before. `unscored`: no check objected, but one could not check it.
         lacks: Why it cannot be read, such as a missing delta; empty if it can.
     """
 
@@ -51,6 +51,11 @@ class Known(Struct, frozen=True, kw_only=True):
         """Whether everything it needs exists."""
         return not self.lacks
 
+    @property
+    def has_passed(self) -> bool:
+        """Whether the judge has judged it and no check objected."""
+        return self.outcome in ("passed", "unscored")
+
     def is_promotable(self, accepted: Sequence[int]) -> bool:
         """Return whether it can be read, and the judge passed it or an operator accepted it."""
-        return self.is_whole and (self.outcome == "passed" or self.version in accepted)
+        return self.is_whole and (self.has_passed or self.version in accepted)

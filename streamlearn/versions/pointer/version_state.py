@@ -18,7 +18,7 @@ def standings(pointer: Pointer, known: Sequence[Known]) -> dict[int, str]:
     - rejected: the judge rejected it. tainted: it follows a version that was rejected or rolled back.
     - accepted: an operator ended its rejection or taint.
     - waiting: the judge has not decided yet.
-    - passed: it may be served.
+    - passed: it may be served. unscored: likewise, but a check had nothing to check it by.
     """
     tainted = taints_of(pointer, known)
     return {entry.version: _standing(pointer, entry, tainted.get(entry.version, 0)) for entry in known}
