@@ -1,40 +1,60 @@
-"""MetricsServer: this process's metrics for Prometheus, over HTTP on a loopback port."""
+"""MetricsServer: this process's metrics for Prometheus, over HTTP."""
 
 from __future__ import annotations
 
+import hmac
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
+from pathlib import Path
 
+from streamlearn.access import check_address, host_and_port, read_token
 from streamlearn.bounded_server import BoundedServer
 from streamlearn.errors import ServiceError
 from streamlearn.loopback import names_loopback
 from streamlearn.settings.telemetry import TelemetrySettings
 
-__all__ = ["MetricsServer", "serve_metrics"]
+__all__ = ["MetricsServer", "metrics_server", "serve_metrics"]
 
 _CONNECTIONS_MAX, _ARRIVAL_S, _HEAD_BYTES_MAX = 16, 5.0, 16 << 10
 
 
 def serve_metrics(settings: TelemetrySettings) -> MetricsServer | None:
-    """Serve metrics if the settings name a port."""
-    return MetricsServer(settings.metrics_port) if settings.metrics_port else None
+    """Serve metrics if the settings name an address.
+
+    Raises:
+        ConfigError: The address is invalid, or other machines can reach it and there is no token.
+        UsageError: The file of the token cannot be read.
+        ServiceError: The port is taken.
+    """
+    return metrics_server(settings.listen, settings) if settings.listen else None
+
+
+def metrics_server(address: str, settings: TelemetrySettings) -> MetricsServer:
+    """Serve metrics at an address, to callers that have the token of the settings, if they name one."""
+    token = read_token(Path(settings.token_file)) if settings.token_file else None
+    check_address("telemetry.listen", address, has_token=token is not None, option="telemetry.token_file =")
+    return MetricsServer(address, token)
 
 
 class MetricsServer:
-    """Serves at /metrics until it is closed; port 0 picks a free port. Any program of this machine may connect.
+    """Serves at /metrics until it is closed; port 0 picks a free port.
+
+    With a token, callers must send it. Without one, any program of this machine may connect.
 
     Raises:
         ServiceError: The port is taken.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, address: str, token: bytes | None = None) -> None:
+        connection = type("Connection", (_Connection,), {"token": token})
+        host, port = host_and_port("telemetry.listen", address)
         try:
             self._server = BoundedServer(
-                ("127.0.0.1", port), _Connection, connections_max=_CONNECTIONS_MAX, arrival_s=_ARRIVAL_S
+                (host, port), connection, connections_max=_CONNECTIONS_MAX, arrival_s=_ARRIVAL_S
             )
         except OSError as error:
-            message = f"metrics cannot be served on 127.0.0.1:{port}: {error.strerror}"
-            raise ServiceError(message, help="set telemetry.metrics_port to a free port, or to 0") from error
+            message = f"metrics cannot be served on {address}: {error.strerror}"
+            raise ServiceError(message, help="set telemetry.listen to a free port, or leave it empty") from error
         self.port: int = self._server.server_port
         self._server.start("metrics-server")
 
@@ -47,6 +67,7 @@ class _Connection(BaseHTTPRequestHandler):
     """One connection: one request and its answer."""
 
     server: BoundedServer
+    token: bytes | None
     server_version, sys_version = "streamlearn", ""
 
     def setup(self) -> None:
@@ -62,13 +83,11 @@ class _Connection(BaseHTTPRequestHandler):
         self.rfile = BytesIO(head if b"\r\n\r\n" in head else b"")
 
     def do_GET(self) -> None:
-        """Answer with the metrics; a page of another site does not get them through a name of its own."""
+        """Answer with the metrics."""
         from prometheus_client import REGISTRY
         from prometheus_client.exposition import choose_encoder
 
-        hosts = self.headers.get_all("host", [])
-        if len(hosts) != 1 or not names_loopback(hosts[0]):
-            self.send_error(403, "metrics are given only to a loopback host, such as 127.0.0.1")
+        if not self._is_allowed():
             return
         self.server.set_waiting(self.connection, False)
         encode, content_type = choose_encoder(self.headers.get("accept", ""))
@@ -80,6 +99,27 @@ class _Connection(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _is_allowed(self) -> bool:
+        """Whether the caller gets the metrics; otherwise it gets an error.
+
+        A page of another site must not read them through a name of its own. It cannot know a token.
+        """
+        if self.token is not None:
+            sent = self.headers.get("authorization", "").encode("latin-1", "replace")
+            scheme, _, token = sent.partition(b" ")
+            if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self.token):
+                return True
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", "Bearer")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return False
+        hosts = self.headers.get_all("host", [])
+        if len(hosts) == 1 and names_loopback(hosts[0]):
+            return True
+        self.send_error(403, "metrics are given only to a loopback host, such as 127.0.0.1")
+        return False
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""

@@ -214,7 +214,7 @@ def test_every_setting_says_what_it_is_for(field: object) -> None:
 COUNTS = {
     "ingest.lots", "ingest.parallelism",
     "join.logged_share", "replay.partitions", "serving.golden_difference_max",
-    "serving.lanes", "telemetry.metrics_port",
+    "serving.lanes",
     "tables.rate", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",
     "trainer.seed", "up.nodes",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Metrics over HTTP: within bounds, on loopback alone."""
+"""Metrics over HTTP: within bounds, and beyond loopback only to those who have the token."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY
 
 from streamlearn import bounded_server, metrics_server
-from streamlearn.errors import ServiceError
+from streamlearn.errors import ConfigError, ServiceError
 from streamlearn.metrics_server import MetricsServer, serve_metrics
 from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.telemetry import counter
@@ -32,7 +33,7 @@ def read(port: int) -> str:
 def test_metrics_are_served_on_loopback_until_closed() -> None:
     read_events = counter("ingest", "served", "Events read.")
     read_events.inc()
-    server = MetricsServer(0)
+    server = MetricsServer("127.0.0.1:0")
     try:
         assert "streamlearn_ingest_served_total 1.0" in read(server.port)
         assert server._server.server_address[0] == "127.0.0.1"
@@ -45,7 +46,7 @@ def test_metrics_are_served_on_loopback_until_closed() -> None:
 
 @pytest.fixture
 def server() -> Iterator[MetricsServer]:
-    server = MetricsServer(0)
+    server = MetricsServer("127.0.0.1:0")
     yield server
     server.close()
 
@@ -162,9 +163,38 @@ def test_a_taken_port_is_said_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServiceError, match=rf"127\.0\.0\.1:{port}: Address already in use") as caught:
-            serve_metrics(TelemetrySettings(metrics_port=port))
-    assert "telemetry.metrics_port" in caught.value.help
+            serve_metrics(TelemetrySettings(listen=f"127.0.0.1:{port}"))
+    assert "telemetry.listen" in caught.value.help
 
 
-def test_no_port_serves_nothing() -> None:
+def test_another_machine_needs_the_token(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0:0, which other machines can reach") as caught:
+        serve_metrics(TelemetrySettings(listen="0.0.0.0:0"))
+    assert "telemetry.token_file" in caught.value.help
+    file = tmp_path / "token"
+    file.write_text("open-sesame\n")
+    server = serve_metrics(TelemetrySettings(listen="0.0.0.0:0", token_file=str(file)))
+    assert server is not None
+    try:
+        # Any name will do: a page of another site does not know the token.
+        for head, status in (
+            ("", b" 401 "),
+            ("Authorization: Bearer open-sesamf\r\n", b" 401 "),
+            ("Authorization: open-sesame\r\n", b" 401 "),
+            ("Authorization: bearer open-sesame\r\n", b" 200 "),
+        ):
+            answer = answer_to(server, f"GET /metrics HTTP/1.1\r\nHost: node-7:9460\r\n{head}\r\n")
+            assert status in answer
+            assert (b"# HELP" in answer) == (status == b" 200 ")
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("address", ["9460", "node-7:9460", "127.0.0.1:65536", "127.0.0.1:"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"telemetry\.listen is .*, which is not an address"):
+        serve_metrics(TelemetrySettings(listen=address))
+
+
+def test_no_address_serves_nothing() -> None:
     assert serve_metrics(TelemetrySettings()) is None

@@ -134,9 +134,12 @@ TRAINER = Row(
             "The oldest row of each step.",
         ),
         Panel(
-            "Consumer lag of the trainer, in messages",
+            "Consumer lag, in records",
             "short",
-            (("{{instance}}", "streamlearn_trainer_behind_records{}"),),
+            (
+                ("samples {{partition}}", "streamlearn_trainer_behind_records{}"),
+                ("{{topic}} {{partition}}", "streamlearn_ingest_behind_records{}"),
+            ),
         ),
         Panel(
             "Busy share of each stage",

@@ -20,8 +20,8 @@ PROCESSES = {
 }
 HEAD = """# Metrics
 
-Every metric of every process, by component. A process serves its own at `/metrics` of 127.0.0.1, on
-`telemetry.metrics_port`; 0, the default, serves none. A node has them at its HTTP address as well. Under
+Every metric of every process, by component. A process serves its own at `/metrics` of the address
+`telemetry.listen`; empty, the default, serves none. A node has them at its HTTP address as well. Under
 [`streamlearn up`](operating/up.md) each process has a port of its own.
 
 A name is `streamlearn_COMPONENT_NOUN_UNIT`. A counter ends in `_total` and only grows, until its process ends; a gauge

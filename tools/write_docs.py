@@ -21,7 +21,7 @@ FIRST = (
     "tables.optimizer", "tables.rate", "tables.idle_s", "trainer.step_rows", "trainer.rate", "trainer.device",
     "versions.store", "registry.url", "publisher.publish_interval_s", "publisher.on_reject",
     "judge.auc_drop_ratio_max", "judge.log_loss_rise_ratio_max", "retention.keep_s", "front.listen", "front.http",
-    "front.deadline_ms", "impressions.write_back", "up.nodes", "console.listen", "telemetry.metrics_port",
+    "front.deadline_ms", "impressions.write_back", "up.nodes", "console.listen", "telemetry.listen",
 )  # fmt: skip
 """The settings that a new user meets."""
 

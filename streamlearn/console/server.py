@@ -31,6 +31,8 @@ from streamlearn.versions.pointer.model import Model
 __all__ = ["ConsoleServer"]
 
 _GZIP_BYTES_MIN = 1_024
+# Training is late after so many intervals without a version, and not before that time.
+_LATE_INTERVALS, _LATE_S = 5, 300.0
 _DRAINED_BYTES_MAX, _DRAIN_S = 256 << 10, 1.0
 # The time for the store and the registry in a move, in addition to the wait for nodes.
 _MOVE_S = 120.0
@@ -70,9 +72,10 @@ class ConsoleServer:
         self.url = f"{'http' if context is None else 'https'}://{self.address}/"
         gatherer = Gatherer(model, settings, dead_share=dead_share)
         beat_s = model.settings.replica.beat_s
+        late_s = max(_LATE_S, _LATE_INTERVALS * model.settings.publisher.publish_interval_s)
         self._watch = Watch(
             gatherer.gather,
-            lambda found: state_of(found, versions_max=settings.versions_max, late_s=settings.late_s, beat_s=beat_s),
+            lambda found: state_of(found, versions_max=settings.versions_max, late_s=late_s, beat_s=beat_s),
             refresh_s=settings.refresh_s,
             idle_s=settings.idle_s,
         )

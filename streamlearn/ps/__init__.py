@@ -3,8 +3,8 @@
 from streamlearn.ps.client import PsClient
 from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.place import Place
-from streamlearn.ps.server import ShardServer, read_token
+from streamlearn.ps.server import ShardServer
 from streamlearn.ps.shelf import Shelf
 from streamlearn.ps.survey import Door, survey
 
-__all__ = ["Door", "Epoch", "Place", "PsClient", "ShardServer", "Shelf", "read_token", "survey"]
+__all__ = ["Door", "Epoch", "Place", "PsClient", "ShardServer", "Shelf", "survey"]

@@ -94,8 +94,8 @@ def _tables(stats: ShardStats) -> Iterator[Metric]:
 
 @contextmanager
 def serve_shard_metrics(server: ShardServer, settings: TelemetrySettings) -> Iterator[None]:
-    """Serve a shard's metrics inside the context, if the settings name a port."""
-    if not settings.metrics_port:
+    """Serve a shard's metrics inside the context, if the settings name an address."""
+    if not settings.listen:
         yield
         return
     from prometheus_client import REGISTRY

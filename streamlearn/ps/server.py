@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamlearn.errors import StreamlearnError, UsageError
+from streamlearn.errors import StreamlearnError
 from streamlearn.native import native
 from streamlearn.niceness import give_way
 from streamlearn.open_files import allow_connections
@@ -23,14 +23,13 @@ from streamlearn.pulse import PULSE
 from streamlearn.settings import PsSettings
 from streamlearn.table import TableOptions, TableSet
 
-__all__ = ["ShardIdentity", "ShardServer", "limits_of", "read_token"]
+__all__ = ["ShardIdentity", "ShardServer", "limits_of"]
 
 _LIMITS = (
     "frame_bytes_max", "connections_max", "hello_wait_ms_max", "idle_ms_max", "frame_wait_ms_max", "write_wait_ms_max",
     "token_wait_ms", "in_flight_bytes_max", "in_flight_wait_ms_max", "clients_max", "orders_max",
 )  # fmt: skip
 _POLL_MS = 200
-_TOKEN_BYTES_MAX = 1024
 # Niceness of the threads that export, so that threads that answer requests go first.
 _EXPORT_NICE = 19
 _log = logging.getLogger("streamlearn.ps")
@@ -204,24 +203,3 @@ def limits_of(settings: PsSettings) -> list[tuple[str, int]]:
 
 def _name(order: Order) -> str:
     return str(type(order).__struct_config__.tag)
-
-
-def read_token(path: Path) -> bytes:
-    """The token in a file, without surrounding white space.
-
-    Raises:
-        UsageError: The file is unreadable, or holds no token or anything but printable ASCII without spaces.
-    """
-    try:
-        with path.open("rb") as file:
-            token = file.read(_TOKEN_BYTES_MAX + 2).strip()
-    except OSError as error:
-        message = f"the token file {path} cannot be read: {error.strerror}"
-        raise UsageError(message, help="give a file that holds the token and nothing else") from None
-    if not 0 < len(token) <= _TOKEN_BYTES_MAX:
-        message = f"the token file {path} does not hold a token of 1 to {_TOKEN_BYTES_MAX} bytes"
-        raise UsageError(message, help="write one with `openssl rand -hex 32`")
-    if not all(0x21 <= byte <= 0x7E for byte in token):
-        message = f"the token file {path} holds a space, or a character that is not printable ASCII"
-        raise UsageError(message, help="write a token with `openssl rand -hex 32`")
-    return token

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from streamlearn.settings.constant import Fixed
 
@@ -26,9 +24,6 @@ class ConsoleSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Newest versions that are shown."""
     moves_max: Fixed[int] = 200
     """Newest moves of the pointer that are shown."""
-    late_s: Annotated[float, Meta(gt=0, le=31_536_000)] = 300.0
-    """The page reports training as late if no version was published for this long, or if the newest version has learned
-    only samples older than this. Keep it at several times `publisher.publish_interval_s`."""
     gone_s: Fixed[float] = 900.0
     """How long a node without a heartbeat is still shown, as gone."""
     move_wait_s: Fixed[float] = 10.0

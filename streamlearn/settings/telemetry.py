@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 __all__ = ["TelemetrySettings"]
 
@@ -16,6 +16,9 @@ class TelemetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Format of log lines. `json` writes one object per line, for log collectors."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level that is logged."""
-    metrics_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
-    """Port of Prometheus metrics on loopback; 0 turns them off. `streamlearn up` takes this port itself and gives its
-    processes the following ones; with 0 it picks free ports."""
+    listen: str = ""
+    """Address of Prometheus metrics, HOST:PORT; empty serves none. `streamlearn up` takes this port itself and gives
+    its processes the following ones; if empty, it picks free ports on loopback. A host other than loopback needs
+    `telemetry.token_file`."""
+    token_file: str = ""
+    """File with the token that Prometheus has to send, as `authorization: Bearer TOKEN`. Empty asks for none."""

@@ -45,10 +45,10 @@ class UpOptions:
 
 @dataclass(frozen=True)
 class Plan:
-    """The processes to run, dependencies first, and the port of the metrics of `up` itself."""
+    """The processes to run, dependencies first, and the address of the metrics of `up` itself."""
 
     members: tuple[Member, ...]
-    metrics_port: int
+    metrics: str
 
 
 def planned(
@@ -67,9 +67,8 @@ def planned(
         here = []
     grpc = _node_addresses("front.listen", settings.front.listen, nodes, ports)
     http = _node_addresses("front.http", settings.front.http, nodes, ports) if settings.front.http else [""] * nodes
-    metrics = _metrics_ports(settings.telemetry.metrics_port, 3 + len(here) + nodes, ports)
-    shards_here, metrics_addresses = [address for _, address in here], [f"{LOOPBACK}:{port}" for port in metrics]
-    _check_free([*shards_here, *grpc, *filter(None, http), *metrics_addresses], taken)
+    metrics = _metrics_addresses(settings.telemetry.listen, 3 + len(here) + nodes, ports)
+    _check_free([*(address for _, address in here), *grpc, *filter(None, http), *metrics], taken)
     changes = [*asked.changes]
     if shards:
         changes.append(f"ps.addresses={json.dumps(shards)}")
@@ -96,9 +95,9 @@ class _Ports:
 
 
 class _Commands:
-    """Makes the members of one application, each with the next port of `metrics`."""
+    """Makes the members of one application, each with the next address of `metrics`."""
 
-    def __init__(self, folder: AppFolder, asked: UpOptions, changes: Sequence[str], metrics: Iterator[int]) -> None:
+    def __init__(self, folder: AppFolder, asked: UpOptions, changes: Sequence[str], metrics: Iterator[str]) -> None:
         self._folder, self._asked, self._changes, self._metrics = folder, asked, changes, metrics
 
     def shard(self, number: int, count: int, address: str) -> Member:
@@ -132,10 +131,10 @@ class _Commands:
         return Member(name, NODES, command, where={**addresses, **where})
 
     def _command(self, words: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-        port = next(self._metrics)
-        for change in (*self._changes, f"telemetry.metrics_port={port}"):
+        address = next(self._metrics)
+        for change in (*self._changes, f"telemetry.listen={address}"):
             words += ["--set", change]
-        return (sys.executable, "-m", "streamlearn", *words), {"metrics": f"{LOOPBACK}:{port}"}
+        return (sys.executable, "-m", "streamlearn", *words), {"metrics": address}
 
 
 def _shard_addresses(configured: Sequence[str], count: int | None, ports: _Ports) -> list[str]:
@@ -163,14 +162,15 @@ def _node_addresses(name: str, configured: str, count: int, ports: _Ports) -> li
     return [f"{host}:{port + _NODE_PORTS_STEP * index}" for index in range(count)]
 
 
-def _metrics_ports(first: int, count: int, ports: _Ports) -> list[int]:
-    """Return a port for `up` and one for each process."""
+def _metrics_addresses(listen: str, count: int, ports: _Ports) -> list[str]:
+    """Return an address for `up` and one for each process."""
+    host, first = _parted("telemetry.listen", listen) if listen else (LOOPBACK, 0)
     if first == 0:
-        return [ports.take() for _ in range(count)]
+        return [f"{host}:{ports.take()}" for _ in range(count)]
     if first + count - 1 > _PORT_MAX:
-        message = f"telemetry.metrics_port is {first}, and the {count} ports from it on exceed the highest port"
+        message = f"telemetry.listen is {listen}, and the {count} ports from it on exceed the highest port"
         raise UsageError(message, help="choose a lower port, or 0 for free ports")
-    return list(range(first, first + count))
+    return [f"{host}:{port}" for port in range(first, first + count)]
 
 
 def _check_free(addresses: Sequence[str], taken: Callable[[int, str], bool]) -> None:
@@ -178,7 +178,7 @@ def _check_free(addresses: Sequence[str], taken: Callable[[int, str], bool]) -> 
     for address in addresses:
         if address in seen:
             message = f"two processes would listen on {address}"
-            raise UsageError(message, help="change front.listen, front.http, ps.addresses or telemetry.metrics_port")
+            raise UsageError(message, help="change front.listen, front.http, ps.addresses or telemetry.listen")
         seen.add(address)
         if address.startswith("unix:"):
             continue

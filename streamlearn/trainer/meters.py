@@ -20,7 +20,7 @@ class Meters:
         self._restored = counter("trainer", "recoveries", "Recoveries: times all shards were restored after a failure")
         self._rewound = counter("trainer", "rewinds", "Rewinds: times training went back, as a request asked")
         self.requests_refused = counter("trainer", "requests_refused", "Requests that training could not obey")
-        self._behind = gauge("trainer", "behind", "records", "Unread messages in the samples topic")
+        self._behind = gauge("trainer", "behind", "records", "Unread messages in the samples topic", ["partition"])
         self._marks = gauge("trainer", "marks", "ratio", "Share of marks.bytes_max in use")
         self._clock = gauge("trainer", "clock", "seconds", "Event time that training has reached, since 1970")
         self._loss = gauge("trainer", "loss", "nats", "Recent mean loss of a row, over all labels")
@@ -41,9 +41,12 @@ class Meters:
             due_ms = min(int(piece.batch.settle_time_ms[piece.rows].min()) for piece in pieces)
             self._freshness.observe((wall_ms - due_ms) / 1_000)
 
-    def state(self, *, behind: int, marks_ratio: float, clock_ms: int | None, recoveries: int, rewinds: int) -> None:
+    def state(
+        self, *, behind: Mapping[int, int], marks_ratio: float, clock_ms: int | None, recoveries: int, rewinds: int
+    ) -> None:
         """Set the gauges of the trainer's state."""
-        self._behind.set(behind)
+        for partition, count in behind.items():
+            self._behind.labels(str(partition)).set(count)
         self._marks.set(marks_ratio)
         if clock_ms is not None:
             self._clock.set(clock_ms / 1e3)

@@ -227,7 +227,7 @@ class Trainer:
     @property
     def lag(self) -> int:
         """Messages in the topic that are not read yet."""
-        return 0 if self._feed is None else self._feed.lag
+        return 0 if self._feed is None else sum(self._feed.lag.values())
 
     @property
     def summary(self) -> dict[str, float]:
@@ -380,7 +380,7 @@ class Trainer:
         )
         self._meters.loss(tally.loss, tally.rows)
         self._meters.state(
-            behind=self.lag,
+            behind={} if self._feed is None else self._feed.lag,
             marks_ratio=self._marks.bytes / self._folder.settings.marks.bytes_max,
             clock_ms=None if self._reached is None else self._reached.clock_ms,
             recoveries=self._recoveries,

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from streamlearn.access import read_token
 from streamlearn.apps import load_app
 from streamlearn.errors import PartlyDone, ShardRefused, ShardUnreachable
-from streamlearn.ps import Epoch, PsClient, read_token
+from streamlearn.ps import Epoch, PsClient
 from streamlearn.settings import PsSettings
 from streamlearn.table import declared_tables
 from streamlearn.testing import wait_until

@@ -54,7 +54,7 @@ def test_it_serves_until_it_is_told_to_end_and_keeps_its_token_to_itself(app: Pa
     words += ["--token-file", str(token)]
     # As of `streamlearn up` with the same settings.
     taken = socket.create_server(("127.0.0.1", 0))
-    words += ["--set", f"telemetry.metrics_port={taken.getsockname()[1]}"]
+    words += ["--set", f"telemetry.listen=127.0.0.1:{taken.getsockname()[1]}"]
     with (
         taken,
         subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running,

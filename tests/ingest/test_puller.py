@@ -117,6 +117,22 @@ def test_a_partition_is_empty_only_where_its_end_was_reached_after_a_long_silenc
     puller.close()
 
 
+def test_how_far_it_is_behind_is_looked_at_now_and_then_while_records_come() -> None:
+    clock, reader = ManualClock(1_000_000), Scripted([one(0)])
+    reader.end_offset = 40
+    puller = pull(reader, clock)
+    wait_until(lambda: puller.behind(1) == 39, "a look at the end")
+    assert (puller.behind(40), puller.behind(41)) == (0, 0)
+    reader.end_offset = 90
+    reader.script.append(one(1))
+    wait_until(lambda: len(puller._held) == 2, "a record")
+    assert puller.behind(1) == 39
+    clock.sleep(10.0)
+    reader.script.append(one(2))
+    wait_until(lambda: puller.behind(1) == 89, "the next look")
+    puller.close()
+
+
 def test_gaps_without_records_are_passed() -> None:
     reader = Scripted([empty_records(0, 50), one(50)])
     puller = pull(reader)

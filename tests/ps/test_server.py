@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 
+from streamlearn.access import read_token
 from streamlearn.errors import ShardRefused, ShardUnreachable, StreamlearnError, UsageError
 from streamlearn.features import TableSpec
-from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf, read_token
+from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf
 from streamlearn.ps.metrics import ShardCollector
 from streamlearn.ps.orders import Restore, ShardStats, Stats, decode_answer, encode
 from streamlearn.ps.remote import RemoteLink, Role

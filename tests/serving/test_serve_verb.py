@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
+from streamlearn.access import check_address
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ConfigError
 from streamlearn.open_files import allow_connections
-from streamlearn.serving.address import check_address
 from streamlearn.testing import wait_until
 from tests.listener import listening
 from tests.trainer.processes import job, said, write_app

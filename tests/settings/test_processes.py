@@ -79,9 +79,9 @@ def test_a_trainer_reaches_shards_as_the_settings_say(small: Load, monkeypatch: 
     assert ("retry_wait_ms_max", 77_777) in limits
 
 
-@heeds("up.nodes", "front.listen", "front.http", "ps.addresses", "telemetry.metrics_port")
+@heeds("up.nodes", "front.listen", "front.http", "ps.addresses", "telemetry.listen")
 def test_up_runs_the_processes_of_the_settings_at_their_addresses(small: Load) -> None:
-    odd = ("up.nodes=3", "front.listen=127.0.0.1:9101", "front.http=127.0.0.1:9201", "telemetry.metrics_port=9301")
+    odd = ("up.nodes=3", "front.listen=127.0.0.1:9101", "front.http=127.0.0.1:9201", "telemetry.listen=127.0.0.1:9301")
     folder = small(*odd, 'ps.addresses=["127.0.0.1:9401", "10.0.0.9:9401"]')
     plan = planned(folder, UpOptions(), taken=lambda *_: False)
     nodes = [member.where for member in plan.members if member.stage == NODES]
@@ -89,7 +89,7 @@ def test_up_runs_the_processes_of_the_settings_at_their_addresses(small: Load) -
         (f"127.0.0.1:{9_101 + step}", f"127.0.0.1:{9_201 + step}") for step in (0, 10, 20)
     ]
     assert [member.where["frames"] for member in plan.members if "frames" in member.where] == ["127.0.0.1:9401"]
-    assert plan.metrics_port == 9_301
+    assert plan.metrics == "127.0.0.1:9301"
     assert [member.where["metrics"] for member in plan.members] == [f"127.0.0.1:{port}" for port in range(9_302, 9_308)]
 
 
@@ -128,9 +128,9 @@ def test_a_process_is_restarted_and_stopped_as_the_settings_say(
     assert Order(Act.KILL, "node-1") in course.orders()
 
 
-@heeds("console.listen", "console.late_s", "telemetry.log_format", "telemetry.log_level", "telemetry.metrics_port")
+@heeds("console.listen", "telemetry.log_format", "telemetry.log_level", "telemetry.listen", "telemetry.token_file")
 def test_the_console_heeds_its_settings_and_those_of_logs_and_metrics(
-    small: Load, verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    small: Load, verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stopped = threading.Event()
     stopped.set()
@@ -138,13 +138,17 @@ def test_the_console_heeds_its_settings_and_those_of_logs_and_metrics(
     (port,) = free_ports(1)
     metrics = spied(monkeypatch, metrics_server, "MetricsServer")
     watches, told = spied(monkeypatch, console_server, "Watch"), spied(monkeypatch, console_server, "state_of")
-    odd = ("console.listen=127.0.0.2:0", "console.late_s=77.5", "replica.beat_s=1.25", f"telemetry.metrics_port={port}")
+    (tmp_path / "token").write_text("open-sesame")
+    odd = (
+        "console.listen=127.0.0.2:0", "publisher.publish_interval_s=77.5", "replica.beat_s=1.25",
+        f"telemetry.listen=127.0.0.3:{port}", f"telemetry.token_file={tmp_path}/token",
+    )  # fmt: skip
     ended = verb("console", small().folder, *sets(*odd, "telemetry.log_format=json", "telemetry.log_level=debug"))
     assert ended.exit_code == 0, ended.output
     assert "the console of small is at http://127.0.0.2:" in ended.stdout
-    assert metrics[0][0] == (port,)
+    assert metrics[0][0] == (f"127.0.0.3:{port}", b"open-sesame")
     (_, tell), _ = watches[0]
-    assert tell(gathered(moved(1, 10)))["late_s"] == 77.5
+    assert tell(gathered(moved(1, 10)))["late_s"] == 5 * 77.5
     assert told[0][1]["beat_s"] == 1.25
     logger = logging.getLogger("streamlearn")
     assert logger.level == logging.DEBUG
@@ -160,7 +164,7 @@ RUNS = {
     "ingest": "streamlearn.metrics_server.serve_metrics",
     "serve": "streamlearn.serving.graphs.compile_cache.CompileCache.open",
     "train": "streamlearn.models.tensorflow_load.load_tensorflow",
-    "up": "streamlearn.metrics_server.MetricsServer",
+    "up": "streamlearn.metrics_server.metrics_server",
 }
 
 

@@ -56,15 +56,16 @@ def test_by_default_there_are_ingest_a_trainer_with_its_own_tables_and_a_node() 
 
 def test_every_process_has_metrics_of_its_own_at_a_free_port() -> None:
     found = plan()
-    ports = [told(one, "telemetry.metrics_port") for one in found.members]
-    assert len({*ports, str(found.metrics_port)}) == 4
-    assert [one.where["metrics"] for one in found.members] == [f"127.0.0.1:{port}" for port in ports]
+    addresses = [told(one, "telemetry.listen") for one in found.members]
+    assert len({*addresses, found.metrics}) == 4
+    assert [one.where["metrics"] for one in found.members] == addresses
 
 
-def test_a_configured_metrics_port_is_the_first_of_a_row() -> None:
-    found = plan(telemetry={"metrics_port": 9_100})
-    assert found.metrics_port == 9_100
-    assert [told(one, "telemetry.metrics_port") for one in found.members] == ["9101", "9102", "9103"]
+def test_a_configured_address_of_metrics_is_the_first_of_a_row() -> None:
+    found = plan(telemetry={"listen": "10.0.0.7:9100"})
+    assert found.metrics == "10.0.0.7:9100"
+    addresses = ["10.0.0.7:9101", "10.0.0.7:9102", "10.0.0.7:9103"]
+    assert [told(one, "telemetry.listen") for one in found.members] == addresses
 
 
 def test_nodes_are_ten_ports_apart_or_at_free_ones() -> None:
@@ -102,10 +103,10 @@ def test_configured_shards_of_this_machine_are_started_and_others_are_only_asked
 
 
 def test_settings_of_the_command_line_are_told_to_all_before_what_is_planned() -> None:
-    found = plan(UpOptions(("trainer.step_rows=7", "telemetry.metrics_port=1")))
+    found = plan(UpOptions(("trainer.step_rows=7", "telemetry.listen=127.0.0.1:1")))
     for one in found.members:
         assert told(one, "trainer.step_rows") == "7"
-        assert told(one, "telemetry.metrics_port") != "1"
+        assert told(one, "telemetry.listen") != "127.0.0.1:1"
 
 
 def test_files_with_secrets_go_to_those_who_need_them() -> None:
@@ -129,7 +130,7 @@ def test_a_taken_port_is_named_with_what_to_do() -> None:
         (UpOptions(), {"front": {"listen": "127.0.0.1:8000"}}, "two processes would listen on 127.0.0.1:8000"),
         (UpOptions(), {"front": {"listen": "8000"}}, "not an address"),
         (UpOptions(nodes=9), {"front": {"listen": "127.0.0.1:65500"}}, "would need port"),
-        (UpOptions(), {"telemetry": {"metrics_port": 65_534}}, "4 ports from it on"),
+        (UpOptions(), {"telemetry": {"listen": "127.0.0.1:65534"}}, "4 ports from it on"),
     ],
 )
 def test_what_contradicts_itself_is_refused(asked: UpOptions, sections: dict[str, Any], said: str) -> None:

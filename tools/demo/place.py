@@ -34,6 +34,6 @@ def one_machine_settings(place: Path, speed: float) -> tuple[str, ...]:
         "serving.lanes=1",
         "serving.users_buckets=[4,16]",
         "serving.candidates_buckets=[8,32]",
-        "telemetry.metrics_port=0",
+        "telemetry.listen=",
         "telemetry.log_level=warning",
     )

@@ -40,13 +40,12 @@ def console(
 ) -> None:
     """Serve a web page that shows APP's versions and nodes and moves the pointer. Read-only without --token-file."""
     tls = tls_files(tls_cert, tls_key)
+    from streamlearn.access import check_address, read_token
     from streamlearn.apps import load_app
     from streamlearn.console import ConsoleServer
     from streamlearn.errors import ServiceError
     from streamlearn.ingest.output.progress_log import DeadShare
     from streamlearn.metrics_server import serve_metrics
-    from streamlearn.ps import read_token
-    from streamlearn.serving.address import check_address
     from streamlearn.telemetry import set_up_logging
 
     model = open_model(None, Place(app=app, store=store, registry=registry, set_=set_))

@@ -51,8 +51,9 @@ def serve(
     if context.invoked_subcommand is not None:
         return
     tls = tls_files(tls_cert, tls_key)
+    from streamlearn.access import read_token
     from streamlearn.apps import load_app
-    from streamlearn.ps import Door, Place, ShardServer, Shelf, read_token
+    from streamlearn.ps import Door, Place, ShardServer, Shelf
     from streamlearn.ps.metrics import serve_shard_metrics
     from streamlearn.table import declared_tables
     from streamlearn.telemetry import set_up_logging
@@ -93,8 +94,9 @@ def stats(
     json: JsonOption = False,
 ) -> None:
     """Show the content, position and traffic of each shard. Ends with status 3 if some do not answer."""
+    from streamlearn.access import read_token
     from streamlearn.apps import load_app
-    from streamlearn.ps import read_token, survey
+    from streamlearn.ps import survey
     from streamlearn.table import declared_tables
 
     folder = load_app(_required(app), set_ or ())

@@ -59,10 +59,9 @@ def node(
     `streamlearn serve tune` proposes bucket sizes for recorded requests.
     """
     tls = tls_files(tls_cert, tls_key)
+    from streamlearn.access import check_address, read_token
     from streamlearn.apps import load_app
     from streamlearn.metrics_server import serve_metrics
-    from streamlearn.ps import read_token
-    from streamlearn.serving.address import check_address
     from streamlearn.serving.graphs.compile_cache import CompileCache
     from streamlearn.telemetry import set_up_logging
 

@@ -49,11 +49,11 @@ def train(
     json: JsonOption = False,
 ) -> None:
     """Train APP's model from its samples and publish versions. SIGTERM ends it with a last version."""
+    from streamlearn.access import read_token
     from streamlearn.apps import load_app
     from streamlearn.cli.run.train_progress import show_training
     from streamlearn.metrics_server import serve_metrics
     from streamlearn.models.tensorflow_load import load_tensorflow
-    from streamlearn.ps import read_token
     from streamlearn.replay import stop_on_signals
     from streamlearn.telemetry import set_up_logging
 

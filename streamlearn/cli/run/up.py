@@ -62,7 +62,7 @@ def up(
         raise UsageError(message, help="run ps, ingest, train and serve separately")
     from streamlearn.apps import load_app
     from streamlearn.cli.run.up_progress import show_members
-    from streamlearn.metrics_server import MetricsServer
+    from streamlearn.metrics_server import metrics_server
     from streamlearn.supervision import claimed, planned
     from streamlearn.supervision.plan import UpOptions
     from streamlearn.supervision.supervisor import Supervisor
@@ -75,18 +75,18 @@ def up(
     _check_topics(folder)
     with _signals() as signals, claimed(logs), show_members() as show:
         set_up_logging(folder.settings.telemetry)
-        server = MetricsServer(plan.metrics_port)
+        server = metrics_server(plan.metrics, folder.settings.telemetry)
         try:
             files = (app / "app.py", app / "app.toml")
             lines = Supervisor(plan.members, folder.settings.up, logs, files).run(
-                signals, show, lambda: _report_ready(folder, plan.members, plan.metrics_port, json=json)
+                signals, show, lambda: _report_ready(folder, plan.members, plan.metrics, json=json)
             )
         finally:
             server.close()
     print_json(lines) if json else print_table(lines)
 
 
-def _report_ready(folder: AppFolder, members: tuple[Member, ...], metrics_port: int, *, json: bool) -> None:
+def _report_ready(folder: AppFolder, members: tuple[Member, ...], metrics: str, *, json: bool) -> None:
     """Print the line that scripts wait for; on stderr if stdout is for one JSON document."""
     addresses = [
         f"{member.name} {kind} {address}"
@@ -95,7 +95,7 @@ def _report_ready(folder: AppFolder, members: tuple[Member, ...], metrics_port: 
         if kind != "frames"
     ]
     PULSE.ready()
-    line = f"{folder.app.name} is up: {', '.join([*addresses, f'up metrics 127.0.0.1:{metrics_port}'])}"
+    line = f"{folder.app.name} is up: {', '.join([*addresses, f'up metrics {metrics}'])}"
     print(line, file=sys.stderr if json else sys.stdout, flush=True)
 
 

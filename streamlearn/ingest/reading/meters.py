@@ -26,6 +26,8 @@ class ReadMeter:
         self.lead = gauge(
             "ingest", "lead", "bytes", "Bytes by which reading one topic is ahead of the other.", ["partition", "topic"]
         )
+        unread = "Records of a topic that are not given to the pipeline yet, as of the last look at its end."
+        self.behind = gauge("ingest", "behind", "records", unread, ["partition", "topic"])
         self.blobs = counter("ingest", "blobs", "Blobs of events given to the pipeline.", labels).labels(value)
         self.records = counter("ingest", "records", "Records given to the pipeline.", labels).labels(value)
         help = "Polls of a partition in which one topic had records but waited for the other."

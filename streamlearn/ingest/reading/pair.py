@@ -192,6 +192,8 @@ class PairReader:
         allowed = self._lead.allowed(self._clocks, self._waited_for)
         for topic, name in enumerate(_TOPICS):
             self._meter.lead.labels(str(self._partition), name).set(self._lead.bytes_ahead(topic))
+            behind = self._pullers[topic].behind(self._positions[topic].offset)
+            self._meter.behind.labels(str(self._partition), name).set(behind)
         for topic in allowed:
             if self._has(topic):
                 return topic

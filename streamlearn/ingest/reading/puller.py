@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 from streamlearn.clock import Clock
+from streamlearn.errors import TopicUnreachable
 from streamlearn.topics import Reader, Records
 
 __all__ = ["PullLimits", "Puller"]
 
 _RECORDS_MAX = 4_096
 _CLOSE_S_MAX = 1.0
+# How often the partition's end is looked at while records come.
+_END_LOOK_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Puller:
         self._error: Exception | None = None
         self._closing = self._has_looked = self._at_end = False
         self._quiet_since_s = self._looked_s = clock.monotonic_s()
+        self._end, self._end_looked_s = offset, float("-inf")
         name = f"streamlearn-ingest-{reader.url.rpartition('/')[2]}-{partition}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -88,6 +93,10 @@ class Puller:
         """Return the wall time at which the partition was proven empty; None if it was not, or has records since."""
         with self._changed:
             return self._empty_ms
+
+    def behind(self, offset: int) -> int:
+        """Return the number of records from an offset to the partition's end, as of the last look at it."""
+        return max(0, self._end - offset)
 
     def end(self) -> None:
         """Tell the thread to end once its broker has answered."""
@@ -127,6 +136,10 @@ class Puller:
                 self._held_bytes += size
                 self._has_looked = True
                 self._empty_ms, self._at_end = None, records.is_at_end
+            if now_s - self._end_looked_s >= _END_LOOK_S:
+                self._end_looked_s = now_s
+                with suppress(TopicUnreachable):
+                    self._end = self._reader.end(self._partition)
             return
         if now_s - self._quiet_since_s >= limits.idle_s and now_s - self._looked_s >= limits.idle_s / 2:
             self._looked_s = now_s
@@ -137,9 +150,9 @@ class Puller:
     def _look_at_end(self) -> None:
         """Silence means empty only at the partition's end. The proof has the time before the check."""
         wall_ms = self._clock.wall_ms()
-        is_empty = self._reader.end(self._partition) == self._offset
+        self._end = self._reader.end(self._partition)
         with self._changed:
-            self._empty_ms = wall_ms if is_empty else None
+            self._empty_ms = wall_ms if self._end == self._offset else None
 
 
 def _size(records: Records) -> int:

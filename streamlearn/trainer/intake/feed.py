@@ -85,7 +85,8 @@ class Feed:
         self._reader: Reader = topic.reader(positions=_positions(topic, reached))
         self._is_strict = self._settings.order == "strict"
         self._step_begin_s = self._last_message_s = clock.monotonic_s()
-        self.bad = self._lag = 0
+        self.bad = 0
+        self._lag: dict[int, int] = {}
         self._lag_checked_s = -_LOOK_S
 
     def steps(self) -> Iterator[Step | None]:
@@ -109,8 +110,8 @@ class Feed:
         self._reader.close()
 
     @property
-    def lag(self) -> int:
-        """Unread messages in the topic, as of the last look at its end."""
+    def lag(self) -> dict[int, int]:
+        """Unread messages by partition, as of the last look at the ends."""
         return self._lag
 
     @property
@@ -184,9 +185,11 @@ class Feed:
         now_s = self._clock.monotonic_s()
         if read:
             self._last_message_s = now_s
-        if now_s - self._lag_checked_s >= (_LOOK_S if read or self._lag else _QUIET_LOOK_S):
+        if now_s - self._lag_checked_s >= (_LOOK_S if read or any(self._lag.values()) else _QUIET_LOOK_S):
             self._lag_checked_s = now_s
-            self._lag = sum(max(0, self._reader.end(partition) - offset) for partition, offset in self._next.items())
+            self._lag = {
+                partition: max(0, self._reader.end(partition) - offset) for partition, offset in self._next.items()
+            }
         return read > 0
 
     def _put(self, records: Records, offset: int, value: bytes) -> None:

@@ -1,0 +1,71 @@
+"""Access: which addresses other machines reach, and the token that they then have to send."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from streamlearn.errors import ConfigError, UsageError
+from streamlearn.loopback import is_loopback
+
+__all__ = ["check_address", "host_and_port", "read_token"]
+
+_PORT_MAX = 65_535
+_TOKEN_BYTES_MAX = 1_024
+
+
+def check_address(name: str, address: str, *, has_token: bool, option: str = "--token-file") -> None:
+    """Check the address in the setting `name`: HOST:PORT, where HOST is an IP address or `localhost`.
+
+    `option` names the way to give a token.
+
+    Raises:
+        ConfigError: It is invalid, or other machines can reach it although callers need no token.
+
+    Examples:
+        >>> check_address("front.listen", "127.0.0.1:8001", has_token=False)
+        >>> check_address("front.listen", "0.0.0.0:8001", has_token=False)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        streamlearn.errors.ConfigError: front.listen is 0.0.0.0:8001, ...
+    """
+    host, _ = host_and_port(name, address)
+    if not is_loopback(host) and not has_token:
+        message = f"{name} is {address}, which other machines can reach, but callers need no token"
+        raise ConfigError(message, help=f"give {option} FILE, or listen on 127.0.0.1")
+
+
+def host_and_port(name: str, address: str) -> tuple[str, int]:
+    """Return the host, without brackets, and the port of the address in the setting `name`.
+
+    Raises:
+        ConfigError: It is invalid.
+
+    Examples:
+        >>> host_and_port("telemetry.listen", "[::1]:9460")
+        ('::1', 9460)
+    """
+    host, _, port = address.rpartition(":")
+    if is_loopback(host) is None or not port.isdecimal() or int(port) > _PORT_MAX:
+        message = f"{name} is {address!r}, which is not an address"
+        raise ConfigError(message, help="give HOST:PORT, such as 127.0.0.1:8001; HOST is an IP address or localhost")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def read_token(path: Path) -> bytes:
+    """The token in a file, without surrounding white space.
+
+    Raises:
+        UsageError: The file is unreadable, or holds no token or anything but printable ASCII without spaces.
+    """
+    try:
+        with path.open("rb") as file:
+            token = file.read(_TOKEN_BYTES_MAX + 2).strip()
+    except OSError as error:
+        message = f"the token file {path} cannot be read: {error.strerror}"
+        raise UsageError(message, help="give a file that holds the token and nothing else") from None
+    if not 0 < len(token) <= _TOKEN_BYTES_MAX:
+        message = f"the token file {path} does not hold a token of 1 to {_TOKEN_BYTES_MAX} bytes"
+        raise UsageError(message, help="write one with `openssl rand -hex 32`")
+    if not all(0x21 <= byte <= 0x7E for byte in token):
+        message = f"the token file {path} holds a space, or a character that is not printable ASCII"
+        raise UsageError(message, help="write a token with `openssl rand -hex 32`")
+    return token
