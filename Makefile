@@ -64,7 +64,8 @@ chaos: setup fetch ## the whole loop under load for 20 minutes with random fault
 	@$(RUN) -m tools.chaos $(CHAOS)
 
 chaos-parts: setup fetch ## the random tests of the parts for about an hour: more kills, more processes, EXAMPLES_TIMES (20) times the examples
-	@CHAOS_KILLS=$${CHAOS_KILLS:-1000} INGEST_KILLS=$${INGEST_KILLS:-60} TRAINER_KILLS=$${TRAINER_KILLS:-60} \
+	@YEAR_DAYS=$${YEAR_DAYS:-365} WEEK_MINUTES=$${WEEK_MINUTES:-10080} \
+	  CHAOS_KILLS=$${CHAOS_KILLS:-1000} INGEST_KILLS=$${INGEST_KILLS:-60} TRAINER_KILLS=$${TRAINER_KILLS:-60} \
 	  KUAIRAND_DAYS=$${KUAIRAND_DAYS:-7} AWAY_S=$${AWAY_S:-60} \
 	  LIFE_SEEDS=$${LIFE_SEEDS:-30} LIFE_VERSIONS=$${LIFE_VERSIONS:-200} EXAMPLES_TIMES=$${EXAMPLES_TIMES:-20} \
 	  $(VENV)/bin/pytest -q tests/ps/test_chaos.py tests/ingest/test_restarts.py tests/ingest/test_broker_away.py \

@@ -38,6 +38,7 @@ class Meters:
             "publisher", "failures_in_a_row", "ratio", "Consecutive failures as a share of failures_max"
         )
         self.compactions = counter("publisher", "compactions", "Requests for a base, by outcome", labels=["outcome"])
+        self.cleanups = counter("publisher", "cleanups", "Removals of old versions, by outcome", labels=["outcome"])
         since = gauge("publisher", "since_committed", "seconds", "Time since the last version was committed")
         since.set_function(lambda: self._clock.monotonic_s() - self._committed_s)
 

@@ -16,6 +16,7 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import CutFailed, FileMissing, RunOver, StoreError, StreamlearnError, UsageError, VersionDefect
 from streamlearn.ps import PsClient
 from streamlearn.publisher.bases import Bases, Compact
+from streamlearn.publisher.cleaner import Clean, Cleaner
 from streamlearn.publisher.cut_state import CutState, Resumed
 from streamlearn.publisher.judge import Judge
 from streamlearn.publisher.lineage import Lineage
@@ -46,8 +47,8 @@ class Publisher:
     version includes its changes. `boundary` raises the errors that the trainer must handle.
 
     The store must also be the store of the client's shards. The default judge scores no samples. `compact` writes the
-    base that stands for a version, such as the result of `compact_apart`; without it no bases are written. `by` names
-    the owner of this run, for people.
+    base that stands for a version, such as the result of `compact_apart`; without it no bases are written.
+    `clean` removes what retention no longer keeps, once an hour. `by` names the owner of this run, for people.
 
     Attributes:
         run: The number of this run; 0 before `start`.
@@ -66,6 +67,7 @@ class Publisher:
         judge: Judge | None = None,
         registry: Registry | None = None,
         compact: Compact | None = None,
+        clean: Clean | None = None,
         files: FileSettings | None = None,
         quiet_s_max: float = QUIET_S_MAX,
         clock: Clock = SYSTEM_CLOCK,
@@ -85,6 +87,7 @@ class Publisher:
         self._files, self._quiet_s_max = files or store.files, quiet_s_max
         self._version_files = VersionFiles(client, store, self._files, meters=self._meters, clock=clock)
         self._bases = Bases(compact, self._settings.base_deltas_max, self._meters)
+        self._cleaner = Cleaner(clean, self._meters, clock)
         self._promoter = Promoter(
             store, lineage.model, judge or Judge(clock=clock), self._teller, self._settings,
             meters=self._meters, clock=clock,
@@ -393,6 +396,7 @@ class Publisher:
             # It is committed; the next seal tells the shards again.
             _log.warning("version %d is committed, but a shard does not know it yet: %s", ref.version, error.message)
         self._bases.committed(ref.version, is_base=done.manifest.kind == "base")
+        self._cleaner.look()
 
     def _follow(self) -> None:
         try:

@@ -30,6 +30,7 @@ from streamlearn.models import Model
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.publisher import CutState, Judge, Lineage, Publisher, Resumed
 from streamlearn.publisher.bases import Compact
+from streamlearn.publisher.cleaner import Clean
 from streamlearn.pulse import PULSE
 from streamlearn.samples import SampleCodec, golden_bytes
 from streamlearn.table import declared_tables
@@ -80,9 +81,9 @@ class Trainer:
     """Learns an application's samples into versions, which are announced to `registry` and served by `graph`.
 
     The first version takes over rows and weights of `begin_with`, a version of another model, as far as they fit.
-    `compact` writes the bases that replace long chains; None writes none. With `accept_lost`, training continues from
-    the earliest samples if the next ones are gone. The pushing thread calls `on_step` for each learned step, and the
-    scoring thread `on_scores` with the scores of closed windows.
+    `compact` writes the bases that replace long chains, and `clean` removes old versions; None does neither. With
+    `accept_lost`, training continues from the earliest samples if the next ones are gone. The pushing thread calls
+    `on_step` for each learned step, and the scoring thread `on_scores` with the scores of closed windows.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Trainer:
         graph: str | None = None,
         begin_with: Chain | None = None,
         compact: Compact | None = None,
+        clean: Clean | None = None,
         accept_lost: bool = False,
         on_step: Callable[[LearnedStep], None] = lambda step: None,
         on_scores: Callable[[Sequence[WindowScore]], None] = lambda scores: None,
@@ -118,7 +120,7 @@ class Trainer:
         judge = Judge(settings.judge, scorer=scorer, samples=self._recent.closed, clock=clock)
         self.publisher = Publisher(
             client, store, self._lineage, settings.publisher,
-            judge=judge, registry=registry, compact=compact, quiet_s_max=quiet_s_max(topic), clock=clock,
+            judge=judge, registry=registry, compact=compact, clean=clean, quiet_s_max=quiet_s_max(topic), clock=clock,
         )  # fmt: skip
         self._accept_lost, self._lost = accept_lost, dict[int, tuple[int, int]]()
         self._expiry = ExpirySchedule(client, settings.tables)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from streamlearn.apps import AppFolder
@@ -24,6 +26,8 @@ from streamlearn.trainer.warm_start import source_of
 from streamlearn.versions import Store, open_registry, open_store
 from streamlearn.versions.format.graphs import put_graph
 from streamlearn.versions.format.log import Log
+from streamlearn.versions.pointer.model import Model as VersionedModel
+from streamlearn.versions.upkeep.cleanup import clean_up, plan_cleanup
 
 __all__ = ["ends_of", "samples_of", "train"]
 
@@ -58,7 +62,7 @@ def train(
             folder, model, topic, client, store,
             registry=registry, graph=_graph(folder, model, store), on_scores=log.offer, clock=clock,
             begin_with=source_of(store, begin_with) if begin_with else None, compact=_compact(folder),
-            accept_lost=accept_lost,
+            clean=partial(_clean, folder), accept_lost=accept_lost,
         )  # fmt: skip
         return trainer.run(stop, until=until(topic), show=show)
 
@@ -115,6 +119,17 @@ def _compact(folder: AppFolder) -> Compact | None:
     """Return the process that writes bases beside training; a store in memory is visible to this process only."""
     url = folder.store_url
     return None if url.startswith("memory://") else compact_apart(url, folder.app.name, folder.settings.versions)
+
+
+def _clean(folder: AppFolder) -> tuple[int, int]:
+    """Remove what retention no longer keeps, after the time that a starting node may take."""
+    model = VersionedModel(folder.app.name, folder.store_url, folder.registry_url, folder.settings)
+    try:
+        plan = plan_cleanup(model)
+        swept = clean_up(model, plan, wait=lambda: time.sleep(folder.settings.retention.grace_s))
+    finally:
+        model.close()
+    return swept.files, swept.bytes
 
 
 def _client(folder: AppFolder, store: Store, token: bytes | None) -> PsClient:

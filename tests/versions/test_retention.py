@@ -59,11 +59,24 @@ def test_a_version_stays_with_its_newest_base_and_the_deltas_after_it() -> None:
     assert loadable(there, {one.name for one in found.goes}) >= {6, 7, 8}
 
 
-def test_of_bases_between_only_those_that_are_named_and_the_newest_stay() -> None:
-    there = Inventory(tuple(line(list("b2d2d2d2d"))))
-    found = retain(there, {1, 5}, ONE, now_wall_ms=NOW)
-    assert found.stays == tuple(range(1, 10))
-    assert (names(found, "shortened"), names(found, "old")) == (["b2", "b6"], [])
+def test_of_bases_between_only_the_next_those_that_are_named_and_the_newest_stay() -> None:
+    there = Inventory(tuple(line(list("b2d2d2d2d2d"))))
+    found = retain(there, {1, 7}, ONE, now_wall_ms=NOW)
+    assert found.stays == tuple(range(1, 12))
+    assert (names(found, "shortened"), names(found, "old")) == (["b4", "b8"], [])
+
+
+def test_however_often_files_are_removed_what_is_old_goes() -> None:
+    """The base that the floor comes to next stays, although newer ones come meanwhile."""
+    history = line(list("b"))
+    for version in range(2, 100):
+        history += line(["2" if version % 5 == 1 else "d"], version, written_wall_ms=version * 1_000)
+        rules = RetentionSettings(keep_versions_min=12, keep_s=0)
+        found = retain(Inventory(tuple(history)), {version}, rules, now_wall_ms=NOW)
+        gone = {one.name for one in found.goes}
+        history = [one for one in history if one.folder.path not in gone]
+        assert len({one.folder.version for one in history}) <= 2 * 12 + 5
+        assert sum(one.folder.shape == "bases" for one in history) <= 4
 
 
 @pytest.mark.parametrize(("count", "age_s", "floor"), [(3, 0, 8), (1, 86_400 * 2, 8), (1, 86_400 * 5, 5), (99, 0, 1)])

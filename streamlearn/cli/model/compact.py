@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.model.model_options import Model, ModelArgument, open_model
+from streamlearn.cli.model.model_options import ModelArgument, open_model
 from streamlearn.cli.model.place import Place, at_place
 from streamlearn.cli.options import JsonOption
 from streamlearn.cli.output.progress import shown_progress
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.cli.output.units import bytes_text, counted
-from streamlearn.errors import RegistryUnreachable, UsageError
 
 if TYPE_CHECKING:
     from streamlearn.versions.upkeep.gc import GcPlan
@@ -71,11 +70,10 @@ def gc(
     json: JsonOption = False,
 ) -> None:
     """List files that no retained version needs; `--yes` deletes them."""
-    from streamlearn.versions import plan_gc
+    from streamlearn.versions.upkeep.cleanup import clean_up, plan_cleanup
 
     model = open_model(name, place)
-    rules = model.settings.retention
-    plan = plan_gc(model.store, model.name, _needed_versions(model), settings=rules)
+    plan = plan_cleanup(model)
     if json and not yes:
         print_json(_facts(plan))
         return
@@ -83,61 +81,17 @@ def gc(
         _show(plan, yes)
     if not yes or not plan.removals:
         return
-    result = _sweep(model, plan, rules.grace_s if grace_s is None else grace_s)
-    model.log.forget(max(1, model.pointer.seq - rules.pointer_moves_min))
+    wait_s = model.settings.retention.grace_s if grace_s is None else grace_s
+    if wait_s > 0:
+        typer.echo(f"waiting {wait_s:g} s for nodes that are starting; nothing is deleted before that", err=True)
+    with shown_progress("removing", is_bytes=True) as progress:
+        result = clean_up(model, plan, wait=lambda: time.sleep(wait_s), progress=progress)
     if json:
         print_json(
             _facts(plan) | {"removed_files": result.files, "removed_bytes": result.bytes, "spared": result.spared}
         )
     else:
         typer.echo(f"{counted(result.files, 'file')} removed, {bytes_text(result.bytes)}")
-
-
-def _needed_versions(model: Model) -> set[int]:
-    """Return the versions of the pointer, of nodes and of requests to training, which stay whatever their age.
-
-    Raises:
-        UsageError: No registry was given, or it does not answer, so the versions that nodes need are unknown.
-    """
-    from streamlearn.versions import Requests
-
-    needed = {ref.version for ref in model.pointer.needed.values()}
-    needed |= {request.to.version for request in Requests(model.store, model.name).waiting(model.known())}
-    if model.registry is None:
-        if not model.is_alone:
-            message = "cannot tell which versions nodes need: no registry was given"
-            raise UsageError(message, help="give --registry URL; or --registry none if you have no nodes")
-        return needed
-    try:
-        nodes = model.registry.nodes()
-    except RegistryUnreachable as error:
-        message = f"cannot tell which versions nodes need: {error.message}"
-        raise UsageError(
-            message, help="bring the registry back; or give --registry none if you have no nodes"
-        ) from None
-    return needed | {node.active for node in nodes if node.active}
-
-
-def _sweep(model: Model, plan: GcPlan, grace_s: float) -> Any:
-    from streamlearn.versions import sweep
-    from streamlearn.versions.pointer import moves
-
-    known, pointer = model.known(), model.pointer
-
-    def raise_floor(floor: int) -> None:
-        model.mover.move(
-            lambda now: moves.raise_floor(now, known, max(floor, now.floor)),
-            by=pointer.by,  # gc keeps the author and the reason of the latest move by a person
-            what="gc",
-            reason=pointer.reason,
-        )
-        if model.registry is not None:
-            model.registry.drop_versions([entry.version for entry in known if entry.version < floor])
-
-    if plan.removals and grace_s > 0:
-        typer.echo(f"waiting {grace_s:g} s for nodes that are starting; nothing is deleted before that", err=True)
-    with shown_progress("removing", is_bytes=True) as progress:
-        return sweep(model.store, plan, raise_floor=raise_floor, wait=lambda: time.sleep(grace_s), progress=progress)
 
 
 def _show(plan: GcPlan, yes: bool) -> None:

@@ -1,7 +1,8 @@
 """Retention: decides which versions stay, and which folders may be removed. It reads nothing and removes nothing.
 
 Versions from the *floor* on stay, each of them readable: the base that the floor is read from, and every delta after
-it. Other bases stay only if they are the newest, or if a version in `must` is read from them; deltas cover the rest.
+it. Of the other bases the newest stays, the first after the floor, and those that a version in `must` is read from;
+deltas cover the rest. Without the first after the floor, the floor would be read from the same base for ever.
 """
 
 from __future__ import annotations
@@ -135,7 +136,10 @@ def retain(inventory: Inventory, must: Iterable[int], settings: RetentionSetting
     if floor is not None and not unreadable:
         begins = [node.version for node in history if node.base is not None]
         begin = _begin(begins, floor)
-        goes += _old(history, {_begin(begins, version) for version in (floor, *named)}, begin, floor)
+        needed = {_begin(begins, version) for version in (floor, *named)} | set(
+            begins[bisect_right(begins, floor) :][:1]
+        )
+        goes += _old(history, needed, begin, floor)
         goes += _unreachable(inventory, history, begin, min(horizon_ms, now_wall_ms - int(settings.keep_s * 1000)))
         goes = _recognisable(inventory, goes)
     stale = [loose for loose in inventory.uncommitted if loose.touched_wall_ms < horizon_ms]
