@@ -36,6 +36,7 @@ from streamlearn.cli.run.train import train
 from streamlearn.cli.run.up import up
 from streamlearn.cli.settings import settings
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
+from streamlearn.hints import with_hints
 from streamlearn.printable import printable
 from streamlearn.process_exit import leave
 
@@ -73,7 +74,7 @@ for verb in (
     backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, gc, import_, ingest, peek, promote,
     release, replay, report, rewind, rollback, schema, settings, show, topics, train, up, verify, versions,
 ):  # fmt: skip
-    cli.command(verb.__name__.rstrip("_").replace("_", "-"))(verb)
+    cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))
 cli.add_typer(ps, name="ps")
 cli.add_typer(serve, name="serve")
 

@@ -23,6 +23,7 @@ from streamlearn.console.guard import Guard
 from streamlearn.console.state import state_of
 from streamlearn.console.watch import Watch
 from streamlearn.errors import ServiceError, UsageError
+from streamlearn.hints import Given
 from streamlearn.loopback import is_loopback
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.telemetry import counter, gauge
@@ -51,7 +52,7 @@ class ConsoleServer:
     """The console of one model, from its construction until it is closed; it listens at `address`, HOST:PORT.
 
     Without a token for moves it is read-only. `tls` are the files of a certificate and its key. `dead_share` returns
-    the share of ingest's recent events that became dead letters.
+    the share of ingest's recent events that became dead letters. `given` completes the commands that the page shows.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class ConsoleServer:
         token: bytes | None = None,
         tls: tuple[Path, Path] | None = None,
         dead_share: Callable[[], float] = lambda: 0.0,
+        given: Given | None = None,
     ) -> None:
         context = None if tls is None else _context(*tls)
         self._server = _listen(settings)
@@ -75,7 +77,9 @@ class ConsoleServer:
         late_s = max(_LATE_S, _LATE_INTERVALS * model.settings.publisher.publish_interval_s)
         self._watch = Watch(
             gatherer.gather,
-            lambda found: state_of(found, versions_max=settings.versions_max, late_s=late_s, beat_s=beat_s),
+            lambda found: state_of(
+                found, versions_max=settings.versions_max, late_s=late_s, beat_s=beat_s, given=given or Given()
+            ),
             refresh_s=settings.refresh_s,
             idle_s=settings.idle_s,
         )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from streamlearn.console.snapshot import Gathered
 from streamlearn.console.trouble import LEVELS, Trouble, troubles
 from streamlearn.errors import MoveRefused
+from streamlearn.hints import Given, completed
 from streamlearn.versions import Known, Node, Pointer
 from streamlearn.versions.pointer import moves as decisions
 from streamlearn.versions.pointer.facts import Facts, node_facts, pointer_facts, version_facts
@@ -26,20 +27,23 @@ _DIGITS = 6
 _RATIOS = (".auc", ".log_loss", ".calibration")
 
 
-def state_of(found: Gathered, *, versions_max: int, late_s: float, beat_s: float) -> Facts:
+def state_of(found: Gathered, *, versions_max: int, late_s: float, beat_s: float, given: Given) -> Facts:
     """Return the whole state of the page, with the newest `versions_max` versions.
 
-    Training is late after `late_s` without a version, and nodes send a heartbeat every `beat_s`.
+    Training is late after `late_s` without a version, and nodes send a heartbeat every `beat_s`. `given` completes the
+    commands that the page shows.
     """
     shown = found.known[-versions_max:]
     problems = troubles(found, late_s=late_s, beat_s=beat_s)
     return {
         "model": found.model,
+        "place": given.place or found.model,
+        "options": given.tail,
         "at_ms": found.at_ms,
         "is_live": found.is_live,
         "late_s": late_s,
         "headline": _headline(found, problems),
-        "trouble": [vars(problem) for problem in problems],
+        "trouble": [vars(problem) | {"help": completed(problem.help, given)} for problem in problems],
         "pointer": pointer_facts(found.pointer, found.nodes) | {"accepted": list(found.pointer.accepted)},
         "figures": (figures := _figures(shown)),
         "versions": _versions(found, shown, figures),

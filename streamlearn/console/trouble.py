@@ -63,7 +63,7 @@ def _of_registry(found: Gathered) -> Iterator[Trouble]:
     is_answered = any(node.state in ("ready", "stale", "draining") for node in found.nodes)
     if found.pointer.active is not None and not is_answered:
         text = "no node answers" if found.nodes else "no nodes are registered"
-        yield Trouble("bad", "nodes", text, "start some with `streamlearn serve`, or see why they are not ready")
+        yield Trouble("bad", "nodes", text, "start some with `streamlearn serve APP`, or see why they are not ready")
 
 
 def _of_nodes(found: Gathered, beat_s: float) -> Iterator[Trouble]:
@@ -94,14 +94,14 @@ def _lags(found: Gathered, node: Node, beat_s: float) -> bool:
 
 def _of_versions(found: Gathered, late_s: float) -> Iterator[Trouble]:
     if not found.known:
-        yield Trouble("note", "versions", "no version exists yet", "start a trainer with `streamlearn train`")
+        yield Trouble("note", "versions", "no version exists yet", "start a trainer with `streamlearn train APP`")
         return
     torn = [known for known in found.known if known.lacks]
     if torn:
         served = {ref.version for ref in found.pointer.needed.values()}
         level: _Level = "bad" if any(known.version in served for known in torn) else "warn"
         text = f"{_named([known.version for known in torn])} cannot be read: {torn[-1].lacks}"
-        yield Trouble(level, "versions", text, f"see `streamlearn verify {found.model}`")
+        yield Trouble(level, "versions", text, "see `streamlearn verify MODEL`")
     yield from _of_taints(found)
     newest, late_ms = found.known[-1], late_s * 1000
     if newest.written_wall_ms and found.at_ms - newest.written_wall_ms > late_ms:
@@ -127,7 +127,9 @@ def _of_taints(found: Gathered) -> Iterator[Trouble]:
     first = next((known for known in found.known if known.version == began), found.known[-1])
     why = f"the judge rejected {began}" if first.outcome == "rejected" else f"{began} was rolled back"
     text = f"{_named(versions)} {'is' if len(versions) == 1 else 'are'} tainted, and not followed: {why}"
-    help = f"`streamlearn rewind {found.model} --to VERSION` takes training back; `promote --accept` serves it anyway"
+    clean = [known.version for known in found.known if known.version not in tainted and not known.lacks]
+    back = f"`streamlearn rewind MODEL --to {clean[-1]}`" if clean else "`rewind`"
+    help = f"{back} takes training back; `promote --accept` serves it anyway"
     yield Trouble("warn", "versions", text, help, first.written_wall_ms)
 
 
@@ -146,7 +148,7 @@ def _of_pointer(found: Gathered) -> Iterator[Trouble]:
     refused = found.refused
     if refused is not None and found.at_ms - refused.wall_ms < _REFUSED_SHOWN_MS:
         text = f"training could not go back to version {refused.to.version} and continues: {refused.reason}"
-        help = f"`streamlearn rewind {found.model} --to VERSION` asks for another version"
+        help = "`rewind --to` asks for another version, which `streamlearn versions MODEL` lists"
         yield Trouble("warn", "request", text, help, refused.wall_ms)
 
 

@@ -76,7 +76,7 @@ class Lineage:
         if message:
             help = (
                 "the features and labels of a model never change: give the changed application a new name "
-                "(docs/operating/training.md#change-features); `streamlearn train --from` starts its model "
+                "(docs/operating/training.md#change-features); `train --from` starts its model "
                 "from this one, unless labels were renamed or reordered"
             )
             raise UsageError(message, help=help)

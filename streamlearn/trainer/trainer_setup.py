@@ -89,8 +89,8 @@ def samples_of(folder: AppFolder) -> Topic:
         return folder.open_topic("samples")
     except TopicMissing as error:
         help = (
-            "`streamlearn topics APP --create PARTITIONS` creates an application's topics, and `streamlearn "
-            "ingest APP` writes samples to this one; topics.root or topics.samples names another place"
+            "`streamlearn topics APP --create 4` creates an application's topics, with 4 partitions, and "
+            "`streamlearn ingest APP` writes samples to this one; topics.root or topics.samples names another place"
         )
         raise TopicMissing(error.message, help=help) from None
 

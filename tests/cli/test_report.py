@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streamlearn.apps import load_app
+from streamlearn.cli.output.units import time_text
 from streamlearn.cli.report.marks import read_story
 from streamlearn.testing import ManualClock
 from streamlearn.trainer.validation import ScoreLog, WindowScore, read_scores
@@ -116,6 +118,20 @@ def write(app: Path, found: list[WindowScore] | None = None) -> None:
 
 def test_without_scores_it_says_so_and_what_writes_them(small: Path, verb: Verb) -> None:
     refused(verb("report", small), 1, "has no scores", "help: a trainer writes them")
+
+
+def test_before_the_first_window_closes_it_says_when(small: Path, verb: Verb, store: Store) -> None:
+    first = Life(store)
+    first.cut(1, watermark=False)
+    first.clock.sleep(120)
+    first.cut(2)
+    first.clock.sleep(60)
+    first.cut(3)
+    wait_s = min(group.window_s for group in load_app(small).app.groups)
+    began_ms = History(store, MODEL).read()[1].watermark_ms
+    assert began_ms is not None
+    closes = time_text((began_ms // 60_000 + 1) * 60_000 + wait_s * 1_000)
+    refused(verb("report", small), 1, f"up to about {closes} UTC (a label is final after window_s = {wait_s})")
     assert not (small / ".streamlearn" / "report").exists()
 
 

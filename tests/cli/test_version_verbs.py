@@ -146,7 +146,7 @@ def test_a_release_follows_the_newest_clean_version_and_is_refused_when_there_is
     place: Place, nodes: list[Replica], verb: Verb
 ) -> None:
     assert verb("rollback", MODEL, "--to", 4).status == 0
-    refused(verb("release", MODEL), 1, "version 5 is tainted", "streamlearn rewind", "--accept")
+    refused(verb("release", MODEL), 1, "version 5 is tainted", f"streamlearn rewind {MODEL} --to", "--accept")
     put_back(place, 6)
     ended = verb("release", MODEL)
     assert ended.status == 0, ended
@@ -162,7 +162,7 @@ def test_a_second_rollback_leaves_what_came_after_a_rewind_and_no_verb_serves_it
     put_back(place, 6)
     assert verb("release", MODEL, "--wait", 0, "--json").json["active"] == 6
     assert "held there; tainted: 5, 6 " in verb("rollback", MODEL, "--to", 4, "--wait", 0).out
-    refused(verb("release", MODEL), 1, "versions 5, 6 are tainted", "streamlearn rewind")
+    refused(verb("release", MODEL), 1, "versions 5, 6 are tainted", f"streamlearn rewind {MODEL} --to")
     refused(verb("rewind", MODEL, "--to", 6), 1, "version 6 of 'ctr' is tainted", "clean versions are 1, 2, 4")
     refused(verb("promote", MODEL, 6), 1, "version 6 cannot be served: it is tainted", "--accept")
     put_back(place, 7)
@@ -178,7 +178,7 @@ def put_back(place: Place, version: int) -> None:
 
 def test_a_tainted_version_is_promoted_when_it_is_accepted_alone(place: Place, verb: Verb) -> None:
     assert verb("rollback", MODEL, "--to", 4, "--wait", 0).status == 0
-    refused(verb("promote", MODEL, 5), 1, "version 5 cannot be served: it is tainted", "promote MODEL 5 --accept")
+    refused(verb("promote", MODEL, 5), 1, "version 5 cannot be served: it is tainted", "promote ctr 5 --accept")
     ended = verb("promote", MODEL, 5, "--accept", "--wait", 0)
     assert ended.status == 0, ended
     assert f"{MODEL} serves version 5; the hold stays" in ended.out

@@ -75,7 +75,7 @@ def test_a_damaged_manifest_is_shown_shortly_and_without_an_age(place: Place, ve
     ("record", "help"),
     [
         ("deltas/000000000004-*/verdict.json", "the publisher then judges the version again"),
-        ("pointer/000000000004.json", "streamlearn verify --mend-pointer"),
+        ("pointer/000000000004.json", f"streamlearn verify {MODEL} --mend-pointer"),
         ("requests/000000000001.json", "remove it and ask again: until then training continues without it"),
     ],
 )
@@ -98,8 +98,8 @@ def test_a_damaged_move_is_mended_from_the_registry(place: Place, verb: Verb, is
     whole = file.read_bytes()
     file.chmod(0o644)
     file.write_bytes(b'{"format":1,"x":' + b"[" * 400_000 if is_deep else whole[:-9])
-    refused(verb("rollback", MODEL, "--to", 2), 1, "corrupted", "streamlearn verify --mend-pointer")
-    refused(verb("versions", MODEL), 1, "corrupted", "streamlearn verify --mend-pointer")
+    refused(verb("rollback", MODEL, "--to", 2), 1, "corrupted", f"streamlearn verify {MODEL} --mend-pointer")
+    refused(verb("versions", MODEL), 1, "corrupted", f"streamlearn verify {MODEL} --mend-pointer")
     refused(verb("verify", MODEL, "--registry", "none", "--mend-pointer"), 2, "needs the registry", "--registry")
     ended = verb("verify", MODEL, "--mend-pointer")
     assert ended.status == 0, ended

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamlearn.console import Gathered, state_of
+from streamlearn.hints import Given
 from streamlearn.versions import Known, Node, Pointer, VersionRef
 
 __all__ = ["NOW_MS", "gathered", "known_of", "moved", "node_of", "ref", "said"]
@@ -48,4 +49,5 @@ def gathered(pointer: Pointer, **changed: Any) -> Gathered:
 
 
 def said(found: Gathered, **changed: Any) -> dict[str, Any]:
-    return state_of(found, **({"versions_max": 100, "late_s": 60.0, "beat_s": 1.0} | changed))
+    given: dict[str, Any] = {"versions_max": 100, "late_s": 60.0, "beat_s": 1.0, "given": Given()} | changed
+    return state_of(found, **given)

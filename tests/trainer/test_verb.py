@@ -138,7 +138,7 @@ def test_deleted_samples_end_it_unless_that_is_accepted(app: AppFolder, train: C
     with open_topic(url, app.access, clock=in_two_hours) as topic, topic.reader() as reader:
         topic.maintain()
         begins = [reader.earliest(partition) for partition in range(2)]
-    refused(train("--until-offset", "end"), PositionLost, "is outside", "streamlearn train APP --accept-lost")
+    refused(train("--until-offset", "end"), PositionLost, "is outside", " --accept-lost` continues")
     write(messages[8:])
     result = train("--until-offset", "end", "--accept-lost")
     assert result.exit_code == 0, result.output
@@ -210,7 +210,7 @@ def test_offsets_that_are_none_are_refused_before_anything_is_learned(
 
 def test_without_samples_it_says_which_topic_is_missing(app: AppFolder, train: Callable[..., Any]) -> None:
     result = train("--until-offset", "end")
-    refused(result, TopicMissing, "samples", "streamlearn ingest APP")
+    refused(result, TopicMissing, "samples", "`streamlearn ingest ")
     assert result.exception.help
     assert newest(app) is None
 

@@ -19,7 +19,7 @@ __all__ = ["app_findings", "durability_findings"]
 
 # Shorter than the timeout of other commands, because a person waits for the result.
 REACH_S = 3.0
-_CREATE_HELP = "streamlearn topics APP --create PARTITIONS creates all missing topics"
+_CREATE_HELP = "`streamlearn topics APP --create 4` creates all missing topics, with 4 partitions"
 
 
 def app_findings(app: Path, overrides: list[str]) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def _dead_letters(folder: AppFolder) -> Iterator[Finding]:
         share = dead_share()
     if share > share_max:
         detail = f"{share:.1%} of ingest's recent events became dead letters; at most {share_max:.1%} is allowed"
-        hint = "streamlearn peek APP dead_letters shows each one with its origin and reason"
+        hint = "`streamlearn peek APP dead_letters` shows each one with its origin and reason"
         yield Finding("dead letters", "wrong", detail, hint)
 
 

@@ -14,6 +14,7 @@ from streamlearn.cli.doctor.machine_findings import machine_findings
 from streamlearn.cli.options import JsonOption, SetOption
 from streamlearn.cli.output.table import print_json
 from streamlearn.errors import EXIT_FAILED, UsageError
+from streamlearn.hints import Given, completed
 from streamlearn.printable import printable
 
 __all__ = ["doctor"]
@@ -35,11 +36,11 @@ def doctor(
     if set_ and app is None:
         message = "--set without --app: it changes the settings of an application"
         raise UsageError(message, help="name the application with --app")
-    findings = []
+    findings, given = [], Given.of({"app": app, "set_": set_})
     for finding in _findings(app, set_ or []):
         findings.append(finding)
         if not json:
-            _print(finding)  # at once, because the next check may wait for a timeout
+            _print(finding, given)  # at once, because the next check may wait for a timeout
     if json:
         print_json([asdict(finding) for finding in findings])
     wrong, missing = ([found.what for found in findings if found.state == state] for state in ("wrong", "missing"))
@@ -62,8 +63,8 @@ def _findings(app: Path | None, overrides: list[str]) -> Iterator[Finding]:
         yield from app_findings(app, overrides)
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: Finding, given: Given) -> None:
     typer.secho(f"{finding.state:8}", fg=COLOURS[finding.state], nl=False)
     typer.echo(printable(f"{finding.what}: {finding.detail}"))
     if finding.help:
-        typer.echo(printable(f"{'':8}{finding.help}"))
+        typer.echo(printable(f"{'':8}{completed(finding.help, given)}"))

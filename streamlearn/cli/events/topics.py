@@ -81,7 +81,7 @@ def _check_options(create: int | None, retention_days: int | None, delete: bool,
     elif retention_days is not None and create is None:
         message = "--retention-days needs --create: retention is set when a topic is created"
     if message:
-        raise UsageError(message, help="see streamlearn topics --help")
+        raise UsageError(message, help="see `streamlearn topics --help`")
 
 
 def _selected(topics: Sequence[str], only: Sequence[str]) -> Sequence[str]:

@@ -44,6 +44,7 @@ def console(
     from streamlearn.apps import load_app
     from streamlearn.console import ConsoleServer
     from streamlearn.errors import ServiceError
+    from streamlearn.hints import Given
     from streamlearn.ingest.output.progress_log import DeadShare
     from streamlearn.metrics_server import serve_metrics
     from streamlearn.telemetry import set_up_logging
@@ -63,8 +64,9 @@ def console(
     except ServiceError as error:  # most often `streamlearn up` has this port
         print(f"the console goes on without metrics of its own: {error.message}", file=sys.stderr, flush=True)
     dead_share = DeadShare(load_app(app, [f"topics.reach_s={REACH_S:g}", *(set_ or ())]))
+    given = Given.of({"app": app.resolve(), "store": store, "registry": registry, "set_": set_})
     try:
-        with ConsoleServer(model, settings, token=token, tls=tls, dead_share=dead_share) as server:
+        with ConsoleServer(model, settings, token=token, tls=tls, dead_share=dead_share, given=given) as server:
             # Scripts wait for this line.
             access = "moves need the token" if token is not None else "read-only: no --token-file"
             print(f"the console of {model.name} is at {server.url} ({access})", flush=True)

@@ -76,7 +76,9 @@ def _check_clean(model: Model, to: int) -> None:
         raise MoveRefused(message, help=f"clean versions are {', '.join(clean)}")
     if to in tainted:
         message = f"version {to} of {model.name!r} is tainted, and the version made from it would be tainted too"
-        help = f"clean versions are {', '.join(clean) or 'none'}; or run `streamlearn promote {to} --accept` first"
+        help = (
+            f"clean versions are {', '.join(clean) or 'none'}; or run `streamlearn promote MODEL {to} --accept` first"
+        )
         raise MoveRefused(message, help=help)
 
 

@@ -11,8 +11,10 @@ from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.cli.output.units import age_text, counted, time_text
 from streamlearn.clock import SYSTEM_CLOCK
+from streamlearn.errors import ScoresMissing
 
 if TYPE_CHECKING:
+    from streamlearn.apps import AppFolder
     from streamlearn.cli.report.marks import Mark, Story
     from streamlearn.trainer.validation import ScoreColumns
 
@@ -45,7 +47,10 @@ def report(
 
     folder = load_app(app, set_ or ())
     name, settings = folder.app.name, folder.settings
-    all_scores = read_scores(scores_folder(folder.folder, settings.validation))
+    try:
+        all_scores = read_scores(scores_folder(folder.folder, settings.validation))
+    except ScoresMissing as error:
+        raise ScoresMissing(error.message, help=_first_window(folder) or error.help) from None
     if parquet is not None:
         all_scores.write_parquet(parquet)
         if out is None:
@@ -67,6 +72,22 @@ def report(
     for note in _notes(scores, story):
         typer.echo(note)
     typer.echo(f"the report is in {files[0]}")
+
+
+def _first_window(folder: AppFolder) -> str:
+    """Return when the first window of first predictions closes; empty if no version says what was learned."""
+    from streamlearn.versions import History, open_store
+
+    store = open_store(folder.store_url, settings=folder.settings.versions)
+    reached = [known.watermark_ms for known in History(store, folder.app.name).read() if known.watermark_ms is not None]
+    if not reached:
+        return ""
+    width_s, wait_s = folder.settings.validation.windows_s[0], min(group.window_s for group in folder.app.groups)
+    closes_ms = (reached[0] // (width_s * 1_000) + 1) * width_s * 1_000 + wait_s * 1_000
+    return (
+        f"the first window closes once samples are complete up to about {time_text(closes_ms)} UTC (a label is final "
+        f"after window_s = {wait_s}); the newest version has samples up to {time_text(reached[-1])} UTC"
+    )
 
 
 def _write(out: Path, model: str, scores: ScoreColumns, story: Story) -> list[Path]:

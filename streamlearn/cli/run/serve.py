@@ -15,6 +15,7 @@ from streamlearn.cli.default_verb import DefaultVerb
 from streamlearn.cli.options import AppArgument, SetOption
 from streamlearn.cli.run.serve_tune import tune
 from streamlearn.cli.server_options import TlsCertOption, TlsKeyOption, stop_event, tls_files
+from streamlearn.hints import with_hints
 from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ serve = typer.Typer(
 
 
 @serve.command()
+@with_hints
 def node(
     app: AppArgument,
     listen: Annotated[
@@ -96,7 +98,7 @@ def node(
             metrics.close()
 
 
-serve.command()(tune)
+serve.command()(with_hints(tune))
 
 
 def _overridden(

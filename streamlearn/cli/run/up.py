@@ -109,7 +109,7 @@ def _check_topics(folder: AppFolder) -> None:
         except TopicUnreachable:
             return
         except TopicMissing as error:
-            hint = f"create them: streamlearn topics {folder.folder} --create PARTITIONS"
+            hint = "create them: `streamlearn topics APP --create 4`, for 4 partitions"
             raise TopicMissing(error.message, help=hint) from error
 
 

@@ -117,7 +117,7 @@ function mainMoves(state, mayMove) {
   }
   found.push(["rollback", { to: rollback.version }, rollback.refused ? "Roll back" : `Roll back to ${rollback.version}…`, "danger", rollback]);
   if (!mayMove) {
-    return rollback.refused ? [] : [make("code", { class: "run" }, `streamlearn rollback ${state.model} --to ${rollback.version}`)];
+    return rollback.refused ? [] : [make("code", { class: "run" }, `streamlearn rollback ${state.place} --to ${rollback.version}${state.options}`)];
   }
   return found.map(([what, asked, words, kind, may]) =>
     make("button", { type: "button", class: kind, disabled: Boolean(may.refused), title: may.refused ? `${may.refused}; ${may.help}` : null, data: { key: `main-${what}` }, on: { click: () => ask(what, asked) } }, words));

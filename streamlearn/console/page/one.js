@@ -21,9 +21,9 @@ function buttons(state, one, mayMove, ask) {
   const mayAccept = ["tainted", "rejected"].includes(one.standing);
   const mayPromote = ["passed", "unscored", "accepted", "canary", "shadow"].includes(one.standing) && (isNewer || state.pointer.held);
   if (one.may_go_back) found.push(["rollback", { to: one.version }, `Roll back to ${one.version}…`, "danger", `rollback ${state.model} --to ${one.version}`]);
-  if (mayPromote) found.push(["promote", { version: one.version }, `Promote ${one.version}…`, "quiet", `promote ${state.model} ${one.version}`]);
+  if (mayPromote) found.push(["promote", { version: one.version }, `Promote ${one.version}…`, "quiet", `promote ${state.place} ${one.version}${state.options}`]);
   if (mayAccept && (isNewer || state.pointer.held)) {
-    found.push(["promote", { version: one.version, accept: true }, `Accept ${one.version} and serve it…`, "quiet", `promote ${state.model} ${one.version} --accept`]);
+    found.push(["promote", { version: one.version, accept: true }, `Accept ${one.version} and serve it…`, "quiet", `promote ${state.place} ${one.version} --accept${state.options}`]);
   }
   if (!found.length) return null;
   if (!mayMove) return make("div", { class: "buttons" }, found.map(([, , , , command]) => make("code", { class: "run" }, `streamlearn ${command}`)));

@@ -271,5 +271,5 @@ def _require_topics(folder: AppFolder) -> None:
         try:
             folder.open_topic(name).close()
         except TopicMissing as error:
-            hint = "streamlearn topics APP --create PARTITIONS creates all missing topics"
+            hint = "`streamlearn topics APP --create 4` creates all missing topics, with 4 partitions"
             raise TopicMissing(error.message, help=hint) from None

@@ -114,7 +114,7 @@ class Model:
                 return entry
         newest = ", ".join(str(entry.version) for entry in known[-5:])
         message = f"version {version} of {self.name!r} does not exist"
-        raise UsageError(message, help=f"the newest are {newest}; see `streamlearn versions {self.name}`")
+        raise UsageError(message, help=f"the newest are {newest}; see `streamlearn versions MODEL`")
 
     def nodes(self) -> tuple[list[Node], str]:
         """Return the live nodes, or the reason why they are unknown.

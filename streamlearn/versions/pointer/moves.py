@@ -238,8 +238,13 @@ def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
         named = f"{', '.join(after[:_NAMED_MAX])}{', ...' if len(after) > _NAMED_MAX else ''}"
         reason = f"version {named} is tainted" if len(after) == 1 else f"versions {named} are tainted"
         message = f"no clean version after {_name(pointer.active)}: {reason if after else 'it is the newest'}"
-        help = "rewind training with `streamlearn rewind`, or serve a tainted version with "
-        raise MoveRefused(message, help=help + "`streamlearn promote MODEL VERSION --accept`")
+        help = "wait for the next version, or put training back with `rewind`"
+        if after:
+            help = (
+                f"rewind training with `streamlearn rewind MODEL --to {active}`, or serve a tainted version with "
+                f"`streamlearn promote MODEL {after[-1]} --accept`"
+            )
+        raise MoveRefused(message, help=help)
     return _moved(structs.replace(pointer, held=False, canary=None), newest.ref)
 
 
