@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.console.snapshot import Gathered, gone_nodes
+from streamlearn.console.snapshot import Gathered
 from streamlearn.errors import FileMissing, VersionDefect
 from streamlearn.settings.console import ConsoleSettings
-from streamlearn.versions import Known, Node, Pointer, Request, Requests
+from streamlearn.versions import Known, Pointer, Request, Requests
 from streamlearn.versions.pointer.model import Model
 from streamlearn.versions.pointer.request import Refusal
 
@@ -37,7 +37,6 @@ class Gatherer:
         self._refused: Refusal | None = None
         self._listed_s: float | None = None
         self._moves: dict[int, Pointer | None] = {}
-        self._nodes: tuple[Node, ...] = ()
 
     def gather(self) -> Gathered:
         """Read the present state.
@@ -49,10 +48,6 @@ class Gatherer:
         self._list(pointer)
         nodes, registry_error = self._model.nodes()
         now_ms = self._clock.wall_ms()
-        # Without the registry no node is known, so none counts as gone.
-        gone = () if registry_error else gone_nodes(self._nodes, nodes, now_ms, self._settings.gone_s)
-        if not registry_error:
-            self._nodes = (*nodes, *gone)
         moves = self._moves_of(pointer)
         return Gathered(
             model=self._model.name,
@@ -62,7 +57,7 @@ class Gatherer:
             moves=moves,
             moves_left=pointer.seq - len(moves),
             nodes=tuple(nodes),
-            gone=gone,
+            gone=() if registry_error else tuple(self._model.missing()),
             registry=registry_error,
             requests=self._requests,
             refused=self._refused,

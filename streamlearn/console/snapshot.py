@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamlearn.versions import Known, Node, Pointer, Request
 from streamlearn.versions.pointer.request import Refusal
 
-__all__ = ["Gathered", "gone_nodes"]
-
-_GONE_MAX = 1_000
+__all__ = ["Gathered"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +22,7 @@ class Gathered:
         moves: The newest moves of the pointer, oldest first, up to `pointer`.
         moves_left: The number of older moves that were not read, or are deleted or damaged.
         nodes: The nodes that send heartbeats.
-        gone: Nodes that sent heartbeats before and no longer do.
+        gone: Nodes that sent heartbeats lately, did not leave, and no longer do.
         registry: Why the nodes are unknown; empty if they are known.
         requests: Requests to training that it has not carried out.
         refused: The newest request, if training could not carry it out.
@@ -46,18 +43,3 @@ class Gathered:
     refused: Refusal | None = None
     is_live: bool = True
     dead_share: float = 0.0
-
-
-def gone_nodes(seen: Sequence[Node], nodes: Sequence[Node], now_ms: int, gone_s: float) -> tuple[Node, ...]:
-    """Return the nodes in `seen` that are missing in `nodes`, for `gone_s` after their last heartbeat.
-
-    A registry forgets silent nodes, but operators need to see which are missing. If another node has the same name, the
-    node is not missing.
-    """
-    names, boots = {node.name for node in nodes}, {node.boot_id for node in nodes}
-    newest: dict[str, Node] = {}
-    for node in sorted(seen, key=lambda node: node.wall_ms):
-        if node.boot_id not in boots and node.name not in names and now_ms - node.wall_ms < gone_s * 1000:
-            newest[node.name] = node
-    gone = sorted(newest.values(), key=lambda node: node.wall_ms)[-_GONE_MAX:]
-    return tuple(sorted(gone, key=lambda node: (node.name, node.boot_id)))

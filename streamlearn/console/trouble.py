@@ -69,7 +69,7 @@ def _of_registry(found: Gathered) -> Iterator[Trouble]:
 def _of_nodes(found: Gathered, beat_s: float) -> Iterator[Trouble]:
     for node in found.gone:
         text = f"{node.name} sends no heartbeat; it last answered with {_active(node)}"
-        help = "see its log; a node that was stopped on purpose disappears after a while"
+        help = "it may still answer: take it out of the load balancer, and see its log"
         yield Trouble("bad", "node", text, help, node.wall_ms)
     for node in found.nodes:
         if _lags(found, node, beat_s):

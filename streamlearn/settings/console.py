@@ -24,8 +24,6 @@ class ConsoleSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Newest versions that are shown."""
     moves_max: Fixed[int] = 200
     """Newest moves of the pointer that are shown."""
-    gone_s: Fixed[float] = 900.0
-    """How long a node without a heartbeat is still shown, as gone."""
     move_wait_s: Fixed[float] = 10.0
     """How long the console waits for nodes after a move of the pointer."""
     connections_max: Fixed[int] = 64

@@ -48,6 +48,8 @@ class RegistrySettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Interval at which a SQLite registry is polled."""
     node_ttl_s: Fixed[float] = 15.0
     """How long a node without a heartbeat still counts as a node."""
+    silent_s: Fixed[float] = 900.0
+    """How long after its last heartbeat a node that did not leave is named as silent."""
     acks_max: Fixed[int] = 1_000
     """Moves of the pointer whose acks are kept."""
     move_acks_max: Fixed[int] = 10_000

@@ -80,7 +80,6 @@ class MemoryRegistry(Registry):
         """See `Registry`."""
         with self._open():
             self._nodes[node.boot_id] = (self._clock.monotonic_s(), node)
-            self._forget_dead()
 
     def leave(self, boot_id: str) -> None:
         """See `Registry`."""
@@ -90,8 +89,12 @@ class MemoryRegistry(Registry):
     def nodes(self) -> list[Node]:
         """See `Registry`."""
         with self._open():
-            self._forget_dead()
-            return by_name([node for _, node in self._nodes.values()])
+            return by_name([node for age_s, node in self._aged() if age_s < self.settings.node_ttl_s])
+
+    def silent(self) -> list[Node]:
+        """See `Registry`."""
+        with self._open():
+            return by_name([node for age_s, node in self._aged() if age_s >= self.settings.node_ttl_s])
 
     def ack(self, ack: Ack) -> None:
         """See `Registry`."""
@@ -138,9 +141,10 @@ class MemoryRegistry(Registry):
     def _newer(self, seq: int) -> Pointer | None:
         return self._pointer if self._pointer is not None and self._pointer.seq > seq else None
 
-    def _forget_dead(self) -> None:
-        oldest_s = self._clock.monotonic_s() - self.settings.node_ttl_s
-        self._nodes = {boot_id: (at_s, node) for boot_id, (at_s, node) in self._nodes.items() if at_s > oldest_s}
+    def _aged(self) -> list[tuple[float, Node]]:
+        """Return the nodes that are not forgotten, with the time since their last heartbeat."""
+        now_s = self._clock.monotonic_s()
+        return [(now_s - at_s, node) for at_s, node in self._nodes.values() if now_s - at_s < self.settings.silent_s]
 
     def _open(self) -> threading.Condition:
         """Return the lock that each call holds; raise RegistryUnreachable during an outage."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from streamlearn.apps import load_app
+from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.testing import wait_until
 from streamlearn.versions import (
     History,
@@ -47,6 +49,19 @@ def test_a_rollback_is_followed_by_all_nodes_and_each_ones_time_is_printed(
         with one.reading() as read:
             assert read.version == 4
     assert place.registry.notes(1)[0].what == "rollback"
+
+
+def test_a_node_without_heartbeat_is_silent_and_a_rollback_ends_with_3(
+    place: Place, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.registry.beat(Node(boot_id="a", name="node-7", state="ready", active=5, seq=place.pointer.seq))
+    now_ms = SYSTEM_CLOCK.wall_ms()
+    monkeypatch.setattr(type(SYSTEM_CLOCK), "wall_ms", lambda _: now_ms + 20_000)
+    assert re.search(r"node-7 +silent +5 ", verb("versions", MODEL).out)
+    assert [one["name"] for one in verb("versions", MODEL, "--json").json["silent"]] == ["node-7"]
+    ended = verb("rollback", MODEL, "--to", 4)
+    assert re.search(r"node-7 +silent", ended.out)
+    refused(ended, 3, "1 of 1 node did not confirm in time: node-7")
 
 
 def test_a_rollback_says_programs_who_acted_and_how_long_it_took(

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlearn.console.snapshot import Gathered, gone_nodes
+from streamlearn.console.snapshot import Gathered
 from streamlearn.console.state import may_go_back_to
 from streamlearn.errors import MoveRefused
 from streamlearn.versions import Pointer, Request
 from streamlearn.versions.pointer import moves as decisions
 from streamlearn.versions.pointer.moves import Canary
+from streamlearn.versions.pointer.registry import missing
 from streamlearn.versions.pointer.request import Refusal
 from tests.console.gathered import NOW_MS, gathered, known_of, moved, node_of, ref, said
 
@@ -79,13 +80,12 @@ def test_nodes_that_are_not_known_are_not_said_to_be_well() -> None:
     assert levels(said(gathered(moved(3, 10), nodes=()))) == [("bad", "nodes")]
 
 
-def test_a_node_that_is_silent_is_gone_until_its_name_is_back_or_its_time_is_over() -> None:
+def test_a_node_that_is_silent_is_gone_until_its_name_is_back() -> None:
     a, b = node_of("a", 10, 3), node_of("b", 10, 3)
-    assert gone_nodes((a, b), [a], NOW_MS, 60.0) == (b,)
+    assert missing((a, b), [a]) == [b]
     back = node_of("b", 10, 3, wall_ms=NOW_MS)
     again = msgspec.structs.replace(back, boot_id="another life")
-    assert gone_nodes((a, b), [a, again], NOW_MS, 60.0) == ()
-    assert gone_nodes((a, b), [a], NOW_MS + 61_000, 60.0) == ()
+    assert missing((b,), [a, again]) == []
     state = said(gathered(moved(3, 10), nodes=(a,), gone=(b,)))
     assert state["headline"]["said"] == "Version 10 is served, by 1 of 2 nodes"
     assert [(one["name"], one["is_gone"]) for one in state["nodes"]] == [("a", False), ("b", True)]

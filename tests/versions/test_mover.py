@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from streamlearn.errors import RegistryUnreachable
 from streamlearn.publisher.teller import Teller
@@ -207,6 +208,21 @@ def test_what_nodes_have_said_stays_said_when_the_registry_goes_away(store: Stor
     assert [one.name for one in moved.silent] == ["node-b"]
     assert moved.said == "it is away"
     assert [note.what for note in registry.notes(9)] == ["rollback"]
+
+
+def test_nodes_without_heartbeat_are_named_and_not_waited_for(store: Store) -> None:
+    """A node that stands still may go on answering with the version that was left."""
+    clock = ManualClock()
+    registry = MemoryRegistry(MODEL, clock=clock)
+    registry.beat(node("a", active=3))
+    clock.sleep(registry.settings.node_ttl_s)
+    moved = move(store, registry)
+    assert [one.name for one in moved.silent] == ["node-a"]
+    assert (moved.is_whole, moved.said) == (False, "")
+    # Another process of that name has replaced it.
+    registry.beat(structs.replace(node("b", seq=2, active=1), name="node-a"))
+    registry.ack(ack("b", 2))
+    assert move(store, registry).silent == ()
 
 
 def test_a_move_without_a_registry_waits_for_nobody(store: Store) -> None:

@@ -171,11 +171,26 @@ def test_a_node_is_there_while_it_beats(opens: Opens) -> None:
     wait_until(lambda: not registry.nodes(), "the last one to be forgotten")
 
 
+def test_a_node_without_heartbeat_is_silent_for_a_while(opens: Opens) -> None:
+    registry = opens(node_ttl_s=0.3, silent_s=1.5)
+    silent = Node(boot_id="a", name="one", state="ready", active=4)
+    registry.beat(silent)
+    registry.beat(Node(boot_id="b", name="two"))
+    wait_until(lambda: len(registry.silent()) == 2, "both to fall silent")
+    assert registry.nodes() == []
+    registry.leave("b")
+    registry.beat(Node(boot_id="c", name="three"))
+    if registry.nodes():  # not so slow that it is silent too
+        assert registry.silent() == [silent]
+    wait_until(lambda: not registry.silent(), "all to be forgotten")
+
+
 def test_a_node_that_leaves_is_forgotten_at_once(registry: Registry) -> None:
     for boot in "ab":
         registry.beat(Node(boot_id=boot, name=boot))
     registry.leave("a")
     assert registry.nodes() == [Node(boot_id="b", name="b")]
+    assert registry.silent() == []
 
 
 def test_the_first_ack_of_a_node_counts_and_wakes_who_waits(opens: Opens) -> None:

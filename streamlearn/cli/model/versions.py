@@ -42,13 +42,14 @@ def versions(
     known, pointer = model.known(), model.pointer
     requests = Requests(model.store, model.name)
     waiting, refused = requests.waiting(known), requests.refused_last()
-    nodes, no_nodes_reason = model.nodes()
+    (nodes, no_nodes_reason), missing = model.nodes(), model.missing()
     states = standings(pointer, known)
     now_ms = SYSTEM_CLOCK.wall_ms()
     rows = [version_facts(entry, states[entry.version], nodes, now_ms) for entry in known[-limit:]]
     if json:
         facts: Row = {"model": model.name, "pointer": pointer_facts(pointer, nodes), "versions": rows}
         facts["nodes"] = [node_facts(node) for node in nodes]
+        facts["silent"] = [node_facts(node) for node in missing]
         facts["requests"] = [
             {"seq": request.seq, "to": request.to.version, "by": request.by, "reason": request.reason}
             for request in waiting
@@ -66,8 +67,9 @@ def versions(
     if refused is not None:
         target = f"version {refused.to.version} (request {refused.seq} of {printable(refused.by)})"
         typer.echo(f"training could not go back to {target} and continues: {printable(refused.reason)}")
-    if nodes:
-        print_table([_node_row(node, now_ms) for node in nodes], whole=True)
+    if nodes or missing:
+        rows = [_node_row(node, now_ms) for node in nodes]
+        print_table([*rows, *(_node_row(node, now_ms) | {"state": "silent"} for node in missing)], whole=True)
     if no_nodes_reason:
         typer.echo(f"nodes are unknown: {printable(no_nodes_reason)}", err=True)
 

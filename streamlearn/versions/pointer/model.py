@@ -133,6 +133,17 @@ class Model:
             nodes = [_with_ack(node, acks.get(node.boot_id)) for node in nodes]
         return nodes, ""
 
+    def missing(self) -> list[Node]:
+        """Return the nodes that are silent and were not replaced; none if they are unknown."""
+        from streamlearn.versions.pointer.registry import missing
+
+        if self.registry is None:
+            return []
+        try:
+            return missing(self.registry.silent(), self.registry.nodes())
+        except RegistryUnreachable:
+            return []
+
     def move(
         self, decide: Decision, *, what: str, by: str, reason: str = "", wait_s: float = 0.0
     ) -> tuple[Moved, Sequence[Known]]:

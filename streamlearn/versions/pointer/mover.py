@@ -11,7 +11,7 @@ from streamlearn.errors import RegistryDefect, RegistryUnreachable, StoreError, 
 from streamlearn.versions.pointer.moves import Pointer
 from streamlearn.versions.pointer.pointer_log import PointerLog
 from streamlearn.versions.pointer.rebuild import is_of, is_stuck
-from streamlearn.versions.pointer.registry import Node, Note, Registry, replaced
+from streamlearn.versions.pointer.registry import Node, Note, Registry, missing, replaced
 
 __all__ = ["Acted", "Moved", "Mover"]
 
@@ -99,7 +99,9 @@ class Mover:
                 problem = "" if wait.knows_nodes else "the registry knows of no nodes"
         except (RegistryUnreachable, StoreError) as error:
             problem = error.message
-        return Moved(pointer, tuple(wait.acted.values()), wait.silent, problem, store_ms, wait.starting)
+        return Moved(
+            pointer, tuple(wait.acted.values()), (*wait.silent, *wait.missing), problem, store_ms, wait.starting
+        )
 
     def _announce(self, registry: Registry, pointer: Pointer) -> bool:
         """Announce a move, and return whether the registry had the move before it, and so the nodes too."""
@@ -123,6 +125,8 @@ class _Wait:
         self._expected: dict[str, Node] = {}
         self.acted: dict[str, Acted] = {}
         self.starting: tuple[Node, ...] = ()
+        # Nodes that send no heartbeat: they may still answer, but are not waited for.
+        self.missing: tuple[Node, ...] = ()
         self.knows_nodes = False
 
     @property
@@ -153,7 +157,8 @@ class _Wait:
     def _look(self, *, is_open: bool) -> None:
         """Read the nodes; a node that appears later is expected only while `is_open`."""
         nodes = self._registry.nodes()
-        self.knows_nodes = self.knows_nodes or bool(nodes)
+        self.missing = tuple(missing(self._registry.silent(), nodes))
+        self.knows_nodes = self.knows_nodes or bool(nodes) or bool(self.missing)
         self.starting = tuple(node for node in nodes if node.state == "starting")
         # A starting node reads the pointer again before it answers; a draining one may still answer.
         for node in nodes:

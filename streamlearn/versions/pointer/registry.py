@@ -17,7 +17,7 @@ from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.moves import Pointer
 from streamlearn.versions.store.layout import model_folder
 
-__all__ = ["Ack", "Node", "NodeState", "Note", "Registry", "open_registry", "replaced"]
+__all__ = ["Ack", "Node", "NodeState", "Note", "Registry", "missing", "open_registry", "replaced"]
 
 NodeState = Literal["starting", "ready", "stale", "draining"]
 _Text = Annotated[str, Meta(max_length=200)]
@@ -109,6 +109,19 @@ def replaced(nodes: Sequence[Node], silence_ms: float) -> set[str]:
     }
 
 
+def missing(silent: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
+    """Return the silent nodes that no live node of the same name has replaced; of one name the newest.
+
+    Examples:
+        >>> a, b = Node(boot_id="1", name="a"), Node(boot_id="2", name="b")
+        >>> [node.name for node in missing([a, b], [Node(boot_id="3", name="a")])]
+        ['b']
+    """
+    names = {node.name for node in nodes}
+    newest = {node.name: node for node in sorted(silent, key=lambda node: node.wall_ms) if node.name not in names}
+    return [newest[name] for name in sorted(newest)]
+
+
 class Registry(ABC):
     """A registry of one model. Several threads may call it at once.
 
@@ -152,7 +165,7 @@ class Registry(ABC):
 
     @abstractmethod
     def beat(self, node: Node) -> None:
-        """Store a node's heartbeat; without another within `node_ttl_s` the node is removed."""
+        """Store a node's heartbeat; without another within `node_ttl_s` the node is silent."""
 
     @abstractmethod
     def leave(self, boot_id: str) -> None:
@@ -161,6 +174,13 @@ class Registry(ABC):
     @abstractmethod
     def nodes(self) -> list[Node]:
         """Return the live nodes, by name and boot id; raises `RegistryDefect` if there are more than 10,000."""
+
+    @abstractmethod
+    def silent(self) -> list[Node]:
+        """Return the nodes that neither left nor sent a heartbeat within `node_ttl_s`, up to `silent_s` after the last.
+
+        They may still answer requests.
+        """
 
     @abstractmethod
     def ack(self, ack: Ack) -> None:

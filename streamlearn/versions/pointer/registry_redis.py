@@ -49,7 +49,7 @@ redis.call('HSET', KEYS[1], 'seq', ARGV[1], 'data', ARGV[2])
 redis.call('PUBLISH', ARGV[3], ARGV[1])
 return 1
 """
-# KEYS node, nodes by time of heartbeat; ARGV boot id, node, ttl in ms.
+# KEYS node, nodes by time of heartbeat; ARGV boot id, node, how long it is known in ms.
 _BEAT = """
 local at = redis.call('TIME')
 local now_ms = at[1] * 1000 + math.floor(at[2] / 1000)
@@ -58,9 +58,14 @@ redis.call('ZADD', KEYS[2], now_ms, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms - ARGV[3])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
 """
-# KEYS nodes by time of heartbeat; ARGV prefix of the keys of nodes, nodes at most. Of too many, only boot ids.
+# KEYS nodes by time of heartbeat; ARGV prefix of the keys of nodes, nodes at most, and the ages in ms between which
+# heartbeats count: the greatest, and the least or nothing. Of too many, only boot ids.
 _NODES = """
-local boot_ids, found = redis.call('ZREVRANGE', KEYS[1], 0, ARGV[2]), {}
+local at = redis.call('TIME')
+local now_ms = at[1] * 1000 + math.floor(at[2] / 1000)
+local newest, oldest, found = '+inf', '(' .. (now_ms - ARGV[3]), {}
+if ARGV[4] ~= '' then newest = now_ms - ARGV[4] end
+local boot_ids = redis.call('ZREVRANGEBYSCORE', KEYS[1], newest, oldest, 'LIMIT', 0, ARGV[2] + 1)
 if #boot_ids > tonumber(ARGV[2]) then return boot_ids end
 for _, boot_id in ipairs(boot_ids) do
   local node = redis.call('GET', ARGV[1] .. boot_id)
@@ -154,8 +159,7 @@ class RedisRegistry(Registry):
                 self._redis.hdel(self._key("versions"), *map(str, chunk))
 
     def beat(self, node: Node) -> None:
-        ttl_ms = max(1, round(self.settings.node_ttl_s * 1_000))
-        self._script(_BEAT, (f"node:{node.boot_id}", "nodes"), node.boot_id, encode(node), ttl_ms)
+        self._script(_BEAT, (f"node:{node.boot_id}", "nodes"), node.boot_id, encode(node), self._silent_ms)
 
     def leave(self, boot_id: str) -> None:
         with self._call(), self._redis.pipeline() as pipeline:
@@ -164,9 +168,24 @@ class RedisRegistry(Registry):
             pipeline.execute()
 
     def nodes(self) -> list[Node]:
+        return self._nodes(self._ttl_ms, "")
+
+    def silent(self) -> list[Node]:
+        return self._nodes(self._silent_ms, self._ttl_ms)
+
+    @property
+    def _ttl_ms(self) -> int:
+        return max(1, round(self.settings.node_ttl_s * 1_000))
+
+    @property
+    def _silent_ms(self) -> int:
+        return max(self._ttl_ms, round(self.settings.silent_s * 1_000))
+
+    def _nodes(self, oldest_ms: int, newest_ms: int | str) -> list[Node]:
+        """Return the nodes whose last heartbeat is younger than `oldest_ms`, and not younger than `newest_ms`."""
         with self._call():
-            values = self._script(_NODES, ("nodes",), self._key("node:"), NODES_MAX, bytes_max=_LIST_BYTES_MAX)
-            return decode_nodes(values, self.url)
+            arguments = self._key("node:"), NODES_MAX, oldest_ms, newest_ms
+            return decode_nodes(self._script(_NODES, ("nodes",), *arguments, bytes_max=_LIST_BYTES_MAX), self.url)
 
     def ack(self, ack: Ack) -> None:
         bounds = self.settings.move_acks_max, self.settings.acks_max

@@ -163,7 +163,7 @@ class SqliteRegistry(Registry):
             now_ms = self._clock.wall_ms()
             row = (self.model, node.boot_id, now_ms, encode(node))
             sql.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", row)
-            sql.execute("DELETE FROM nodes WHERE abs(? - heard_ms) >= ?", (now_ms, self._ttl_ms))
+            sql.execute("DELETE FROM nodes WHERE abs(? - heard_ms) >= ?", (now_ms, self._silent_ms))
 
     def leave(self, boot_id: str) -> None:
         with self._writing() as sql:
@@ -173,6 +173,11 @@ class SqliteRegistry(Registry):
         # A heartbeat in the future came before the clock was set back.
         query = "SELECT data FROM nodes WHERE model = ? AND abs(? - heard_ms) < ? LIMIT ?"
         return decode_nodes(self._rows(query, self._clock.wall_ms(), self._ttl_ms, NODES_MAX + 1), self.url)
+
+    def silent(self) -> list[Node]:
+        query = "SELECT data FROM nodes WHERE model = ?1 AND ?2 - heard_ms >= ?3 AND ?2 - heard_ms < ?4 LIMIT ?5"
+        bounds = self._clock.wall_ms(), self._ttl_ms, self._silent_ms, NODES_MAX + 1
+        return decode_nodes(self._rows(query, *bounds), self.url)
 
     def ack(self, ack: Ack) -> None:
         with self._writing() as sql:
@@ -221,6 +226,10 @@ class SqliteRegistry(Registry):
     @property
     def _ttl_ms(self) -> int:
         return max(1, round(self.settings.node_ttl_s * 1_000))
+
+    @property
+    def _silent_ms(self) -> int:
+        return max(self._ttl_ms, round(self.settings.silent_s * 1_000))
 
     def _newer(self, seq: int | None) -> Pointer | None:
         """Return the copy of the pointer if it is newer than a move; or any copy for None."""

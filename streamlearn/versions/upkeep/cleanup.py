@@ -60,7 +60,7 @@ def _needed(model: Model) -> set[int]:
             raise UsageError(message, help="give --registry URL; or --registry none if you have no nodes")
         return needed
     try:
-        nodes = model.registry.nodes()
+        nodes = [*model.registry.nodes(), *model.registry.silent()]
     except RegistryUnreachable as error:
         message = f"cannot tell which versions nodes need: {error.message}"
         raise UsageError(
