@@ -37,7 +37,7 @@ def run(quick: bool, note: Note) -> Result:
         place = Path(name)
         for kind in ("files", "kafka"):
             changes = [f"ingest.prism_location={prism_path()}", "front.listen=127.0.0.1:0", "front.http=127.0.0.1:0"]
-            changes.append("telemetry.metrics_port=0")
+            changes.append("telemetry.listen=")
             if kind == "kafka":
                 try:
                     kafka = stack.enter_context(Kafka.start(place / "broker"))

@@ -19,7 +19,7 @@ def test_a_newcomer_gets_from_a_log_to_a_trained_model(tmp_path: Path) -> None:
     assert (own["version"], own["rows"]) == ("2", "20,000"), said
     assert min(float(first["auc"]), float(own["auc"])) > _AUC_LEAST, said
 
-    listed = re.findall(r"^ +([12]) .* (base|delta) .* (passed|active) ", said, flags=re.M)
+    listed = re.findall(r"^ +([12]) .* (base|delta) .* (unscored|active) ", said, flags=re.M)
     assert listed == [("1", "base", "unscored"), ("2", "delta", "active")] * 2, said
     [(auc, is_complete)] = re.findall(r"^click +1 h +\S+ \S+ +\S+ +(\S+) .* (yes|no) *$", said, flags=re.M)
     assert (float(auc) > _AUC_LEAST, is_complete) == (True, "yes"), said

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parent.parent
 # Folders whose tests take about the same time in total. The last process runs the other folders and the files. Only
 # two of them need a Kafka.
 SHARES = (
-    ("examples", "ingest", "native", "replay"),
-    ("benchmarks", "serving", "trainer"),
+    ("benchmarks", "examples", "ingest", "native", "replay"),
+    ("serving", "trainer"),
     ("console", "ps", "publisher", "settings", "supervision", "table", "versions"),
 )
 _NO_TESTS = 5

@@ -32,7 +32,7 @@ class LoopPart:
 
     def __init__(self, name: str, words: Sequence[str], place: Path, changes: Sequence[str]) -> None:
         (self._port,) = free_ports(1)
-        sets = [word for change in (*changes, f"telemetry.metrics_port={self._port}") for word in ("--set", change)]
+        sets = [word for change in (*changes, f"telemetry.listen=127.0.0.1:{self._port}") for word in ("--set", change)]
         self.name, self._place = name, place
         self._command = [sys.executable, "-m", *words, *sets]
         self._log_from = 0

@@ -16,8 +16,8 @@ from streamlearn.versions.upkeep.cleanup import clean_up, plan_cleanup
 from tests.publisher.training import MODEL, Training, check_learned
 
 # `make chaos-parts` has a year of versions every 6 hours, and a week of one a minute.
-_DAYS = int(os.environ.get("YEAR_DAYS", "30"))
-_MINUTES = int(os.environ.get("WEEK_MINUTES", "150"))
+_DAYS = int(os.environ.get("YEAR_DAYS", "20"))
+_MINUTES = int(os.environ.get("WEEK_MINUTES", "125"))
 _BASE_DELTAS_MAX = 20
 
 
@@ -61,7 +61,7 @@ class Life:
 
 
 @pytest.mark.parametrize(
-    ("interval_s", "versions", "kept"), [(6 * 3_600.0, _DAYS * 4, 16), (60.0, _MINUTES, 15)], ids=["year", "week"]
+    ("interval_s", "versions", "kept"), [(6 * 3_600.0, _DAYS * 4, 16), (60.0, _MINUTES, 10)], ids=["year", "week"]
 )
 def test_months_of_versions_stay_within_their_disk(interval_s: float, versions: int, kept: int, tmp_path: Path) -> None:
     life = Life(tmp_path, interval_s, RetentionSettings(keep_versions_min=10, keep_s=kept * interval_s))

@@ -25,6 +25,10 @@ mod traffic;
 mod values;
 mod wishes;
 
+/// Why a model cannot be loaded by a call.
+const NO_LOADING: &str =
+    "callers cannot load models; help: `streamlearn promote` and `rollback` choose the version";
+
 pub use door::{Door, DoorLimits, DoorSettings, DoorStats};
 pub use fuzz::{check, every_kind, fuzz};
 pub use grpc::serve_grpc;

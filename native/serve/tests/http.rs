@@ -59,7 +59,7 @@ async fn both_forms_of_a_request_come_to_the_same_columns() {
             { "item_id": 7, "item_tags": [], "item_place": [1, 2.5], "item_word": null },
             { "item_tags": ["a", "b", "c"], "item_id": -8 },
         ],
-        "id": "mine", "version": 17, "outputs": ["like"], "deadline_ms": 60_000, "route_key": "u5", "shown": "1",
+        "id": "mine", "model_version": 17, "outputs": ["like"], "deadline_ms": 60_000, "route_key": "u5", "shown": "1",
     });
     let answer = post(node.http, "/score", &rows.to_string()).await.json();
     let mut second = node.fake.last.lock().unwrap().take().unwrap();
@@ -199,7 +199,7 @@ async fn rows_that_are_not_as_they_must_be_are_refused_by_place() {
         ),
         (
             r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}], "deadline": 3}"#.to_owned(),
-            "unknown parameter \"deadline\"",
+            "unknown field \"deadline\"; help: fields are user, items, id, version, outputs, deadline_ms",
         ),
         (r#"{"user": {"user_id": 5}, "user": {"user_id": 5}}"#.to_owned(), "\"user\" is given twice"),
         (r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}]} x"#.to_owned(), "trailing characters"),
@@ -360,6 +360,12 @@ async fn configuration_statistics_and_index_are_told_in_json() {
     let stats = get(at, "/v2/models/ctr/stats").await.json();
     assert_eq!(stats, get(at, "/v2/models/stats").await.json());
     assert_eq!(stats["model_stats"][0]["inference_stats"]["success"], json!({ "count": 2, "ns": 5000 }));
+    let server = get(at, "/v2").await.json();
+    assert!(server["paths"].as_array().unwrap().iter().any(|path| path == "POST /score"), "{server}");
+    for verb in ["load", "unload"] {
+        let refused = post(at, &format!("/v2/repository/models/ctr/{verb}"), "{}").await;
+        assert!(refused.status == 501 && refused.error().contains("streamlearn promote"), "{refused:?}");
+    }
     let index = post(at, "/v2/repository/index", "").await.json();
     assert_eq!(index[1], json!({ "name": "ctr", "version": "18", "state": "READY", "reason": "active" }));
     assert_eq!(post(at, "/v2/repository/index", "[").await.status, 400);
@@ -368,7 +374,7 @@ async fn configuration_statistics_and_index_are_told_in_json() {
     assert_eq!(get(at, "/ready").await.json(), json!({ "ready": true }));
     let answers = node.door.traffic().answers();
     let ok = answers.iter().find(|(kind, _)| kind.status() == "200" && !kind.is_scored);
-    assert_eq!(ok.map(|(_, count)| *count), Some(6));
+    assert_eq!(ok.map(|(_, count)| *count), Some(7));
 }
 
 #[tokio::test]

@@ -17,6 +17,9 @@ _REASONS = {
     LetterKind.ACTION_ORPHAN: "orphan",
 }
 
+# The years 2001 to 2128 in seconds; as milliseconds, a few weeks of 1970.
+_SECONDS = (1_000_000_000, 5_000_000_000)
+
 
 def letters_of(app: App, topics: Sequence[tuple[str, str]], letters: Letters) -> list[tuple[Failure, Origin]]:
     """Return a join's letters for `LetterBox.give`; `topics` has name and id of the impressions and the actions topic.
@@ -43,7 +46,7 @@ def _letter(app: App, topics: Sequence[tuple[str, str]], letters: Letters, row: 
             if kind is LetterKind.ACTION_LATE
             else "no impression of its request shows the item"
         )
-        detail = f"{action} on {item} at {time_ms} ms: {why}"
+        detail = f"{action} on {item} at {time_ms} ms: {why}{_unit_hint(time_ms)}"
     topic, topic_id = topics[0 if is_impression else 1]
     origin = Origin(topic, topic_id, int(letters.partition[row]), int(letters.offset[row]), time_ms, request_id)
     # The index is that of an action in its record; an impression's is that of its first item.
@@ -53,7 +56,18 @@ def _letter(app: App, topics: Sequence[tuple[str, str]], letters: Letters, row: 
 def _impression_detail(app: App, kind: LetterKind, groups: int, first_item: int, time_ms: int) -> str:
     shown = f"shown at {time_ms} ms, from item {first_item} of the record on"
     if kind is LetterKind.IMPRESSION_EXCESS:
-        return f"{shown}: its request already has the largest number of impressions"
+        return f"{shown}: its request already has the largest number of impressions{_unit_hint(time_ms)}"
     late = [group.name for bit, group in enumerate(app.groups) if groups >> bit & 1]
     joined = "" if len(late) == len(app.groups) else "; it was joined for the other labels"
-    return f"{shown}: too late for {', '.join(late)}{joined}"
+    return f"{shown}: too late for {', '.join(late)}{joined}{_unit_hint(time_ms)}"
+
+
+def _unit_hint(time_ms: int) -> str:
+    """Say so if a time is one of our decades only in seconds.
+
+    Examples:
+        >>> _unit_hint(1_795_464_438), _unit_hint(1_795_464_438_000)
+        ('; the time looks like seconds, and has to be in milliseconds', '')
+    """
+    is_in_seconds = _SECONDS[0] <= time_ms < _SECONDS[1]
+    return "; the time looks like seconds, and has to be in milliseconds" if is_in_seconds else ""

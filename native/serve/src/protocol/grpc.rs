@@ -39,7 +39,7 @@ use super::plain::RequestFormat;
 use super::scorer::Scoring;
 use super::traffic::{Counting, Protocol};
 use super::wishes::{CallerOptions, grpc_timeout_us, version_of};
-use super::{describe, infer};
+use super::{NO_LOADING, describe, infer};
 use crate::answer::Refusal;
 
 /// The prefix of the service's paths.
@@ -98,9 +98,7 @@ impl Verb {
                 ));
             }
             "RepositoryModelLoad" | "RepositoryModelUnload" => {
-                return Err(Status::unimplemented(
-                    "callers cannot load models; help: `streamlearn promote` and `rollback` choose the version",
-                ));
+                return Err(Status::unimplemented(NO_LOADING));
             }
             name if name.contains("SharedMemory") => {
                 return Err(Status::unimplemented(

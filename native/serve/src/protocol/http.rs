@@ -118,8 +118,7 @@ fn builder(limits: &DoorLimits) -> http1::Builder {
 }
 
 fn router<S: Scoring>(front: Front<S>) -> Router {
-    let not_found =
-        || async { failed(StatusCode::NOT_FOUND, "unknown path; help: GET /v2 describes the server") };
+    let not_found = || async { failed(StatusCode::NOT_FOUND, "unknown path; help: GET /v2 lists the paths") };
     let wrong_method = || async { failed(StatusCode::METHOD_NOT_ALLOWED, "this path needs another method") };
     Router::new()
         .merge(node_view::router())

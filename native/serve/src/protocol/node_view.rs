@@ -10,12 +10,12 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
-use super::http::{At, Front, Of, json_response, refused, response};
+use super::http::{At, Front, Of, failed, json_response, refused, response};
 use super::input_names::Naming;
 use super::messages::{ModelIndex, TensorMetadata};
 use super::scorer::{Scoring, State};
 use super::wishes::version_of;
-use super::{describe, infer};
+use super::{NO_LOADING, describe, infer};
 use crate::answer::Refusal;
 
 /// Routes that only read.
@@ -40,6 +40,31 @@ pub fn router<S: Scoring>() -> Router<Front<S>> {
         .route("/v2/models/{name}/versions/{version}/config", get(config::<S>))
         .route("/v2/models/{name}/versions/{version}/stats", get(statistics::<S>))
         .route("/v2/repository/index", post(index::<S>))
+        .route("/v2/repository/models/{name}/load", post(no_loading))
+        .route("/v2/repository/models/{name}/unload", post(no_loading))
+}
+
+/// The paths, for people who look for one.
+const PATHS: [&str; 15] = [
+    "POST /score",
+    "POST /v2/models/MODEL/infer",
+    "POST /v2/models/MODEL/versions/VERSION/infer",
+    "GET /v2/models/MODEL",
+    "GET /v2/models/MODEL/ready",
+    "GET /v2/models/MODEL/config",
+    "GET /v2/models/MODEL/stats",
+    "GET /v2/health/live",
+    "GET /v2/health/ready",
+    "POST /v2/repository/index",
+    "GET /health",
+    "GET /ready",
+    "GET /versions",
+    "GET /sizes",
+    "GET /metrics",
+];
+
+async fn no_loading() -> Response {
+    failed(StatusCode::NOT_IMPLEMENTED, NO_LOADING)
 }
 
 async fn sizes<S: Scoring>(Shared(front): At<S>) -> Response {
@@ -54,7 +79,9 @@ async fn server() -> Response {
     let server = describe::server();
     json_response(
         StatusCode::OK,
-        &json!({ "name": server.name, "version": server.version, "extensions": server.extensions }),
+        &json!({
+            "name": server.name, "version": server.version, "extensions": server.extensions, "paths": PATHS,
+        }),
     )
 }
 

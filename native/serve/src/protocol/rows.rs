@@ -13,11 +13,13 @@ use super::json_body::{Each, RefusalSlot, SettingOf, carry, read};
 use super::outputs::Wanted;
 use super::values::scalars::{Floats, Ints, NoText, Texts, Value, ValueForm};
 use super::values::tensor::cut;
-use super::wishes::CallerOptions;
+use super::wishes::{CallerOptions, KNOWN, is_parameter};
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Kind};
 use crate::request::Values;
 
+/// The fields of a request beside parameters.
+const FIELDS: &str = "user, items, id, version, outputs";
 /// The suffix of the field with a slot's weights, as in events.
 const WEIGHTS: &str = "_weights";
 
@@ -72,13 +74,18 @@ impl<'de> Visitor<'de> for Body<'_> {
                     }
                 }
                 "id" => id = map.next_value()?,
-                "version" => {
+                "version" | "model_version" => {
                     let version = map.next_value_seed(SettingOf { name: &name, shown_max })?;
                     options.pin(&version.into_version().map_err(carry(slot))?).map_err(carry(slot))?;
                 }
                 "outputs" => {
                     let take = &mut |output: String| wanted.add(&output, labels);
                     map.next_value_seed(Each(slot, PhantomData, take))?;
+                }
+                other if !is_parameter(other) => {
+                    let cut = cut(other);
+                    let text = format!("unknown field {cut:?}; help: fields are {FIELDS}, {KNOWN}");
+                    return Err(carry(slot)(Refusal::Bad(text)));
                 }
                 _ => {
                     let setting = map.next_value_seed(SettingOf { name: &name, shown_max })?;

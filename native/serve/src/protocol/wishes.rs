@@ -25,6 +25,11 @@ pub enum Parameter<'a> {
 /// The names of all parameters.
 pub const KNOWN: &str = "deadline_ms, timeout (microseconds), priority, route_key, shown";
 
+/// Whether a parameter has this name.
+pub fn is_parameter(name: &str) -> bool {
+    matches!(name, "deadline_ms" | "timeout" | "priority" | "route_key" | "shown")
+}
+
 impl<'a> Parameter<'a> {
     /// Decodes the value of a parameter's message; `None` if it has none.
     fn read(bytes: &'a [u8]) -> Result<Option<Self>, Torn> {
