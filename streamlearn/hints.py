@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -108,10 +109,15 @@ def _command(verb: str, rest: str, given: Given) -> str:
 
 def _place(given: Given, *, is_of_model: bool) -> str:
     """Return the words that name the application or the model; empty if they are unknown."""
+    app, model = shlex.quote(given.app), shlex.quote(given.model)
+    if not is_of_model:
+        return app if given.app else ""
+    if given.app and given.model:
+        return f"{model} --app {app}"
     if given.app:
-        is_named = is_of_model and "--store" in given.options  # a folder would be taken for the name of a model there
-        return f"--app {shlex.quote(given.app)}" if is_named else shlex.quote(given.app)
-    return shlex.quote(given.model) if given.model and is_of_model else ""
+        # With a store, a folder would be taken for the name of a model.
+        return f"--app {app}" if "--store" in given.options or os.environ.get("STREAMLEARN_STORE") else app
+    return model if given.model else ""
 
 
 def with_hints(verb: Callable[..., None]) -> Callable[..., None]:

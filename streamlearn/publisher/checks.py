@@ -164,6 +164,8 @@ class Scores:
             )
             worse += [f"{label.name}: {what}" for what in _worse(now, before, case.settings)]
         text = "; ".join([*worse, *texts])
+        if not values:
+            return self._not_checked(text)
         return Finding(check=self.name, is_ok=not worse, said=text, values=dict(list(values.items())[:1_000]))
 
     def _not_checked(self, text: str, values: dict[str, float] | None = None) -> Finding:

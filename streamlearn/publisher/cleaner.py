@@ -21,11 +21,11 @@ _log = logging.getLogger(__name__)
 
 
 class Cleaner:
-    """Calls `clean` an hour after the last call, in a thread of low priority. Without `clean` nothing is removed."""
+    """Calls `clean` at the first look and then once an hour, in a thread of low priority; without `clean` never."""
 
     def __init__(self, clean: Clean | None, meters: Meters, clock: Clock) -> None:
         self._clean, self._meters, self._clock = clean, meters, clock
-        self._due_s = clock.monotonic_s() + _INTERVAL_S
+        self._due_s = clock.monotonic_s()
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:

@@ -131,9 +131,10 @@ class Promoter:
             return "no version is clean", None
         newest, not_clean = clean[-1], f"version {known[-1].version} is tainted or rejected"
         if self._judge.settings.unscored == "hold" and pointer.active is not None:
-            clean = [old for old in clean if old.outcome != "unscored" or old.version in pointer.accepted]
+            clean = [old for old in clean if not _is_held(old, pointer)]
             if not clean or clean[-1] is not newest:
                 not_clean = f"version {newest.version} is unscored, and judge.unscored is hold"
+                _log.warning("%s: `streamlearn promote MODEL %d` serves it", not_clean, newest.version)
             if not clean:
                 return not_clean, None
             newest = clean[-1]
@@ -166,6 +167,12 @@ class Promoter:
         reason = f"version {rejected.version} was rejected"
         made = self._requests.ask(Request(to=clean[-1].ref, by=_BY.format(run=run), reason=reason), known)
         _log.warning("training is asked to go back to version %d: %s (request %d)", made.to.version, reason, made.seq)
+
+
+def _is_held(version: Known, pointer: Pointer) -> bool:
+    """Whether a version waits for a comparison. A revert to what is served needs none."""
+    is_served = version.content_of is not None and version.content_of == pointer.active
+    return version.outcome == "unscored" and version.version not in pointer.accepted and not is_served
 
 
 def _promoted(now: Pointer, known: Sequence[Known], newest: Known, run: int) -> Pointer:

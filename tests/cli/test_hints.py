@@ -132,6 +132,14 @@ def test_a_password_is_not_shown(place: Place, ended: Verb) -> None:
     assert "hu@" not in said.err + said.out
 
 
+def test_a_model_beside_its_application_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completed("`streamlearn versions`", Given(app="shop", model="other")) == (
+        "`streamlearn versions other --app shop`"
+    )
+    monkeypatch.setenv("STREAMLEARN_STORE", "/versions")
+    assert completed("`streamlearn versions`", Given(app="shop")) == "`streamlearn versions --app shop`"
+
+
 def test_a_command_that_needs_more_is_left_alone() -> None:
     for text in ("see `streamlearn topics --help`", "`rewind` puts training back", "docs/operating/rollback.md"):
         assert completed(text, Given(app="shop", changes=("--set", "a.b=1"))) == text

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from streamlearn.versions import (
     History,
     Known,
     PointerLog,
+    Request,
     Requests,
     Store,
     Verdict,
@@ -334,6 +336,30 @@ def test_an_unscored_version_that_an_operator_promoted_stays_served(store: Store
         move(store, promote, 2)
         learn(training)
         assert served(store) == 2
+
+
+def test_samples_of_one_class_compare_nothing(store: Store) -> None:
+    with scored(store).begin() as training:
+        rows = samples_of(2_000)
+        labels = tuple(replace(label, value=np.zeros_like(label.value)) for label in rows.labels)
+        training.publisher._promoter._judge._samples = lambda: [replace(rows, labels=labels)]
+        learn(training)
+    scores = found(verdict_of(store, 2), "scores")
+    assert (scores.is_ok, scores.is_checked) == (True, False)
+    assert "rows are of one class" in scores.said
+
+
+def test_an_unscored_revert_to_what_is_served_is_not_held(store: Store) -> None:
+    limits = JudgeSettings(unscored="hold", scored_rows_min=10_000)
+    with scored(store, limits=limits).begin() as training:
+        learn(training)
+        Requests(store, MODEL).ask(
+            Request(to=History(store, MODEL).read()[0].ref, by="test"), History(store, MODEL).read()
+        )
+        learn(training)
+        training.publisher.obey(training.publisher.requests[0])
+        training.recover()
+        assert served(store) == 4
 
 
 def test_only_the_newest_samples_are_scored(store: Store) -> None:

@@ -48,7 +48,7 @@ class Life:
 
     def clean(self) -> tuple[int, int]:
         plan = plan_cleanup(self.model, clock=self.clock)
-        swept = clean_up(self.model, plan, wait=lambda: None)
+        swept = clean_up(self.model, plan, wait=lambda: None, clock=self.clock)
         return swept.files, swept.bytes
 
     def publish(self) -> None:

@@ -90,6 +90,22 @@ def test_named_versions_stay_readable_and_those_below_the_floor_are_said_to_be_g
         Chain.find(local, MODEL, 1)
 
 
+def test_what_others_need_by_the_end_of_the_wait_stays(local: Store) -> None:
+    """A plan is a quarter of an hour old when it is carried out; another one may have removed what it relied on."""
+    trainer = Trainer(local)
+    for versions in ([1, 2], [3, 4], [5, 6]):
+        trainer.story(versions)
+        compact(local, MODEL)
+    plan = planned(local, (1,))
+    assert reasons(plan) == [("bases/000000000004-", "shortened")]
+    again = planned(local, (5,))
+    done = sweep(
+        local, plan, raise_floor=lambda floor: None, wait=lambda: swept(local, again) and None, plan_again=lambda: again
+    )
+    assert (done.files, len(done.spared)) == (0, 1)
+    assert Chain.find(local, MODEL, 5).version == 5
+
+
 def test_the_floor_is_raised_and_waited_for_before_anything_is_removed(local: Store) -> None:
     trainer = Trainer(local)
     trainer.story([1, 2])

@@ -210,6 +210,14 @@ def test_what_nodes_have_said_stays_said_when_the_registry_goes_away(store: Stor
     assert [note.what for note in registry.notes(9)] == ["rollback"]
 
 
+def test_a_node_that_fell_silent_while_it_started_is_not_named(store: Store) -> None:
+    clock = ManualClock()
+    registry = MemoryRegistry(MODEL, clock=clock)
+    registry.beat(node("a", "starting"))
+    clock.sleep(registry.settings.node_ttl_s)
+    assert move(store, registry).silent == ()
+
+
 def test_nodes_without_heartbeat_are_named_and_not_waited_for(store: Store) -> None:
     """A node that stands still may go on answering with the version that was left."""
     clock = ManualClock()

@@ -28,7 +28,7 @@ ODD_VERSIONS: dict[str, Any] = {
 }  # fmt: skip
 ODD_REGISTRY: dict[str, Any] = {
     "reach_s": 1.25, "poll_ms": 17, "node_ttl_s": 21.5, "acks_max": 77, "move_acks_max": 78, "connections_max": 5,
-    "notes_max": 79,
+    "notes_max": 79, "silent_s": 123.5,
 }  # fmt: skip
 
 

@@ -101,6 +101,18 @@ async fn a_watch_tells_each_change_and_ends_with_the_node() {
     assert!(began.elapsed() < DEADLINE / 4, "{:?}", began.elapsed());
 }
 
+#[tokio::test]
+async fn a_watch_keeps_its_connection() {
+    let node = node_with(DoorLimits { idle_ms_max: 200, drain_ms_max: 200, ..DoorLimits::default() }).await;
+    let mut client = Client::connect(node.grpc).await;
+    let mut body = client.open(WATCH, &[], about("")).await.unwrap().into_body();
+    assert!(body.frame().await.unwrap().is_ok());
+    tokio::time::sleep(std::time::Duration::from_millis(800)).await;
+    node.fake.state.lock().unwrap().is_ready = false;
+    let frame = tokio::time::timeout(DEADLINE, body.frame()).await.unwrap().unwrap().unwrap();
+    assert_eq!(Health::decode(&frame.into_data().unwrap()[5..]).unwrap().status, NOT_SERVING);
+}
+
 /// A request of reflection: the name of a symbol or, empty, all services.
 #[derive(Clone, PartialEq, Message)]
 struct ReflectAsk {

@@ -20,7 +20,7 @@ function buttons(state, one, mayMove, ask) {
   const isNewer = active === null || one.version > active;
   const mayAccept = ["tainted", "rejected"].includes(one.standing);
   const mayPromote = ["passed", "unscored", "accepted", "canary", "shadow"].includes(one.standing) && (isNewer || state.pointer.held);
-  if (one.may_go_back) found.push(["rollback", { to: one.version }, `Roll back to ${one.version}…`, "danger", `rollback ${state.model} --to ${one.version}`]);
+  if (one.may_go_back) found.push(["rollback", { to: one.version }, `Roll back to ${one.version}…`, "danger", `rollback ${state.place} --to ${one.version}${state.options}`]);
   if (mayPromote) found.push(["promote", { version: one.version }, `Promote ${one.version}…`, "quiet", `promote ${state.place} ${one.version}${state.options}`]);
   if (mayAccept && (isNewer || state.pointer.held)) {
     found.push(["promote", { version: one.version, accept: true }, `Accept ${one.version} and serve it…`, "quiet", `promote ${state.place} ${one.version} --accept${state.options}`]);

@@ -100,6 +100,8 @@ class PairReader:
         """
         if not self._ended and self._acknowledged is not None and self._acknowledged.is_stopped:
             return self._closing_element()
+        for puller, position, name in zip(self._pullers, self._positions, _TOPICS, strict=True):
+            self._meter.behind.labels(str(self._partition), name).set(puller.behind(position.offset))
         if not self._has_room():
             self._meter.read_ahead_waits.inc()
             self._note_standstill()
@@ -192,8 +194,6 @@ class PairReader:
         allowed = self._lead.allowed(self._clocks, self._waited_for)
         for topic, name in enumerate(_TOPICS):
             self._meter.lead.labels(str(self._partition), name).set(self._lead.bytes_ahead(topic))
-            behind = self._pullers[topic].behind(self._positions[topic].offset)
-            self._meter.behind.labels(str(self._partition), name).set(behind)
         for topic in allowed:
             if self._has(topic):
                 return topic

@@ -112,16 +112,22 @@ class Puller:
     def _run(self) -> None:
         try:
             with self._reader:
-                while self._has_room():
-                    self._pull()
+                while (has_room := self._has_room()) is not None:
+                    if has_room:
+                        self._pull()
+                    else:
+                        self._look_how_far()
         except Exception as error:  # `take` raises it
             with self._changed:
                 self._error, self._has_looked = error, True
 
-    def _has_room(self) -> bool:
+    def _has_room(self) -> bool | None:
+        """Wait for room, but for no longer than until the next look at the end; None once the thread has to end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._held_bytes < self._limits.held_bytes)
-            return not self._closing
+            self._changed.wait_for(
+                lambda: self._closing or self._held_bytes < self._limits.held_bytes, timeout=_END_LOOK_S
+            )
+            return None if self._closing else self._held_bytes < self._limits.held_bytes
 
     def _pull(self) -> None:
         limits = self._limits
@@ -136,16 +142,21 @@ class Puller:
                 self._held_bytes += size
                 self._has_looked = True
                 self._empty_ms, self._at_end = None, records.is_at_end
-            if now_s - self._end_looked_s >= _END_LOOK_S:
-                self._end_looked_s = now_s
-                with suppress(TopicUnreachable):
-                    self._end = self._reader.end(self._partition)
+            self._look_how_far()
             return
         if now_s - self._quiet_since_s >= limits.idle_s and now_s - self._looked_s >= limits.idle_s / 2:
             self._looked_s = now_s
             self._look_at_end()
         with self._changed:
             self._has_looked = True
+
+    def _look_how_far(self) -> None:
+        """Look at the partition's end now and then."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._end_looked_s >= _END_LOOK_S:
+            self._end_looked_s = now_s
+            with suppress(TopicUnreachable):
+                self._end = self._reader.end(self._partition)
 
     def _look_at_end(self) -> None:
         """Silence means empty only at the partition's end. The proof has the time before the check."""

@@ -157,7 +157,9 @@ class _Wait:
     def _look(self, *, is_open: bool) -> None:
         """Read the nodes; a node that appears later is expected only while `is_open`."""
         nodes = self._registry.nodes()
-        self.missing = tuple(missing(self._registry.silent(), nodes))
+        # One that was starting never answered.
+        silent = [node for node in self._registry.silent() if node.state != "starting"]
+        self.missing = tuple(node for node in missing(silent, nodes) if node.boot_id not in self._expected)
         self.knows_nodes = self.knows_nodes or bool(nodes) or bool(self.missing)
         self.starting = tuple(node for node in nodes if node.state == "starting")
         # A starting node reads the pointer again before it answers; a draining one may still answer.

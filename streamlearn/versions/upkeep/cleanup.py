@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
@@ -28,14 +29,25 @@ def plan_cleanup(model: Model, *, clock: Clock = SYSTEM_CLOCK) -> GcPlan:
     return plan_gc(model.store, model.name, _needed(model), settings=model.settings.retention, clock=clock)
 
 
-def clean_up(model: Model, plan: GcPlan, *, wait: Callable[[], None], progress: Progress | None = None) -> Swept:
+def clean_up(
+    model: Model,
+    plan: GcPlan,
+    *,
+    wait: Callable[[], None],
+    progress: Progress | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Swept:
     """Carry out a plan, and forget the oldest moves of the pointer.
 
     `wait` returns once nodes that were starting before had time to begin on versions that stay.
     """
-    known, pointer = model.known(), model.pointer
+    # The registry's summaries could hide a rejection, whose taint has to be kept.
+    known = replace(model, url="", is_alone=True).known()
 
     def raise_to(floor: int) -> None:
+        pointer = model.pointer
+        if floor <= pointer.floor:
+            return
         model.mover.move(
             lambda now: raise_floor(now, known, max(floor, now.floor)),
             by=pointer.by,  # the author and the reason of the latest move by a person stay
@@ -45,7 +57,10 @@ def clean_up(model: Model, plan: GcPlan, *, wait: Callable[[], None], progress: 
         if model.registry is not None:
             model.registry.drop_versions([entry.version for entry in known if entry.version < floor])
 
-    swept = sweep(model.store, plan, raise_floor=raise_to, wait=wait, progress=progress)
+    def plan_again() -> GcPlan:
+        return plan_cleanup(model, clock=clock)
+
+    swept = sweep(model.store, plan, raise_floor=raise_to, wait=wait, plan_again=plan_again, progress=progress)
     model.log.forget(max(1, model.pointer.seq - model.settings.retention.pointer_moves_min))
     return swept
 

@@ -115,10 +115,11 @@ def sweep(
     *,
     raise_floor: Callable[[int], None],
     wait: Callable[[], None],
+    plan_again: Callable[[], GcPlan] | None = None,
     limits: LoadSettings | None = None,
     progress: Progress | None = None,
 ) -> Swept:
-    """Carry out a plan.
+    """Carry out a plan. What `plan_again`, called after the wait, does not remove stays: others may need it by then.
 
     A manifest is removed before the files that it names, so a half removed folder is an uncommitted one. If this is
     interrupted, the versions that stay are readable, and another plan finishes the work.
@@ -132,6 +133,9 @@ def sweep(
         raise_floor(plan.retained.floor)
     wait()
     spared = _spared(store, plan, limits or store.loading)
+    if plan_again is not None:
+        still = {removal.folder for removal in plan_again().removals}
+        spared = tuple({*spared, *(removal.folder for removal in plan.removals if removal.folder not in still)})
     count = size = 0
     for removal in plan.removals:
         if removal.folder in spared:

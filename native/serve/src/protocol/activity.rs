@@ -63,6 +63,11 @@ impl OpenRequest {
         !self.0.place.is_admitted() && self.0.open() > STRANGER_REQUESTS_MAX
     }
 
+    /// Opens another request on its connection.
+    pub fn another(&self) -> Self {
+        self.0.enter()
+    }
+
     /// Starts its answer.
     pub fn begin_answer(self) -> OpenAnswer {
         self.0.answers.fetch_add(1, Ordering::SeqCst);

@@ -223,7 +223,12 @@ impl<S: Scoring> GrpcFront<S> {
             }
             Verb::HealthWatch => {
                 let request = request.map(|body| TimedBody::new(body, wait));
-                return Ok(small().server_streaming(Watch { front: self, draining }, request).await);
+                return Ok(small()
+                    .server_streaming(
+                        Watch { front: self, draining, open: Some(open_request.another()) },
+                        request,
+                    )
+                    .await);
             }
             Verb::Reflect => return Ok((self.reflect)(request.map(|body| TimedBody::new(body, wait))).await),
             Verb::ReflectAlpha => {
@@ -367,6 +372,7 @@ impl<S: Scoring> UnaryService<Bytes> for Call<S> {
 struct Watch<S> {
     front: Arc<GrpcFront<S>>,
     draining: watch::Receiver<bool>,
+    open: Option<OpenRequest>,
 }
 
 impl<S: Scoring> ServerStreamingService<Bytes> for Watch<S> {
@@ -375,10 +381,11 @@ impl<S: Scoring> ServerStreamingService<Bytes> for Watch<S> {
     type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<Self::ResponseStream>, Status>> + Send>>;
 
     fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
-        let (front, draining) = (self.front.clone(), self.draining.clone());
+        let (front, draining, open) = (self.front.clone(), self.draining.clone(), self.open.take());
         Box::pin(async move {
             let ask: HealthAsk = message(request.get_ref())?;
-            Ok(tonic::Response::new(health::changes(ask.service, front.scoring.clone(), draining)))
+            let open = open.ok_or_else(|| Status::internal("it is called once"))?;
+            Ok(tonic::Response::new(health::changes(ask.service, front.scoring.clone(), draining, open)))
         })
     }
 }

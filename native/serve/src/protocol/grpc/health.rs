@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::super::activity::OpenRequest;
 use super::super::scorer::{Scoring, State};
 
 /// The maximum size of a request.
@@ -60,18 +61,24 @@ pub fn check(service: &str, model: &str, state: &State) -> Result<Bytes, Status>
     match status_of(service, model, state) {
         SERVICE_UNKNOWN => {
             let cut: String = service.chars().take(80).collect();
-            let text =
-                format!("unknown service {cut:?}; help: \"\", \"readiness\", \"liveness\" or {model:?}");
-            Err(Status::not_found(text))
+            let help = "\"\", \"readiness\", \"liveness\" or the name of the model";
+            Err(Status::not_found(format!("unknown service {cut:?}; help: ask for {help}")))
         }
         status => Ok(reply(status)),
     }
 }
 
-/// Returns the health of a service now and each time it changes. It ends when the node drains.
-pub fn changes<S: Scoring>(service: String, scoring: Arc<S>, mut draining: watch::Receiver<bool>) -> Changes {
+/// Returns the health of a service now and each time it changes. It ends when the node drains. Meanwhile its
+/// connection has an open request, so that it is not idle.
+pub fn changes<S: Scoring>(
+    service: String,
+    scoring: Arc<S>,
+    mut draining: watch::Receiver<bool>,
+    open: OpenRequest,
+) -> Changes {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
+        let _open = open;
         let mut told = None;
         loop {
             let is_draining = *draining.borrow();
