@@ -99,9 +99,11 @@ def test_what_others_need_by_the_end_of_the_wait_stays(local: Store) -> None:
     plan = planned(local, (1,))
     assert reasons(plan) == [("bases/000000000004-", "shortened")]
     again = planned(local, (5,))
-    done = sweep(
-        local, plan, raise_floor=lambda floor: None, wait=lambda: swept(local, again) and None, plan_again=lambda: again
-    )
+
+    def wait() -> None:
+        swept(local, again)
+
+    done = sweep(local, plan, raise_floor=lambda floor: None, wait=wait, plan_again=lambda: again)
     assert (done.files, len(done.spared)) == (0, 1)
     assert Chain.find(local, MODEL, 5).version == 5
 
