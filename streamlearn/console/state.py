@@ -44,7 +44,8 @@ def state_of(found: Gathered, *, versions_max: int, late_s: float, beat_s: float
         "late_s": late_s,
         "headline": _headline(found, problems),
         "trouble": [vars(problem) | {"help": completed(problem.help, given)} for problem in problems],
-        "pointer": pointer_facts(found.pointer, found.nodes) | {"accepted": list(found.pointer.accepted)},
+        "pointer": pointer_facts(found.pointer, found.nodes, {move.seq: move for move in found.moves}.__getitem__)
+        | {"accepted": list(found.pointer.accepted)},
         "figures": (figures := _figures(shown)),
         "versions": _versions(found, shown, figures),
         "versions_left": len(found.known) - len(shown),

@@ -10,8 +10,9 @@ import pytest
 from msgspec import structs
 
 from streamlearn.apps import load_app
+from streamlearn.cli.output.units import time_text
 from streamlearn.clock import SYSTEM_CLOCK
-from streamlearn.testing import wait_until
+from streamlearn.testing import ManualClock, wait_until
 from streamlearn.versions import (
     History,
     Node,
@@ -24,6 +25,7 @@ from streamlearn.versions import (
     write_revert,
     write_verdict,
 )
+from streamlearn.versions.pointer.moves import raise_floor
 from streamlearn.versions.pointer.registry import Ack
 from tests.cli.place import DEADLINE_S, Place, Verb, refused
 from tests.versions.history import MODEL
@@ -49,6 +51,18 @@ def test_a_rollback_is_followed_by_all_nodes_and_each_ones_time_is_printed(
         with one.reading() as read:
             assert read.version == 4
     assert place.registry.notes(1)[0].what == "rollback"
+
+
+def test_a_removal_of_old_versions_does_not_hide_when_the_pointer_was_moved_and_why(place: Place, verb: Verb) -> None:
+    assert verb("rollback", MODEL, "--to", 4, "--reason", "bad clicks", "--wait", 0).status == 0
+    moved = place.pointer
+    place.registry.beat(Node(name="node-1", boot_id="1", state="ready", active=4, seq=moved.seq))
+    log = PointerLog(place.store, MODEL, clock=ManualClock(moved.wall_ms + 3_600_000))
+    log.move(lambda now: raise_floor(now, place.known, 2), by=moved.by, reason=moved.reason)
+    assert place.pointer.wall_ms > moved.wall_ms
+    said = verb("versions", MODEL)
+    assert f"at {time_text(moved.wall_ms)} UTC: bad clicks" in said.out
+    assert verb("versions", MODEL, "--json").json["pointer"]["wall_ms"] == moved.wall_ms
 
 
 def test_a_node_without_heartbeat_is_silent_and_a_rollback_ends_with_3(

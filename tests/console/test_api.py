@@ -18,7 +18,7 @@ from streamlearn.errors import RegistryUnreachable, ServiceError
 from streamlearn.settings import Settings
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.testing import wait_until
-from streamlearn.versions import Replica
+from streamlearn.versions import PointerLog, Replica
 from streamlearn.versions.pointer.facts import pointer_facts
 from streamlearn.versions.pointer.model import Model
 from streamlearn.versions.pointer.registry_sqlite import SqliteRegistry
@@ -38,7 +38,8 @@ def test_the_state_is_what_store_and_registry_say(still: Console, still_nodes: l
     state = told["state"]
     assert (told["may_move"], told["error"]) == (True, "")
     assert [one["version"] for one in state["versions"]] == [1, 2, 4, 5]
-    assert state["pointer"] | {"accepted": 0} == pointer_facts(still.place.pointer, []) | {"accepted": 0}
+    log = PointerLog(still.place.store, MODEL)
+    assert state["pointer"] | {"accepted": 0} == pointer_facts(still.place.pointer, [], log.read) | {"accepted": 0}
     assert [(one["name"], one["active"], one["state"]) for one in state["nodes"]] == [
         ("node-1", 5, "ready"), ("node-2", 5, "ready"),
     ]  # fmt: skip

@@ -36,6 +36,7 @@ def versions(
     """Show the versions of MODEL: state, age, size, and the nodes that serve each."""
     from streamlearn.versions import Requests
     from streamlearn.versions.pointer.facts import node_facts, pointer_facts, version_facts
+    from streamlearn.versions.pointer.rebuild import last_not_gc
     from streamlearn.versions.pointer.version_state import standings
 
     model = open_model(name, place)
@@ -47,7 +48,7 @@ def versions(
     now_ms = SYSTEM_CLOCK.wall_ms()
     rows = [version_facts(entry, states[entry.version], nodes, now_ms) for entry in known[-limit:]]
     if json:
-        facts: Row = {"model": model.name, "pointer": pointer_facts(pointer, nodes), "versions": rows}
+        facts: Row = {"model": model.name, "pointer": pointer_facts(pointer, nodes, model.log.read), "versions": rows}
         facts["nodes"] = [node_facts(node) for node in nodes]
         facts["silent"] = [node_facts(node) for node in missing]
         facts["requests"] = [
@@ -58,7 +59,7 @@ def versions(
         print_json(facts | {"registry": no_nodes_reason})
         return
     print_table([_for_people(row) for row in rows], whole=True)
-    typer.echo(_pointer_line(pointer, len(known), len(rows)))
+    typer.echo(_pointer_line(last_not_gc(pointer, model.log.read), len(known), len(rows)))
     if pointer.canary is not None:
         typer.echo(_canary_line(pointer.canary, nodes))
     for request in waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -12,6 +12,7 @@ from streamlearn.versions.format.verdict import Verdict
 from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.mover import Moved
 from streamlearn.versions.pointer.moves import Canary, Pointer
+from streamlearn.versions.pointer.rebuild import last_not_gc
 from streamlearn.versions.pointer.registry import Node
 
 __all__ = [
@@ -47,9 +48,9 @@ def version_facts(entry: Known, standing: str, nodes: Sequence[Node], now_ms: in
     }
 
 
-def pointer_facts(pointer: Pointer, nodes: Sequence[Node]) -> Facts:
-    """Describe the pointer: the version to serve, and who moved it last, when and why."""
-    canary = pointer.canary
+def pointer_facts(pointer: Pointer, nodes: Sequence[Node], read: Callable[[int], Pointer]) -> Facts:
+    """Describe the pointer: the version to serve, and who moved it last, when and why. `read` returns older moves."""
+    canary, moved = pointer.canary, last_not_gc(pointer, read)
     return {
         "seq": pointer.seq,
         "active": None if pointer.active is None else pointer.active.version,
@@ -59,9 +60,9 @@ def pointer_facts(pointer: Pointer, nodes: Sequence[Node]) -> Facts:
         "shadow": canary is not None and canary.shadow,
         "canary_nodes": [] if canary is None else nodes_with(nodes, canary),
         "floor": pointer.floor,
-        "by": pointer.by,
-        "reason": pointer.reason,
-        "wall_ms": pointer.wall_ms,
+        "by": moved.by,
+        "reason": moved.reason,
+        "wall_ms": moved.wall_ms,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 
@@ -16,7 +16,9 @@ from streamlearn.versions.pointer.pointer_log import PointerLog
 from streamlearn.versions.pointer.registry import Note, Registry
 from streamlearn.versions.store.interface import Store
 
-__all__ = ["Rebuilt", "is_of", "is_stuck", "kind_of_move", "rebuild_registry"]
+__all__ = ["Rebuilt", "is_of", "is_stuck", "kind_of_move", "last_not_gc", "rebuild_registry"]
+
+_BACK_MAX = 100
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True):
@@ -68,6 +70,18 @@ def rebuild_registry(
         is_newer = registry.announce(newest)
     notes = _add_notes(registry, log, notes_max)
     return Rebuilt(seq=newest.seq, pointer=is_newer, put=put, dropped=dropped, notes=notes)
+
+
+def last_not_gc(pointer: Pointer, read: Callable[[int], Pointer]) -> Pointer:
+    """Return the newest move that is not one of `gc`, as far as `read` has moves; `gc` repeats author and reason."""
+    newest = pointer
+    with suppress(FileMissing, KeyError, VersionDefect):
+        for _ in range(min(_BACK_MAX, pointer.seq - 1)):
+            before = read(newest.seq - 1)
+            if newest.floor == before.floor:
+                break
+            newest = before
+    return newest
 
 
 def kind_of_move(before: Pointer, after: Pointer) -> str:
