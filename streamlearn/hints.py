@@ -19,22 +19,10 @@ _PLACEHOLDER = re.compile(r"(?<= )(?:APP|MODEL)(?= |$)")
 # The user name and password of a URL: everything before its last @.
 _USER = re.compile(r"(?<=://).*@")
 # Verbs that name a model; they take the folder of an application in its place. Others take the folder alone.
-_OF_MODELS = frozenset(
-    {
-        "compact",
-        "diff",
-        "export",
-        "gc",
-        "import",
-        "promote",
-        "release",
-        "rewind",
-        "rollback",
-        "show",
-        "verify",
-        "versions",
-    }
-)
+_OF_MODELS = {
+    "compact", "diff", "export", "gc", "import", "promote", "release", "rewind", "rollback", "show",
+    "verify", "versions",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def serve_metrics(settings: TelemetrySettings) -> MetricsServer | None:
     """Serve metrics if the settings name an address.
 
     Raises:
-        ConfigError: The address is invalid, or other machines can reach it and there is no token.
+        ConfigError: The address is invalid, or can be reached from other machines without a token.
         UsageError: The file of the token cannot be read.
         ServiceError: The port is taken.
     """

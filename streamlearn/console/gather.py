@@ -57,7 +57,7 @@ class Gatherer:
             moves=moves,
             moves_left=pointer.seq - len(moves),
             nodes=tuple(nodes),
-            gone=() if registry_error else tuple(self._model.missing()),
+            gone=() if registry_error else tuple(self._model.missing(nodes)),
             registry=registry_error,
             requests=self._requests,
             refused=self._refused,

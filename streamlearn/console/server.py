@@ -32,7 +32,7 @@ from streamlearn.versions.pointer.model import Model
 __all__ = ["ConsoleServer"]
 
 _GZIP_BYTES_MIN = 1_024
-# Training is late after so many intervals without a version, and not before that time.
+# Training is late if no version came for five publish intervals, but not before five minutes.
 _LATE_INTERVALS, _LATE_S = 5, 300.0
 _DRAINED_BYTES_MAX, _DRAIN_S = 256 << 10, 1.0
 # The time for the store and the registry in a move, in addition to the wait for nodes.

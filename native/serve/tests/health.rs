@@ -107,7 +107,11 @@ async fn a_watch_keeps_its_connection() {
     let mut client = Client::connect(node.grpc).await;
     let mut body = client.open(WATCH, &[], about("")).await.unwrap().into_body();
     assert!(body.frame().await.unwrap().is_ok());
-    tokio::time::sleep(std::time::Duration::from_millis(800)).await;
+    // Another connection is idle meanwhile, and is closed.
+    let mut idle = Client::connect(node.grpc).await;
+    assert_eq!(health(&mut idle, "").await, SERVING);
+    wait_until("both connections", || node.door.stats().connections == 2).await;
+    wait_until("the end of the idle one", || node.door.stats().connections == 1).await;
     node.fake.state.lock().unwrap().is_ready = false;
     let frame = tokio::time::timeout(DEADLINE, body.frame()).await.unwrap().unwrap().unwrap();
     assert_eq!(Health::decode(&frame.into_data().unwrap()[5..]).unwrap().status, NOT_SERVING);

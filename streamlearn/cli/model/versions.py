@@ -43,7 +43,8 @@ def versions(
     known, pointer = model.known(), model.pointer
     requests = Requests(model.store, model.name)
     waiting, refused = requests.waiting(known), requests.refused_last()
-    (nodes, no_nodes_reason), missing = model.nodes(), model.missing()
+    nodes, no_nodes_reason = model.nodes()
+    missing = model.missing(nodes)
     states = standings(pointer, known)
     now_ms = SYSTEM_CLOCK.wall_ms()
     rows = [version_facts(entry, states[entry.version], nodes, now_ms) for entry in known[-limit:]]

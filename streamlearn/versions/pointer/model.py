@@ -133,14 +133,14 @@ class Model:
             nodes = [_with_ack(node, acks.get(node.boot_id)) for node in nodes]
         return nodes, ""
 
-    def missing(self) -> list[Node]:
-        """Return the nodes that are silent and were not replaced; none if they are unknown."""
+    def missing(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return the nodes that are silent and that no live node has replaced; none if they are unknown."""
         from streamlearn.versions.pointer.registry import missing
 
         if self.registry is None:
             return []
         try:
-            return missing(self.registry.silent(), self.registry.nodes())
+            return missing(self.registry.silent(), nodes)
         except RegistryUnreachable:
             return []
 

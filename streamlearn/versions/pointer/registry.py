@@ -139,6 +139,16 @@ class Registry(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r}, {self.model!r})"
 
+    @property
+    def _ttl_ms(self) -> int:
+        """After this time without a heartbeat a node is silent."""
+        return max(1, round(self.settings.node_ttl_s * 1_000))
+
+    @property
+    def _silent_ms(self) -> int:
+        """After this time without a heartbeat a node is forgotten."""
+        return max(self._ttl_ms, round(self.settings.silent_s * 1_000))
+
     @abstractmethod
     def announce(self, pointer: Pointer) -> bool:
         """Store a copy of the pointer if it is newer, wake waiters, and return whether it was newer."""

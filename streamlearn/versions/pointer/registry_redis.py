@@ -173,14 +173,6 @@ class RedisRegistry(Registry):
     def silent(self) -> list[Node]:
         return self._nodes(self._silent_ms, self._ttl_ms)
 
-    @property
-    def _ttl_ms(self) -> int:
-        return max(1, round(self.settings.node_ttl_s * 1_000))
-
-    @property
-    def _silent_ms(self) -> int:
-        return max(self._ttl_ms, round(self.settings.silent_s * 1_000))
-
     def _nodes(self, oldest_ms: int, newest_ms: int | str) -> list[Node]:
         """Return the nodes whose last heartbeat is younger than `oldest_ms`, and not younger than `newest_ms`."""
         with self._call():

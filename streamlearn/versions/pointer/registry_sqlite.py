@@ -223,14 +223,6 @@ class SqliteRegistry(Registry):
             if link.pid == os.getpid():
                 link.sql.close()
 
-    @property
-    def _ttl_ms(self) -> int:
-        return max(1, round(self.settings.node_ttl_s * 1_000))
-
-    @property
-    def _silent_ms(self) -> int:
-        return max(self._ttl_ms, round(self.settings.silent_s * 1_000))
-
     def _newer(self, seq: int | None) -> Pointer | None:
         """Return the copy of the pointer if it is newer than a move; or any copy for None."""
         rows = self._rows("SELECT data FROM pointers WHERE model = ?1 AND (?2 IS NULL OR seq > ?2)", seq)

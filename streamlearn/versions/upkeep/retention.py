@@ -136,9 +136,8 @@ def retain(inventory: Inventory, must: Iterable[int], settings: RetentionSetting
     if floor is not None and not unreadable:
         begins = [node.version for node in history if node.base is not None]
         begin = _begin(begins, floor)
-        needed = {_begin(begins, version) for version in (floor, *named)} | set(
-            begins[bisect_right(begins, floor) :][:1]
-        )
+        next_begin = begins[bisect_right(begins, floor) :][:1]
+        needed = {*next_begin, *(_begin(begins, version) for version in (floor, *named))}
         goes += _old(history, needed, begin, floor)
         goes += _unreachable(inventory, history, begin, min(horizon_ms, now_wall_ms - int(settings.keep_s * 1000)))
         goes = _recognisable(inventory, goes)

@@ -224,10 +224,7 @@ impl<S: Scoring> GrpcFront<S> {
             Verb::HealthWatch => {
                 let request = request.map(|body| TimedBody::new(body, wait));
                 return Ok(small()
-                    .server_streaming(
-                        Watch { front: self, draining, open: Some(open_request.another()) },
-                        request,
-                    )
+                    .server_streaming(Watch { front: self, draining, open: open_request.another() }, request)
                     .await);
             }
             Verb::Reflect => return Ok((self.reflect)(request.map(|body| TimedBody::new(body, wait))).await),
@@ -372,7 +369,7 @@ impl<S: Scoring> UnaryService<Bytes> for Call<S> {
 struct Watch<S> {
     front: Arc<GrpcFront<S>>,
     draining: watch::Receiver<bool>,
-    open: Option<OpenRequest>,
+    open: OpenRequest,
 }
 
 impl<S: Scoring> ServerStreamingService<Bytes> for Watch<S> {
@@ -381,10 +378,9 @@ impl<S: Scoring> ServerStreamingService<Bytes> for Watch<S> {
     type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<Self::ResponseStream>, Status>> + Send>>;
 
     fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
-        let (front, draining, open) = (self.front.clone(), self.draining.clone(), self.open.take());
+        let (front, draining, open) = (self.front.clone(), self.draining.clone(), self.open.another());
         Box::pin(async move {
             let ask: HealthAsk = message(request.get_ref())?;
-            let open = open.ok_or_else(|| Status::internal("it is called once"))?;
             Ok(tonic::Response::new(health::changes(ask.service, front.scoring.clone(), draining, open)))
         })
     }

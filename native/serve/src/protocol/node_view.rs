@@ -45,14 +45,16 @@ pub fn router<S: Scoring>() -> Router<Front<S>> {
 }
 
 /// The paths, for people who look for one.
-const PATHS: [&str; 15] = [
+const PATHS: [&str; 18] = [
     "POST /score",
     "POST /v2/models/MODEL/infer",
     "POST /v2/models/MODEL/versions/VERSION/infer",
+    "GET /v2",
     "GET /v2/models/MODEL",
     "GET /v2/models/MODEL/ready",
     "GET /v2/models/MODEL/config",
     "GET /v2/models/MODEL/stats",
+    "GET /v2/models/stats",
     "GET /v2/health/live",
     "GET /v2/health/ready",
     "POST /v2/repository/index",
@@ -60,6 +62,7 @@ const PATHS: [&str; 15] = [
     "GET /ready",
     "GET /versions",
     "GET /sizes",
+    "GET /shadow",
     "GET /metrics",
 ];
 
