@@ -568,6 +568,9 @@ class Marks:
     def load(self, named: Sequence[tuple[str, _Bytes]]) -> int:
         """Apply a save on top of those loaded before."""
 
+    def relabelled(self, sources: Sequence[int | None]) -> Marks:
+        """Return the same marks for other labels: each has the marks of its source, or none."""
+
     def counters(self) -> list[tuple[str, int]]:
         """Counters by name."""
 

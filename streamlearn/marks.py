@@ -5,7 +5,7 @@ They do not know the trainer or the store: steps are numbers, saves are named by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +132,17 @@ class Marks:
         """
         number: int = self._marks.load(list(entries.items()))
         return number
+
+    def relabelled(self, sources: Sequence[int | None]) -> Marks:
+        """Return the same marks for other labels: label n has the marks of label `sources[n]`; None has none.
+
+        Raises:
+            MarksFull: The marks would need more than `marks.bytes_max`.
+            ValueError: Marks are in flight, or a source is not a label.
+        """
+        moved = object.__new__(Marks)
+        moved._marks = self._marks.relabelled(list(sources))
+        return moved
 
     @property
     def horizon_ms(self) -> int | None:

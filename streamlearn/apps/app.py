@@ -28,6 +28,8 @@ class App:
         labels: The prediction targets, in the order of every score vector.
         model: The name of a ready-made model, or "module:Class" of a module beside app.py. Only the trainer
             resolves it.
+        serves: The name by which callers know the model, and which its events have; `name` by default. A changed
+            application has a new `name`, and here the one of the application that it replaces.
     """
 
     name: str
@@ -35,15 +37,22 @@ class App:
     groups: tuple[LabelGroup, ...]
     labels: tuple[Label, ...]
     model: str = "dcn_v2"
+    serves: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple_of("groups", LabelGroup, self.groups))
         object.__setattr__(self, "labels", tuple_of("labels", Label, self.labels))
         check_name("app", self.name)
+        check_name("app", self.served_name)
         check_labels(self.groups, self.labels)
         message = f"model {self.model!r} is neither a ready-made model's name nor MODULE:CLASS"
         valid = _MODEL.fullmatch(self.model) is not None
         require(valid, message, 'for example model="dcn_v2" or model="model:MyModel"')
+
+    @property
+    def served_name(self) -> str:
+        """The name by which callers know the model."""
+        return self.serves or self.name
 
     @cached_property
     def window_settings(self) -> str:

@@ -46,7 +46,9 @@ class AppFolder:
         if explicit:
             return explicit
         root = self.settings.topics.root or f"{self.folder.resolve().as_uri()}/.streamlearn/topics"
-        name = f"{self.app.name}.{topic.replace('_', '-')}"
+        # Events belong to what callers know; everything made of them belongs to the application.
+        owner = self.app.served_name if topic in ("impressions", "actions") else self.app.name
+        name = f"{owner}.{topic.replace('_', '-')}"
         return f"{root}{name}" if root.startswith("memory://") else f"{root.rstrip('/')}/{name}"
 
     def topic_settings(self, topic: str, partitions: int) -> TopicSettings:

@@ -25,11 +25,13 @@ from streamlearn.cli.model.evaluate import evaluate
 from streamlearn.cli.model.exchange import export, import_
 from streamlearn.cli.model.rewind import rewind
 from streamlearn.cli.model.rollback import promote, release, rollback
+from streamlearn.cli.model.switch import switch
 from streamlearn.cli.model.verify import diff, verify
 from streamlearn.cli.model.versions import show, versions
 from streamlearn.cli.report.verb import report
 from streamlearn.cli.run.backfill import backfill
 from streamlearn.cli.run.ingest import ingest
+from streamlearn.cli.run.migrate import migrate
 from streamlearn.cli.run.ps import ps
 from streamlearn.cli.run.serve import serve
 from streamlearn.cli.run.train import train
@@ -71,8 +73,9 @@ def _options(
 
 
 for verb in (
-    backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, gc, import_, ingest, peek, promote,
-    release, replay, report, rewind, rollback, schema, settings, show, topics, train, up, verify, versions,
+    backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, gc, import_, ingest, migrate, peek,
+    promote, release, replay, report, rewind, rollback, schema, settings, show, switch, topics, train, up, verify,
+    versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))
 cli.add_typer(ps, name="ps")

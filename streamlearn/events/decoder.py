@@ -23,6 +23,7 @@ from streamlearn.events.span import Singles, Spans, framed_fingerprints, spans_o
 from streamlearn.native import native
 from streamlearn.schemas import CONTROL, EVENT_PACK, Schema, action_schema, impression_schema
 from streamlearn.schemas.record_prefix import read_framing
+from streamlearn.schemas.renamed_fields import with_renamed_fields
 from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.settings import EventSettings
 
@@ -60,7 +61,9 @@ class EventDecoder:
         self._readers = {schema.name: schema for schema in (impression_schema(app), action_schema(app), CONTROL)}
         self._registry = {number: schema.fingerprint for number, schema in (registry or {}).items()}
         schemas = (*self._readers.values(), *old, *(registry or {}).values())
-        self._kinds = {schema.fingerprint: _kind_of(schema, self._readers) for schema in schemas}
+        renamed = {slot.was: slot.name for slot in app.features.slots if slot.was}
+        renamed |= {column.was: column.name for column in app.features.dense if column.was}
+        self._kinds = {schema.fingerprint: _kind_of(schema, self._readers, renamed) for schema in schemas}
         self._broken: dict[str, Broken] = {
             "Impression": lambda columns: broken_impressions(app, columns, settings.items_max),
             "Action": broken_actions,
@@ -200,13 +203,13 @@ def _join(parts: Sequence[EventColumns], empty: Columns) -> EventColumns:
     )
 
 
-def _kind_of(writer: Schema, readers: Mapping[str, Schema]) -> _Kind:
+def _kind_of(writer: Schema, readers: Mapping[str, Schema], renamed: Mapping[str, str]) -> _Kind:
     reader = readers.get(writer.name)
     if reader is None:
         message = f"a schema named {writer.name!r} is not an event schema"
         raise ConfigError(message, help=f"event schemas are {', '.join(readers)}")
     try:
-        return _Kind(writer.name, native.AvroPlan(writer.text, reader.text))
+        return _Kind(writer.name, native.AvroPlan(with_renamed_fields(writer, renamed).text, reader.text))
     except ValueError as error:
         message = f"an older schema of {writer.name} cannot be read as today's: {error}"
         hint = "give added fields a default, or write to a new topic; see schemas/README.md"

@@ -37,18 +37,27 @@ class Label:
         action: The action that makes it positive.
         group: The label group that sets its window.
         sample_rate: The share of negatives kept; a hash chooses them, so that a replay keeps the same ones.
+        was: The name under which a renamed label was first learned. It stays for as long as models inherit from each
+            other.
     """
 
     name: str
     action: str
     group: str
     sample_rate: float = 1.0
+    was: str | None = None
+
+    @property
+    def first_name(self) -> str:
+        """The name under which it was first learned."""
+        return self.was or self.name
 
 
 def check_labels(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> None:
     """Refuse groups and labels that contradict each other; raises SpecError with the first contradiction."""
     check_unique("label group", (group.name for group in groups))
     check_unique("label", (label.name for label in labels))
+    check_unique("label", (label.first_name for label in labels))
     for group in groups:
         _check_group(group)
     require(bool(labels), "an application has no labels", "declare at least one Label")
@@ -94,6 +103,8 @@ def _check_group(group: LabelGroup) -> None:
 def _check_label(label: Label, groups: Sequence[str]) -> None:
     check_name("label", label.name)
     check_name("action", label.action)
+    if label.was is not None:
+        check_name("former label", label.was)
     message = f"label {label.name!r} is in group {label.group!r}, which is not declared"
     require(label.group in groups, message, f"the groups are {', '.join(groups) or 'none'}")
     rate = label.sample_rate

@@ -25,6 +25,8 @@ def check_spec(spec: FeatureSpec) -> None:
     names = [*(slot.name for slot in spec.slots), *(column.name for column in spec.dense)]
     names += [f"segment_{segment.name}" for segment in spec.segments_of("item")]  # an event's item has all of these
     check_unique("feature", names)
+    firsts = [*(slot.first_name for slot in spec.slots), *(column.first_name for column in spec.dense)]
+    check_unique("feature", firsts)  # two features cannot both take over what was learned under one name
     check_unique("segment", (segment.name for segment in spec.segments))
     for slot in spec.slots:
         _check_slot(slot)
@@ -56,6 +58,7 @@ def _is_float32(value: object) -> bool:
 def _check_slot(slot: Slot) -> None:
     check_name("slot", slot.name)
     check_name("table", slot.table)
+    _check_was("slot", slot)
     owner = f"slot {slot.name!r}"
     _require_one_of(owner, "side", slot.side, ("user", "item"))
     _require_one_of(owner, "pooling", slot.pooling, ("sum", "mean", "sqrtn", "weighted", "sequence"))
@@ -94,7 +97,10 @@ def _check_default(owner: str, slot: Slot) -> None:
 def _check_keys_of(slot: Slot, spec: FeatureSpec) -> None:
     if slot.keys_of is None:
         return
-    other = spec.slot(slot.keys_of)
+    others = [other for other in spec.slots if other.first_name == slot.keys_of]
+    other = others[0] if others else spec.slot(slot.keys_of)
+    renamed = f"slot {slot.name!r} shares the keys of {other.name!r}, which are those of {other.first_name!r}"
+    require(bool(others), renamed, f"set keys_of={other.first_name!r}")
     require(
         (other.table, other.value, other.keys_of) == (slot.table, slot.value, None),
         f"slot {slot.name!r} cannot share the keys of {other.name!r}: its table or value differs",
@@ -102,8 +108,16 @@ def _check_keys_of(slot: Slot, spec: FeatureSpec) -> None:
     )
 
 
+def _check_was(kind: str, column: Slot | Dense) -> None:
+    if column.was is not None:
+        check_name(f"former {kind}", column.was)
+        message = f"{kind} {column.name!r} has its own name as its former one"
+        require(column.was != column.name, message, "leave `was` out: it is for a column that was renamed")
+
+
 def _check_dense(column: Dense) -> None:
     check_name("dense column", column.name)
+    _check_was("dense column", column)
     owner = f"dense column {column.name!r}"
     _require_one_of(owner, "side", column.side, ("user", "item"))
     _require_within(owner, "width", column.width, (1, WIDTH_MAX))

@@ -38,7 +38,9 @@ class Slot:
         default: The value of a single-valued slot in events that lack it; None makes it required. A slot that
             is added to a live application needs one (or is `multi`, whose default is the empty list).
         keys_of: Another slot whose keys these values share, so that a history of videos and the candidate
-            video use the same rows.
+            video use the same rows. If that slot was renamed, its `was`.
+        was: The name under which a renamed slot was first learned. It still seeds the keys, so that their rows are
+            found, and older events are read by it. It stays for as long as models inherit from each other.
     """
 
     name: str
@@ -52,11 +54,17 @@ class Slot:
     initial_range: float = 0.05
     default: int | str | None = None
     keys_of: str | None = None
+    was: str | None = None
 
     @property
     def salt_name(self) -> str:
         """The name that seeds its keys."""
-        return self.keys_of or self.name
+        return self.keys_of or self.first_name
+
+    @property
+    def first_name(self) -> str:
+        """The name under which it was first learned."""
+        return self.was or self.name
 
 
 @dataclass(frozen=True)
@@ -68,12 +76,19 @@ class Dense:
         side: "user" or "item".
         width: Numbers in a value; in events, a width of 1 is a number, and more are a list.
         default: Every number of the value in events that lack it; None makes it required.
+        was: The name under which a renamed column was first learned, as for slots.
     """
 
     name: str
     side: Side
     width: int = 1
     default: float | None = None
+    was: str | None = None
+
+    @property
+    def first_name(self) -> str:
+        """The name under which it was first learned."""
+        return self.was or self.name
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,13 @@ class Columns:
     slots: tuple[PackColumn, ...]  # the slots in the flat matrix
     sequences: tuple[PackColumn, ...]  # the slots in the sequence block
     slots_width: int  # the channels of the slots; dense columns begin after them
-    dense_width: int  # the channels of the dense columns
+    dense_columns: tuple[PackColumn, ...]
     own: int = 0  # the first channels of each row: its key's first-order numbers, which are not part of its vector
+
+    @property
+    def dense_width(self) -> int:
+        """The channels of the dense columns."""
+        return sum(column.width for column in self.dense_columns)
 
     @property
     def sequence_width(self) -> int:
@@ -39,6 +44,14 @@ class Columns:
     def width(self) -> int:
         """The channels of `whole`."""
         return self.flat_width + self.sequence_width - self.own * (len(self.slots) + len(self.sequences))
+
+    def channels(self, *, sequences: bool = True) -> list[tuple[str, int]]:
+        """Return the column of each channel of `whole`, and the number within it; without `sequences`, of `flat`."""
+        slots, dense = self._named(self.slots, self.own), self._named(self.dense_columns, 0)
+        return [*slots, *dense, *(self._named(self.sequences, self.own) if sequences else ())]
+
+    def _named(self, columns: tuple[PackColumn, ...], begin: int) -> list[tuple[str, int]]:
+        return [(column.name, number) for column in columns for number in range(begin, column.width)]
 
     def vectors(self, inputs: PackedSide) -> list[Tensor]:
         """Return the vector of each slot in their order, then of each sequence slot, which is the mean of its rows.
@@ -101,5 +114,5 @@ def _history_mean(inputs: PackedSide) -> Tensor:
 def columns_of(side: PackSide, own: int = 0) -> Columns:
     """Return the columns of one side, with `own` first-order numbers in each row."""
     slots = tuple(column for column in side.flat if column.pooling != "dense")
-    slots_width = sum(column.width for column in slots)
-    return Columns(slots, side.sequence, slots_width, side.flat_width - slots_width, own)
+    dense = tuple(column for column in side.flat if column.pooling == "dense")
+    return Columns(slots, side.sequence, sum(column.width for column in slots), dense, own)

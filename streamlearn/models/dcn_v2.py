@@ -55,14 +55,15 @@ class DcnV2(ReadyModel):
             # The user's part of the first layer is computed once a request, before the candidates.
             parts = {f"cross_0_{side}": width for side, width in widths.items() if width}
             for name, width in (parts if layer == 0 else {f"cross_{layer}": whole}).items():
-                yield glorot(name, (width, between), whole)
+                side = name.removeprefix("cross_0_") if layer == 0 else "whole"
+                yield glorot(name, (width, between), whole, (side, "whole" if between == whole else ""))
             if between != whole:
-                yield glorot(f"cross_{layer}_back", (between, whole))
-            yield same(f"cross_{layer}_bias", (whole,))
+                yield glorot(f"cross_{layer}_back", (between, whole), axes=("", "whole"))
+            yield same(f"cross_{layer}_bias", (whole,), axes=("whole",))
         yield from self._tower.weights(widths)
-        yield glorot("out_cross", (whole, built.labels), whole + self.hidden[-1])
-        yield glorot("out_mlp", (self.hidden[-1], built.labels), whole + self.hidden[-1])
-        yield same("bias", (built.labels,))
+        yield glorot("out_cross", (whole, built.labels), whole + self.hidden[-1], ("whole", "labels"))
+        yield glorot("out_mlp", (self.hidden[-1], built.labels), whole + self.hidden[-1], ("", "labels"))
+        yield same("bias", (built.labels,), axes=("labels",))
 
     def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
         return PackedSide(tf.concat(self._parts(weights, "user", inputs), axis=1), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -12,7 +12,7 @@ import tensorflow as tf
 from streamlearn.features import PackColumn
 from streamlearn.models.columns import Columns
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, ReadyModel
+from streamlearn.models.ready import Built, Channel, ReadyModel
 from streamlearn.models.tower import Tower, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -52,14 +52,15 @@ class DeepFm(ReadyModel):
         inputs, dim = built.user.width + built.item.width, self._dim(built)
         for side, columns in (("user", built.user), ("item", built.item)):
             if columns.width:
-                yield glorot(f"linear_{side}", (columns.width, built.labels), inputs)
+                yield glorot(f"linear_{side}", (columns.width, built.labels), inputs, (side, "labels"))
         for column in _slots(built.user, built.item):
             if column.width - built.user.own != dim:
-                yield glorot(f"fm_{column.name}", (column.width - built.user.own, dim))
-        yield same("fm", (dim, built.labels), 1.0)
+                name = f"fm_{column.name}"
+                yield glorot(name, (column.width - built.user.own, dim), axes=(name, ""))
+        yield same("fm", (dim, built.labels), 1.0, ("", "labels"))
         yield from self._tower.weights({"user": built.user.width, "item": built.item.width})
-        yield glorot("out", (self.hidden[-1], built.labels))
-        yield same("bias", (built.labels,))
+        yield glorot("out", (self.hidden[-1], built.labels), axes=("", "labels"))
+        yield same("bias", (built.labels,), axes=("labels",))
 
     def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
         return PackedSide(tf.concat(self._sums(weights, "user", inputs), axis=1), None)
@@ -103,6 +104,11 @@ class DeepFm(ReadyModel):
             for column, vector in zip(slots, columns.vectors(inputs), strict=True)
         ]
         return (tf.add_n(vectors), tf.add_n([tf.square(vector) for vector in vectors])) if vectors else (None, None)
+
+    def _channels(self, built: Built) -> dict[str, Sequence[Channel]]:
+        own, slots = built.user.own, _slots(built.user, built.item)
+        of_slots = {f"fm_{slot.name}": [(slot.name, number) for number in range(own, slot.width)] for slot in slots}
+        return super()._channels(built) | of_slots
 
     @property
     def _tower(self) -> Tower:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec, PackColumn
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, ReadyModel
+from streamlearn.models.ready import Built, Channel, ReadyModel
 from streamlearn.models.tower import Tower, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -62,8 +62,8 @@ class Din(ReadyModel):
         yield same("attention_out_bias", (1,), 1.0)
         parts = {"user": built.user.flat_width, "item": built.item.flat_width, "history": history}
         yield from self._tower.weights(parts)
-        yield glorot("out", (self.hidden[-1], built.labels))
-        yield same("bias", (built.labels,))
+        yield glorot("out", (self.hidden[-1], built.labels), axes=("", "labels"))
+        yield same("bias", (built.labels,), axes=("labels",))
 
     def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
         built, flat = self._known(), None
@@ -102,9 +102,16 @@ class Din(ReadyModel):
         output = self._attention.rest(weights, parts)
         return matmul(output, weights["attention_out"], self.compute) + weights["attention_out_bias"]
 
+    def _channels(self, built: Built) -> dict[str, Sequence[Channel]]:
+        history = [(column.name, number) for column in built.user.sequences for number in range(column.width)]
+        shared = [(f"{of.name} {item.name}", n) for of, item in _shared(built.features) for n in range(item.width)]
+        sides = {"user": built.user.channels(sequences=False), "item": built.item.channels(sequences=False)}
+        attention = {"attention_history": history, "attention_item": shared, "attention_product": shared}
+        return super()._channels(built) | sides | {"history": history} | attention
+
     @property
     def _attention(self) -> Tower:
-        return Tower("attention", self.attention, self.compute)
+        return Tower("attention", self.attention, self.compute, "attention_")
 
     @property
     def _tower(self) -> Tower:
@@ -118,14 +125,14 @@ def _shared(features: FeatureSpec) -> list[tuple[PackColumn, PackColumn]]:
     for column in features.pack.user.sequence:
         slot = features.slot(column.name)
         same_keys = [
-            other.name
+            other
             for other in features.slots_of("item")
             if (other.salt_name, other.table, other.value) == (slot.salt_name, slot.table, slot.value)
         ]
         if same_keys:
             # If several share the keys, the slot that the keys are named after.
-            name = slot.salt_name if slot.salt_name in same_keys else same_keys[0]
-            pairs.append((column, items[name]))
+            same_keys.sort(key=lambda other: other.first_name != slot.salt_name)
+            pairs.append((column, items[same_keys[0].name]))
     return pairs
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -10,7 +10,7 @@ import tensorflow as tf
 from streamlearn.errors import SpecError
 from streamlearn.models.columns import Columns
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, ReadyModel
+from streamlearn.models.ready import Built, Channel, ReadyModel
 from streamlearn.models.tower import matmul
 from streamlearn.models.weights import Weight, same
 
@@ -26,6 +26,15 @@ class Logistic(ReadyModel):
     `dim` is the number of labels, with `initial_range=0.0`, so that unknown keys have no effect.
     """
 
+    @property
+    def rows_have_labels(self) -> bool:
+        """Whether the first channels of each row belong to the labels, in their order."""
+        return True
+
+    def _channels(self, built: Built) -> dict[str, Sequence[Channel]]:
+        dense = {f"dense_{side}": _dense(columns) for side, columns in (("user", built.user), ("item", built.item))}
+        return super()._channels(built) | dense
+
     def _check(self, built: Built) -> None:
         for slot in built.features.slots:
             if slot.dim < built.labels:
@@ -36,8 +45,8 @@ class Logistic(ReadyModel):
     def _weights(self, built: Built) -> Iterator[Weight]:
         for side, columns in (("user", built.user), ("item", built.item)):
             if columns.dense_width:
-                yield same(f"dense_{side}", (columns.dense_width, built.labels))
-        yield same("bias", (built.labels,))
+                yield same(f"dense_{side}", (columns.dense_width, built.labels), axes=(f"dense_{side}", "labels"))
+        yield same("bias", (built.labels,), axes=("labels",))
 
     def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
         return PackedSide(self._sum(weights, "user", inputs), None)
@@ -53,3 +62,7 @@ class Logistic(ReadyModel):
         if columns.dense_width:
             terms.append(matmul(columns.dense(inputs, self.dense_scale), weights[f"dense_{side}"], self.compute))
         return tf.add_n(terms)
+
+
+def _dense(columns: Columns) -> list[Channel]:
+    return [(column.name, number) for column in columns.dense_columns for number in range(column.width)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, TypeAlias, get_args
 
 import tensorflow as tf
 
@@ -16,20 +16,27 @@ from streamlearn.models.protocol import PackedSide, Tensor
 from streamlearn.models.tower import Compute
 from streamlearn.models.weights import Weight, initial
 
-__all__ = ["Built", "ReadyModel"]
+__all__ = ["Built", "Channel", "ReadyModel"]
 
 WIDTH_MAX = 65_536
+Channel: TypeAlias = "tuple[str, int]"
+"""A channel: the name of its slot, dense column or label, and the number within it."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """The features that a model was built for, the columns of both sides, the number of labels, and the weights."""
+    """The features that a model was built for, the columns of both sides, the names of the labels, and the weights."""
 
     features: FeatureSpec
     user: Columns
     item: Columns
-    labels: int
+    label_names: tuple[str, ...]
     weights: tuple[Weight, ...] = ()
+
+    @property
+    def labels(self) -> int:
+        """The number of labels."""
+        return len(self.label_names)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,7 +65,7 @@ class ReadyModel(ABC):
     def build(self, features: FeatureSpec, labels: Sequence[str], seed: int) -> list[Tensor]:
         """Return the initial dense weights in the order of the graphs' arguments; the same for the same seed."""
         own = len(labels) if getattr(self, "first_order", False) else 0
-        built = Built(features, columns_of(features.pack.user, own), columns_of(features.pack.item, own), len(labels))
+        built = Built(features, columns_of(features.pack.user, own), columns_of(features.pack.item, own), tuple(labels))
         if own:
             _check_own(built, type(self).__name__)
         self._check(built)
@@ -69,6 +76,25 @@ class ReadyModel(ABC):
     def weight_names(self) -> tuple[str, ...]:
         """The names of the weights, in their order."""
         return tuple(weight.name for weight in self._known().weights)
+
+    @property
+    def rows_have_labels(self) -> bool:
+        """Whether the first channels of each row belong to the labels, in their order."""
+        return bool(getattr(self, "first_order", False))
+
+    def weight_channels(self) -> dict[str, tuple[Sequence[Channel] | None, ...]]:
+        """Return what the channels of each weight's dimensions are; None for a dimension that is the model's own.
+
+        By this, what was learned for a feature or a label is found again in the weights of a changed application.
+        """
+        axes = self._channels(self._known())
+        return {weight.name: tuple(axes.get(axis) for axis in weight.axes) for weight in self._known().weights}
+
+    def _channels(self, built: Built) -> dict[str, Sequence[Channel]]:
+        """Return the channels of each axis that weights name."""
+        user, item = built.user.channels(), built.item.channels()
+        labels = [(f"label {label}", 0) for label in built.label_names]
+        return {"user": user, "item": item, "whole": [*user, *item], "labels": labels}
 
     def user(self, weights: Sequence[Tensor], inputs: PackedSide) -> PackedSide:
         """Return everything that depends on the user alone; called once a request."""

@@ -23,13 +23,14 @@ class Tower:
     name: str  # the prefix of its weights' names
     widths: tuple[int, ...]  # the widths of its layers
     compute: Compute  # the number format of matrix products
+    axes: str = ""  # the prefix of the axes of its parts
 
     def weights(self, parts: Mapping[str, int]) -> Iterator[Weight]:
         """Yield the weights for the parts of the input, given as widths by name; a part of width 0 has no weight."""
         inputs = sum(parts.values())
         for part, width in parts.items():
             if width:
-                yield glorot(f"{self.name}_0_{part}", (width, self.widths[0]), inputs)
+                yield glorot(f"{self.name}_0_{part}", (width, self.widths[0]), inputs, (f"{self.axes}{part}", ""))
         yield same(f"{self.name}_0_bias", (self.widths[0],))
         for layer, (before, width) in enumerate(zip(self.widths, self.widths[1:], strict=False), 1):
             yield glorot(f"{self.name}_{layer}", (before, width))

@@ -17,27 +17,29 @@ __all__ = ["Weight", "glorot", "initial", "same"]
 class Weight(NamedTuple):
     """A dense weight without values, named as in versions and reports.
 
-    Initial values are uniform from `low` to below `high`; if both are equal, all have that value.
+    Initial values are uniform from `low` to below `high`; if both are equal, all have that value. `axes` names what the
+    channels of each dimension are, such as "user" or "labels"; an empty name says that they are the model's own.
     """
 
     name: str
     shape: tuple[int, ...]
     low: float
     high: float
+    axes: tuple[str, ...] = ()
 
 
-def same(name: str, shape: tuple[int, ...], number: float = 0.0) -> Weight:
+def same(name: str, shape: tuple[int, ...], number: float = 0.0, axes: tuple[str, ...] = ()) -> Weight:
     """Return a weight with one initial value everywhere."""
-    return Weight(name, shape, number, number)
+    return Weight(name, shape, number, number, axes)
 
 
-def glorot(name: str, shape: tuple[int, int], inputs: int = 0) -> Weight:
+def glorot(name: str, shape: tuple[int, int], inputs: int = 0, axes: tuple[str, ...] = ()) -> Weight:
     """Return a kernel, (inputs, outputs), whose outputs are initially about as large as its inputs.
 
     If the outputs of several kernels are summed, `inputs` counts the inputs of all of them.
     """
     half = math.sqrt(6 / ((inputs or shape[0]) + shape[1]))
-    return Weight(name, shape, -half, half)
+    return Weight(name, shape, -half, half, axes)
 
 
 def initial(weights: Sequence[Weight], seed: int) -> list[Tensor]:

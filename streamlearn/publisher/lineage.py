@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import UNSET, UnsetType
+
 from streamlearn.apps import App
 from streamlearn.errors import UsageError
 from streamlearn.features import labels_differ
 from streamlearn.table import RowType, TableOptions
 from streamlearn.versions import Head, VersionRef, record_of
-from streamlearn.versions.format.manifest import TableRecord
+from streamlearn.versions.format.manifest import Origin, TableRecord
 
 __all__ = ["Lineage"]
 
@@ -19,7 +21,8 @@ __all__ = ["Lineage"]
 class Lineage:
     """The part of a manifest that all versions of a model share.
 
-    `labels` is None if versions name none. Those versions have as `fingerprint` that of the `features` alone.
+    `labels` is None if versions name none. Those versions have as `fingerprint` that of the `features` alone. `origin`
+    is where the model began, if it replaces another.
 
     Raises:
         UsageError: Two tables have one name.
@@ -31,6 +34,7 @@ class Lineage:
     tables: tuple[TableRecord, ...]
     labels: tuple[str, ...] | None = None
     features: str = ""
+    origin: Origin | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         names = [table.name for table in self.tables]
@@ -54,6 +58,7 @@ class Lineage:
         return Head(
             model=self.model, run=run, version=version, kind="base" if parent is None else "delta", parent=parent,
             fingerprint=self.fingerprint, labels=self.labels, windows=self.windows, tables=self.tables,
+            origin=self.origin,
         )  # fmt: skip
 
     def check(self, head: Head) -> None:
@@ -76,8 +81,7 @@ class Lineage:
         if message:
             help = (
                 "the features and labels of a model never change: give the changed application a new name "
-                "(docs/operating/training.md#change-features); `train --from` starts its model "
-                "from this one, unless labels were renamed or reordered"
+                "and begin it with `streamlearn migrate`, which keeps what was learned (docs/operating/changing.md)"
             )
             raise UsageError(message, help=help)
         if differs := _difference(self.tables, head.tables):

@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import CutFailed, FileMissing, RunOver, StoreError, StreamlearnError, UsageError, VersionDefect
@@ -155,6 +156,7 @@ class Publisher:
         chain = newest_chain(self._store, self._lineage.model)
         if chain is not None:
             self._lineage.check(chain.manifest)
+            self._lineage = replace(self._lineage, origin=chain.manifest.origin)
         if self.committed is not None and (chain is None or chain.version < self.committed.version):
             now = "it is empty" if chain is None else f"the newest is {chain.version}"
             message = f"version {self.committed.version} of {self._lineage.model!r} was in the store, but now {now}"

@@ -57,7 +57,7 @@ def action_schema(app: App) -> Schema:
 
 def _record(app: App, name: str, fields: list[dict[str, Any]], doc: str = "") -> dict[str, Any]:
     # The full name instead of a namespace, so that nested records need none.
-    record: dict[str, Any] = {"type": "record", "name": f"streamlearn.{app.name}.{name}"}
+    record: dict[str, Any] = {"type": "record", "name": f"streamlearn.{app.served_name}.{name}"}
     return record | ({"doc": doc} if doc else {}) | {"fields": fields}
 
 

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from streamlearn.trainer.evaluation import evaluate
     from streamlearn.trainer.intake.feed import Until
     from streamlearn.trainer.trainer import Trainer, TrainReport
-    from streamlearn.trainer.trainer_setup import ends_of, train
+    from streamlearn.trainer.trainer_setup import ends_of, put_graphs, samples_of, train
 
-__all__ = ["TrainReport", "Trainer", "Until", "ends_of", "evaluate", "train"]
+__all__ = ["TrainReport", "Trainer", "Until", "ends_of", "evaluate", "put_graphs", "samples_of", "train"]
 
 __getattr__ = lazy_names(
     __name__,
@@ -18,6 +18,6 @@ __getattr__ = lazy_names(
         "evaluation": "evaluate",
         "intake.feed": "Until",
         "trainer": "Trainer TrainReport",
-        "trainer_setup": "ends_of train",
+        "trainer_setup": "ends_of put_graphs samples_of train",
     },
 )

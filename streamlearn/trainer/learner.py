@@ -135,9 +135,7 @@ class Learner:
 
     def dense(self) -> dict[str, Float32s]:
         """Return a copy of the weights by name, in the order in which the graphs take them."""
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes.values()], dtype=np.int64)
-        parts = zip(self.shapes.items(), np.split(self.weights(), ends)[:-1], strict=True)
-        return {name: part.reshape(shape) for (name, shape), part in parts}
+        return self.named(self.weights())
 
     def end_to_end(self, dense: Mapping[str, Float32s]) -> Float32s:
         """Join weights by name into the vector that `score` takes; those of another model raise a UsageError."""
@@ -145,7 +143,9 @@ class Learner:
         if shapes != self.shapes:
             name = min(name for name in shapes.keys() | self.shapes.keys() if shapes.get(name) != self.shapes.get(name))
             message = f"weight {name!r} has shape {shapes.get(name)}, but the model's has {self.shapes.get(name)}"
-            help = "a model's shapes never change: give the changed application a new name, or begin it with `--from`"
+            help = (
+                "a model's shapes never change: rename the changed application, and begin it with `streamlearn migrate`"
+            )
             raise UsageError(message, help=help)
         return np.concatenate([np.zeros(0, np.float32), *(dense[name].reshape(-1) for name in self.shapes)])
 
@@ -166,10 +166,11 @@ class Learner:
             variable.assign(slot)
         self.steps = int(state["steps"][0]) if "steps" in state else 0
 
-    def begin_with(self, dense: Mapping[str, Float32s]) -> None:
-        """Take over weights whose shapes match; other weights and the optimizer's state keep their initial values."""
-        taken = {name: weight for name, weight in dense.items() if self.shapes.get(name) == weight.shape}
-        self._whole.assign(self.end_to_end(self.dense() | taken))
+    def named(self, whole: npt.NDArray[np.generic]) -> dict[str, Float32s]:
+        """Split a vector of all weights, or of as many numbers of the optimizer, into weights by name."""
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes.values()], dtype=np.int64)
+        parts = zip(self.shapes.items(), np.split(whole, ends)[:-1], strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in parts}
 
     def _logits(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> Any:
         weights, (user_flat, user_sequence, item_flat, item_sequence) = self._split(whole), sides

@@ -23,7 +23,6 @@ from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.stages import Stages, Work
 from streamlearn.trainer.step import Piece, Step
-from streamlearn.trainer.warm_start import Carried
 
 __all__ = ["LearnedStep", "LearningLoop", "Tally", "TrainReport"]
 
@@ -70,7 +69,6 @@ class TrainReport:
     rewinds: int  # how often a request put training back
     tally: Tally
     summary: dict[str, float]  # the validation scores of the newest closed windows
-    carried: Carried | None = None  # what the run took over from another model; None without one
     lost: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -80,6 +80,20 @@ class SharedMarks:
                     self._refuse_saved(_rows_of(bytes(entries[name])))
             self._marks.acknowledge(0)
         return reached
+
+    def relabelled(self, sources: Sequence[int | None]) -> SharedMarks:
+        """Return these marks, as loaded, for other labels; see `Marks`."""
+        with self._lock:
+            moved = SharedMarks.__new__(SharedMarks)
+            moved._marks, moved._lock = self._marks.relabelled(sources), threading.Lock()
+            moved._newest, moved._refused = 0, []
+            return moved
+
+    @property
+    def horizon_ms(self) -> int | None:
+        """See `Marks`."""
+        with self._lock:
+            return self._marks.horizon_ms
 
     @property
     def bytes(self) -> int:

@@ -31,9 +31,10 @@ class Thresholds:
             raise ConfigError(message, help="set how long keys without a row are counted, such as 86400000 for a day")
         # By table: the slots whose keys have a threshold of their own.
         self._own: dict[str, list[tuple[str, str, int]]] = {}
+        of_salt = {slot.first_name: counts[slot.name] for slot in features.slots if slot.name in counts}
         for slot in features.slots:
-            if slot.salt_name in counts:
-                self._own.setdefault(slot.table, []).append((slot.side, slot.name, counts[slot.salt_name]))
+            if slot.salt_name in of_salt:
+                self._own.setdefault(slot.table, []).append((slot.side, slot.name, of_salt[slot.salt_name]))
 
     def runs(self, table: str, keys: Uint64s, columns: StepColumns) -> list[tuple[int, int]]:
         """Return the thresholds of keys as `PsClient.push` takes them: pairs of a run's end and its threshold.

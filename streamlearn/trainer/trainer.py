@@ -22,7 +22,6 @@ from streamlearn.errors import (
     ShardRefused,
     ShardUnreachable,
     StreamlearnError,
-    UsageError,
     VersionDefect,
     VersionRefused,
 )
@@ -54,9 +53,8 @@ from streamlearn.trainer.step import Piece
 from streamlearn.trainer.validation import WindowScore
 from streamlearn.trainer.validation_thread import ValidationThread
 from streamlearn.trainer.version_scores import SCORED_ROWS, VersionScorer, score_rows
-from streamlearn.trainer.warm_start import Carried, carry
 from streamlearn.versions import Chain, Cut, Registry, Request, Store
-from streamlearn.versions.format.manifest import Position, Skip
+from streamlearn.versions.format.manifest import Origin, Position, Skip
 
 __all__ = ["COUNTED", "TrainReport", "Trainer"]
 
@@ -80,7 +78,6 @@ Count = TypeVar("Count", int, float)
 class Trainer:
     """Learns an application's samples into versions, which are announced to `registry` and served by `graph`.
 
-    The first version takes over rows and weights of `begin_with`, a version of another model, as far as they fit.
     `compact` writes the bases that replace long chains, and `clean` removes old versions; None does neither. With
     `accept_lost`, training continues from the earliest samples if the next ones are gone. The pushing thread calls
     `on_step` for each learned step, and the scoring thread `on_scores` with the scores of closed windows.
@@ -96,7 +93,6 @@ class Trainer:
         *,
         registry: Registry | None = None,
         graph: str | None = None,
-        begin_with: Chain | None = None,
         compact: Compact | None = None,
         clean: Clean | None = None,
         accept_lost: bool = False,
@@ -108,9 +104,8 @@ class Trainer:
         self._folder, self._topic, self._client, self._clock = folder, topic, client, clock
         self._graph, self._on_step, self._on_scores = graph, on_step, on_scores
         options = declared_tables(app.features, settings.tables)
-        self._store, self._begin_with = store, begin_with
+        self._store = store
         self._lineage = Lineage.of(app, options, settings.publisher.row_type)
-        self._carried: Carried | None = None
         self._codec = SampleCodec(app, settings.samples)
         self._learner = Learner(app, model, settings.trainer)
         self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables)
@@ -132,6 +127,7 @@ class Trainer:
         self._reached: Reached | None = None
         self._marks: SharedMarks | None = None
         self._skips: tuple[Skip, ...] = ()
+        self._origin_ms: int | None = None
         self._newest_pieces: Sequence[Piece] = ()
         self._validation: ValidationThread | None = None
         self._feed: Feed | None = None
@@ -164,8 +160,6 @@ class Trainer:
             trusted = (resumed.chain.version, self._lineage.model, ", ".join(self._folder.app.label_names))
             message = "version %d of %r does not list its labels: the trainer assumes %s; the next version lists them"
             _LOG.warning(message, *trusted)
-        if self._begin_with is not None:
-            resumed = self._warm_start(resumed, self._begin_with)
         failures, failed_at = 0, None
         while True:
             try:
@@ -192,7 +186,7 @@ class Trainer:
         return TrainReport(
             run=resumed.run, version=committed.version, seconds=self._clock.monotonic_s() - begin_s,
             recoveries=self._recoveries, rewinds=self._rewinds, tally=self.tally, summary=self.summary,
-            carried=self._carried, lost=self._lost,
+            lost=self._lost,
         )  # fmt: skip
 
     def _resumed(self, error: StreamlearnError) -> Resumed:
@@ -252,30 +246,23 @@ class Trainer:
             self._reached, lost = skip_lost(self._topic, self._reached)
             self._lost |= lost
         self._skips = () if resumed.chain is None else resumed.chain.manifest.skips
+        origin = None if resumed.chain is None else resumed.chain.manifest.origin
+        self._origin_ms = origin.clock_ms if isinstance(origin, Origin) else None
         self._recent.leave_out(SkippedRows(self._skips))
         self._learned_before = self.tally.rows
         known = {} if resumed.chain is None else resumed.chain.manifest.metrics
         self._counted = {name: known.get(name, 0.0) for name in COUNTED}
-        if resumed.chain is None and self._begin_with is None:
+        if resumed.chain is None:
             self.publisher.first(self._note)
-
-    def _warm_start(self, resumed: Resumed, begin_with: Chain) -> Resumed:
-        """Write the first version from another model's."""
-        if resumed.chain is not None:
-            message = f"model {self._folder.app.name!r} already has versions, the newest is {resumed.chain.version}"
-            help = "leave --from out to continue from it; use --from only for a model without versions"
-            raise UsageError(message, help=help)
-        self._restore(resumed)
-        head = self._lineage.head(resumed.run, self.publisher.take_number(), None)
-        self._carried = carry(self._store, begin_with, head, self._note(), self._learner)
-        _LOG.info("began with %s", self._carried.sentence)
-        return self.publisher.resume()
 
     def _new_validation(self) -> ValidationThread:
         """Create the validation. It outlives recoveries, so that rows learned again keep their first prediction."""
         assert self._reached is not None
         app, settings = self._folder.app, self._folder.settings.validation
-        return ValidationThread(app, settings, on_scores=self._on_scores, learned_before_ms=self._reached.clock_ms)
+        # Figures of rows that the model's origin has learned would be better than they are.
+        known_ms = [ms for ms in (self._reached.clock_ms, self._origin_ms) if ms is not None]
+        learned_before_ms = max(known_ms, default=None)
+        return ValidationThread(app, settings, on_scores=self._on_scores, learned_before_ms=learned_before_ms)
 
     def _obey(self, resumed: Resumed) -> bool:
         """Carry out the operators' rewinds; returns whether there was one. A request that fails is refused."""

@@ -22,14 +22,13 @@ from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.validation.score_log import ScoreLog, scores_folder
-from streamlearn.trainer.warm_start import source_of
 from streamlearn.versions import Store, open_registry, open_store
 from streamlearn.versions.format.graphs import put_graph
 from streamlearn.versions.format.log import Log
 from streamlearn.versions.pointer.model import Model as VersionedModel
 from streamlearn.versions.upkeep.cleanup import clean_up, plan_cleanup
 
-__all__ = ["ends_of", "samples_of", "train"]
+__all__ = ["ends_of", "put_graphs", "samples_of", "train"]
 
 
 def train(
@@ -38,16 +37,14 @@ def train(
     *,
     until: Callable[[Topic], Until] = lambda topic: Until(),
     token: bytes | None = None,
-    begin_with: str = "",
     accept_lost: bool = False,
     show: Callable[[Trainer], None] = lambda trainer: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> TrainReport:
     """Train an application's model from its samples until `stop` is set or the open topic's `until` is reached.
 
-    The run ends at a step boundary, with a version. The shards require `token`. The first version takes over rows and
-    weights of `begin_with`, MODEL or MODEL:VERSION of the same store. With `accept_lost`, training continues from the
-    earliest samples if the next ones are gone. `show` is called between steps.
+    The run ends at a step boundary, with a version. The shards require `token`. With `accept_lost`, training continues
+    from the earliest samples if the next ones are gone. `show` is called between steps.
     """
     model = model_of(folder)
     with ExitStack() as ends:
@@ -60,9 +57,8 @@ def train(
         log = ends.enter_context(ScoreLog(scores_folder(folder.folder, validation), validation, clock=clock))
         trainer = Trainer(
             folder, model, topic, client, store,
-            registry=registry, graph=_graph(folder, model, store), on_scores=log.offer, clock=clock,
-            begin_with=source_of(store, begin_with) if begin_with else None, compact=_compact(folder),
-            clean=partial(_clean, folder), accept_lost=accept_lost,
+            registry=registry, graph=put_graphs(folder, model, store), on_scores=log.offer, clock=clock,
+            compact=_compact(folder), clean=partial(_clean, folder), accept_lost=accept_lost,
         )  # fmt: skip
         return trainer.run(stop, until=until(topic), show=show)
 
@@ -106,7 +102,7 @@ def _check_newest(folder: AppFolder, store: Store) -> None:
         store.signatures.check_can_sign(entry.manifest)
 
 
-def _graph(folder: AppFolder, model: Model, store: Store) -> str:
+def put_graphs(folder: AppFolder, model: Model, store: Store) -> str:
     """Export the model's graphs to the store and return their id."""
     app = folder.app
     with tempfile.TemporaryDirectory(prefix="streamlearn-graphs-") as scratch:

@@ -310,10 +310,11 @@ def test_the_defaults_of_declarations_never_change() -> None:
             "initial_range": 0.05,
             "default": None,
             "keys_of": None,
+            "was": None,
         },
-        Dense: {"width": 1, "default": None},
+        Dense: {"width": 1, "default": None, "was": None},
         LabelGroup: {},
-        Label: {"sample_rate": 1.0},
+        Label: {"sample_rate": 1.0, "was": None},
     }
 
 

@@ -79,7 +79,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     found = Seen(load_app(path, [*ODD, f"validation.folder={path}/odd-scores"]))
     write_messages(found.folder, messages_of(found.folder.app, 20))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(trainer_setup, "_graph", lambda *_: None)  # exporting graphs takes seconds
+        patched.setattr(trainer_setup, "put_graphs", lambda *_: None)  # exporting graphs takes seconds
         patched.setattr(trainer_setup, "_compact", lambda _: found.bases.append)
         for owner, name in (
             (table_set, "native.TableSet"), (marks, "native.Marks"), (trainer_module, "StepCutter"),

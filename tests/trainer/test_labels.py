@@ -23,8 +23,7 @@ from streamlearn.topics import TopicSettings, create_topic
 from streamlearn.trainer.evaluation import Evaluation
 from streamlearn.trainer.intake.split import SplitRequest, split_of
 from streamlearn.trainer.trainer_setup import ends_of
-from streamlearn.trainer.warm_start import source_of
-from streamlearn.versions import Chain, open_store, write_revert
+from streamlearn.versions import Chain, write_revert
 from tests.trainer.runs import local_client, run, state_of, store_of
 from tests.trainer.stream import learnable_app, learnable_folder, messages_of, write_messages
 from tests.trainer.toy import Toy
@@ -207,21 +206,3 @@ def test_other_dims_are_learned_from_the_samples_there_are(tmp_path: Path) -> No
         client.restore(Epoch(1), None)
         (made,) = Evaluation(narrow, Toy(), topic, client, split).passes(1, threading.Event())
     assert made.tally.rows == rows
-
-
-def test_a_warm_start_takes_no_weights_of_labels_in_another_order(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path)
-    write_messages(folder, messages_of(_APP, 4))
-    run(folder)
-    source = source_of(open_store(f"file://{tmp_path}/store"), "learnable")
-    for how in ("reordered", "renamed"):
-        other = folder_of(tmp_path, replace(_CHANGED[how], name=how))
-        write_messages(other, messages_of(other.app, 1))
-        with pytest.raises(UsageError, match=r"has the labels click, bought; this application has") as refused:
-            run(other, begin_with=source)
-        assert "without --from" in refused.value.help
-    longer = folder_of(tmp_path, replace(_CHANGED["added"], name="longer"))
-    write_messages(longer, messages_of(longer.app, 1))
-    carried = run(longer, begin_with=source).carried
-    assert carried is not None
-    assert carried.fresh_weights == ("weight_2", "weight_3")

@@ -299,15 +299,3 @@ def test_weights_of_another_model_or_optimizer_are_refused() -> None:
         one.load({name: part[:1] for name, part in dense.items()}, state)
     with pytest.raises(UsageError, match=r"2 optimizer slots, but trainer\.optimizer has 1"):
         learner(optimizer="adagrad").load(dense, state)
-
-
-def test_weights_of_the_same_shape_are_taken_over_and_the_optimizer_begins_anew() -> None:
-    one, other = learner(seed=1), learner(seed=2)
-    begun, given = other.dense(), one.dense() | {"weight_1": np.ones((1, 1), np.float32)}
-    other.begin_with(given)
-    found = other.dense()
-    np.testing.assert_array_equal(found["weight_0"], given["weight_0"])
-    np.testing.assert_array_equal(found["weight_1"], begun["weight_1"])
-    np.testing.assert_array_equal(found["weight_2"], given["weight_2"])
-    assert other.steps == 0
-    assert not any(part.any() for part in other.optimizer_state().values())

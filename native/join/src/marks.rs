@@ -413,6 +413,25 @@ impl Marks {
         keys.into_iter().for_each(|key| self.drop_page(key));
     }
 
+    /// The same marks for other labels: label `n` has the marks of label `sources[n]`, or none.
+    ///
+    /// # Errors
+    /// If marks are in flight, a source is not a label, or the memory bound would be exceeded.
+    pub fn relabelled(&self, sources: &[Option<usize>]) -> Result<Self> {
+        let held = self.settings.labels;
+        if self.undos > 0 || sources.iter().flatten().any(|&source| source >= held) {
+            return refuse(format!("{sources:?} of {held} labels, with {} marks in flight", self.undos));
+        }
+        let mut marks = Self::new(MarksSettings { labels: sources.len(), ..self.settings })?;
+        (marks.topics, marks.horizon) = (self.topics.clone(), self.horizon);
+        for (&key, &number) in &self.by_key {
+            let page = self.page(number).relabelled(marks.width, sources);
+            marks.claim(page.bytes())?;
+            marks.put_page(key, page);
+        }
+        Ok(marks)
+    }
+
     /// The horizon, before which rows are ignored; None if there is none.
     pub fn horizon_ms(&self) -> Option<i64> {
         (self.horizon > i64::MIN).then_some(self.horizon)

@@ -144,6 +144,21 @@ impl Page {
         }
     }
 
+    /// The same marks for other labels: label `n` has the marks of label `sources[n]`, or none.
+    pub fn relabelled(&self, width: Width, sources: &[Option<usize>]) -> Self {
+        let mut page = Self { time_max: self.time_max, changed: self.changed.min(1), ..Self::new(width) };
+        for (record, extent) in self.extents.iter().enumerate().filter(|(_, extent)| extent.items > 0) {
+            page.reserve(record, extent.items - 1);
+            for item in 0..extent.items {
+                let marks = self.get(record, item);
+                let of_label = |source: &Option<usize>| source.map_or(0, |at| marks >> (2 * at) & 3);
+                let moved = sources.iter().rev().fold(0, |moved, source| moved << 2 | of_label(source));
+                page.set(record, item, moved);
+            }
+        }
+        page
+    }
+
     /// The records with room, the item count of each, and their marks end to end.
     pub fn columns(&self) -> (Vec<u16>, Vec<u32>, Vec<u8>) {
         let (mut records, mut items, mut data) = (Vec::new(), Vec::new(), Vec::new());
@@ -180,6 +195,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn relabelled_marks_follow_their_labels() {
+        let mut page = Page::new(Width::of(3));
+        for (item, marks) in [(0, 0b01_10_11), (9, 0b11_00_01)] {
+            page.reserve(7, item);
+            page.set(7, item, marks);
+        }
+        let moved = page.relabelled(Width::of(5), &[Some(2), None, Some(0), None, Some(1)]);
+        assert_eq!(moved.get(7, 0), 0b10_00_11_00_01);
+        assert_eq!(moved.get(7, 9), 0b00_00_01_00_11);
+        assert_eq!(moved.get(7, 1), 0);
+        let fewer = page.relabelled(Width::of(1), &[Some(1)]);
+        assert_eq!((fewer.get(7, 0), fewer.get(7, 9)), (0b10, 0));
+    }
 
     proptest! {
         #[test]

@@ -107,6 +107,11 @@ impl NativeMarks {
         py.detach(|| self.marks.load(&entries)).map_err(|error| refused(py, &error))
     }
 
+    fn relabelled(&self, py: Python<'_>, sources: Vec<Option<usize>>) -> PyResult<Self> {
+        let moved = py.detach(|| self.marks.relabelled(&sources));
+        moved.map(|marks| Self { marks }).map_err(|error| refused(py, &error))
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.marks.counters().named()
     }

@@ -19,7 +19,7 @@ __all__ = ["registry_finding", "samples_finding", "store_finding"]
 _READ_WAIT_MS = 1_000
 _CHANGED_HELP = (
     "ingest made it with another app.py: restore that, or give the changed application a new name "
-    "(docs/operating/training.md#change-features)"
+    "(docs/operating/changing.md)"
 )
 _WINDOWS_HELP = (
     "if you meant to change them, restart ingest and the trainer: samples whose windows are still open get the new "

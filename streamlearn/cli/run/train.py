@@ -16,7 +16,6 @@ from streamlearn.pulse import PULSE
 if TYPE_CHECKING:
     from streamlearn.topics import Topic
     from streamlearn.trainer import TrainReport, Until
-    from streamlearn.trainer.warm_start import Carried
 
 __all__ = ["train"]
 
@@ -30,15 +29,6 @@ def train(
         str,
         typer.Option(
             metavar="OFFSETS", help="End here: `end` (the present end of the samples) or PARTITION:OFFSET,..."
-        ),
-    ] = "",
-    from_: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="MODEL[:VERSION]",
-            help="Begin with rows and weights of a version of another model, as far as they fit. It must be in the "
-            "application's own store (versions.store).",
         ),
     ] = "",
     token_file: Annotated[
@@ -73,9 +63,7 @@ def train(
     server = serve_metrics(folder.settings.telemetry)
     try:
         with stop_on_signals() as stop, show_training() as show:
-            report = train_model(
-                folder, stop, until=until, token=token, begin_with=from_, accept_lost=accept_lost, show=show
-            )
+            report = train_model(folder, stop, until=until, token=token, accept_lost=accept_lost, show=show)
     finally:
         PULSE.stopping()
         if server is not None:
@@ -87,18 +75,6 @@ def train(
         print_facts("trained", {name: "-" if value is None else value for name, value in facts.items()})
     for line in _warnings(report):
         typer.echo(line, err=True)
-
-
-def _carried(carried: Carried | None) -> dict[str, Any]:
-    if carried is None:
-        return {}
-    return {
-        "begun_with": f"version {carried.version} of {carried.model}",
-        **{f"carried_rows_{name}": rows for name, rows in carried.rows.items()},
-        **{f"fresh_table_{name}": why for name, why in carried.fresh.items()},
-        "carried_weights": ", ".join(carried.weights) or "none",
-        "fresh_weights": ", ".join(carried.fresh_weights) or "none",
-    }
 
 
 def _warnings(report: TrainReport) -> list[str]:
@@ -144,6 +120,5 @@ def _facts(report: TrainReport) -> dict[str, Any]:
         "rewinds": report.rewinds,
         **{f"lost_from_partition_{number}": f"{begin}..{end}" for number, (begin, end) in sorted(report.lost.items())},
         **{name: round(value, 6) for name, value in report.summary.items()},
-        **_carried(report.carried),
         **{f"seconds_{stage}": round(seconds, 2) for stage, seconds in tally.seconds.items()},
     }

@@ -135,7 +135,7 @@ class ProgressiveValidation:
         """Return the scores of the newest closed windows, `summary_s` of them, for a version's metrics.
 
         The names are `validation.LABEL.auc`, likewise `log_loss`, `calibration`, `rows`, `positives` and `kept`, each
-        if it is defined; and `auc`, that of the first label that has one.
+        if it is defined; `until_s`, the end of the newest one; and `auc`, that of the first label that has one.
         """
         metrics: dict[str, float] = {}
         with self._closing:
@@ -146,6 +146,7 @@ class ProgressiveValidation:
                     for name in _SUMMED:
                         if (value := getattr(score, name)) is not None:
                             metrics[f"validation.{label.name}.{name}"] = float(value)
+                    metrics[f"validation.{label.name}.until_s"] = score.end_ms / 1e3
                     if score.auc is not None:
                         metrics.setdefault("auc", score.auc)
         return metrics

@@ -12,7 +12,8 @@ from streamlearn.versions.format.record import Digest, VersionRef, decode_record
 from streamlearn.versions.store.layout import RUN_MAX, VERSION_MAX, Shape, version_folder
 
 __all__ = [
-    "FORMAT", "KINDS", "PARTS", "Cut", "FileEntry", "FileKind", "Head", "Kind", "Manifest", "OriginSkip", "Position",
+    "FORMAT", "KINDS", "PARTS", "Cut", "FileEntry", "FileKind", "Head", "Kind", "Manifest", "Origin",
+    "OriginSkip", "Position",
     "Skip", "TableRecord", "TimeSkip", "VersionRef", "decode_manifest",
 ]  # fmt: skip
 
@@ -115,6 +116,22 @@ class FileEntry(_Strict, frozen=True, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
 
 
+class Origin(_Strict, frozen=True, kw_only=True):
+    """The version of another model from which a model began.
+
+    Attributes:
+        model: The other model.
+        version: Its version.
+        clock_ms: The event time up to which that version had learned; null if it had learned nothing.
+        is_relearned: Whether this model learned again what that version had learned.
+    """
+
+    model: _Model
+    version: VersionRef
+    clock_ms: _Ms | None = None
+    is_relearned: bool = False
+
+
 class Head(_Strict, frozen=True, kw_only=True):
     """The fields of a version that are known before its files are written; all shards get the same.
 
@@ -127,6 +144,7 @@ class Head(_Strict, frozen=True, kw_only=True):
         stands_for: For a base made by compaction: the delta that it replaces, with the same version, run and parent.
         content_of: For a revert, and for a base that stands for one: the older version whose content it has.
         labels: The names of the labels, in the order of scores and marks; null in versions of older releases.
+        origin: Where the model began, if it replaces another; the same in all of its versions.
         fingerprint: `App.model_fingerprint`; without labels, the fingerprint of the features.
         windows: Id of the window settings.
     """
@@ -142,6 +160,7 @@ class Head(_Strict, frozen=True, kw_only=True):
     stands_for: VersionRef | None = None
     content_of: VersionRef | None = None
     labels: Annotated[tuple[_Name, ...], Meta(max_length=1_000)] | None = None
+    origin: Origin | UnsetType = UNSET
 
     @property
     def shape(self) -> Shape:

@@ -19,7 +19,7 @@ from streamlearn.versions.store.layout import model_folder
 
 __all__ = ["Ack", "Node", "NodeState", "Note", "Registry", "missing", "open_registry", "replaced"]
 
-NodeState = Literal["starting", "ready", "stale", "draining"]
+NodeState = Literal["starting", "ready", "stale", "aside", "draining"]
 _Text = Annotated[str, Meta(max_length=200)]
 
 
@@ -29,6 +29,7 @@ class Node(Struct, frozen=True, kw_only=True):
     Attributes:
         boot_id: Identifies one process; it changes with every start.
         name: A name for people, such as host and port.
+        state: `aside` is ready, while another application answers its callers.
         seq: The move of the pointer it has acted on.
         active: The version it answers with; 0 before the first.
         staged: All versions it could answer with.

@@ -90,6 +90,7 @@ class Replica:
         source = Source(store, model, make, self._settings, checked(files), clock)
         self._stager = Stager(source, self._position, self._hooks, self._after_move)
         self._troubles: dict[str, str] = {}
+        self._is_aside = False
         self._is_away = False  # the registry did not answer the last call
         self._ack: Ack | None = None
         self._ack_lock, self._hooks_lock = threading.Lock(), threading.Lock()
@@ -174,12 +175,20 @@ class Replica:
             behind_s=self._position.behind_s, error="; ".join(troubles),
         )  # fmt: skip
 
+    def stand_aside(self, is_aside: bool) -> None:
+        """Report at once that another application answers its callers, or that it answers them."""
+        if is_aside != self._is_aside:
+            self._is_aside = is_aside
+            self._beat()
+
     def _state(self) -> NodeState:
         if self._position.is_draining:
             return "draining"
         if not self._is_settled.is_set():
             return "starting"
         late_s = max(self._position.behind_s, self._position.silent_s)
+        if self._is_aside:
+            return "aside"
         return "stale" if late_s > self._settings.stale_s else "ready"
 
     def _listen(self) -> None:

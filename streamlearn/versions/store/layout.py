@@ -51,7 +51,7 @@ class VersionFolder:
         return f"{self.path}/{MANIFEST_NAME}"
 
 
-def model_folder(model: str, name: Literal["pointer", "refusals", "requests", "runs"]) -> str:
+def model_folder(model: str, name: Literal["pointer", "refusals", "requests", "runs", "switches"]) -> str:
     """Return the folder of one of a model's logs."""
     return f"{_checked(model)}/{name}"
 

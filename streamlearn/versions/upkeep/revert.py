@@ -75,6 +75,7 @@ def write_revert(
     head = Head(
         model=model, run=run, version=number, kind="revert", parent=newest.ref, fingerprint=named.fingerprint,
         labels=named.labels, windows=was.windows, tables=was.tables, content_of=target.ref,
+        origin=newest.manifest.origin,
     )  # fmt: skip
     writer = VersionWriter(store, head, files)
     scanned = partial(scan_table, (target, newest), scan=memory, limits=reading, progress=progress)

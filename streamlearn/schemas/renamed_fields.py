@@ -1,0 +1,45 @@
+"""Renamed fields: an older schema of impressions, with the names that its features have today."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamlearn.schemas.schema import Schema, schema_of
+
+__all__ = ["with_renamed_fields"]
+
+_SUFFIXES = ("", "_weights")
+
+
+def with_renamed_fields(schema: Schema, renamed: Mapping[str, str]) -> Schema:
+    """Return a schema whose features have their new names; `renamed` has these by the former ones.
+
+    The records have the same bytes. A record that has the new name already keeps its fields.
+    """
+    names = {f"{old}{suffix}": f"{new}{suffix}" for old, new in renamed.items() for suffix in _SUFFIXES}
+    return schema_of(_renamed(schema.json, names)) if names and schema.name == "Impression" else schema
+
+
+def _renamed(declared: Any, names: Mapping[str, str]) -> Any:
+    """Rename the fields of the records of a user and of an item."""
+    fields = []
+    for field in declared["fields"]:
+        kind = field["type"]
+        if field["name"] == "user" and isinstance(kind, dict):
+            field = field | {"type": _named(kind, names)}
+        elif field["name"] == "items" and isinstance(kind, dict) and isinstance(kind.get("items"), dict):
+            field = field | {"type": kind | {"items": _named(kind["items"], names)}}
+        fields.append(field)
+    return declared | {"fields": fields}
+
+
+def _named(record: Any, names: Mapping[str, str]) -> Any:
+    present = {field["name"] for field in record["fields"]}
+    fields = [
+        field | {"name": names[field["name"]]}
+        if field["name"] in names and names[field["name"]] not in present
+        else field
+        for field in record["fields"]
+    ]
+    return record | {"fields": fields}

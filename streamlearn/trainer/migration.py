@@ -1,0 +1,332 @@
+"""Migration: what a changed application takes over from the one that it replaces, and its first version with it.
+
+Features and labels of both are the same where they have the same first name (`was`). It reads and writes the store
+only: no shard takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import App, AppFolder
+from streamlearn.errors import UsageError
+from streamlearn.features import Dense, Slot
+from streamlearn.models import Model, model_of
+from streamlearn.publisher import Lineage
+from streamlearn.table import Changes, declared_tables
+from streamlearn.topics import Topic
+from streamlearn.trainer.inherited_weights import Channels, Inheritance, inherit
+from streamlearn.trainer.intake.feed import beginning_of
+from streamlearn.trainer.intake.message import Reached
+from streamlearn.trainer.learner import Learner
+from streamlearn.trainer.shared_marks import SharedMarks
+from streamlearn.versions import Chain, Cut, Store, TimeSkip, VersionRef, VersionWriter, load_tensors
+from streamlearn.versions.format.loading import load_bytes
+from streamlearn.versions.format.log import Log
+from streamlearn.versions.format.manifest import PARTS, Origin, Position, TableRecord
+from streamlearn.versions.format.scratch import Scratch
+from streamlearn.versions.pointer.fence import Fence
+from streamlearn.versions.store.settings import ScanSettings
+
+__all__ = ["Migration", "Part"]
+
+Outcome: TypeAlias = Literal["kept", "widened", "new", "lost", "gone"]
+_TABLE_FIELDS = ("dim", "initial_range", "seed", "optimizer", "tick_ms")
+_BEFORE_ALL_MS = -(1 << 62)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the changed application: what happens to what was learned for it, and why if it is lost."""
+
+    kind: str
+    name: str
+    outcome: Outcome
+    why: str = ""
+
+
+class Migration:
+    """The step from a version of one application to the first version of another.
+
+    `source` is a version of the application in `old`. With `is_relearning` the new model learns all retained samples,
+    also those that the source has learned; its figures begin where the source ends.
+
+    Raises:
+        UsageError: `old` is not the application of the source, or the two do not belong together.
+    """
+
+    def __init__(
+        self, old: AppFolder, new: AppFolder, store: Store, source: Chain, *, is_relearning: bool = False
+    ) -> None:
+        self._old, self._new, self._store, self._source = old, new, store, source
+        self._is_relearning = is_relearning
+        self._old_lineage, self._lineage = _lineage_of(old), _lineage_of(new)
+        _check_sides(old, new)
+        self._old_lineage.check(source.manifest)
+        if Log(store, new.app.name).newest() is not None:
+            message = f"{new.app.name!r} has versions in {store.url}: it has begun already"
+            raise UsageError(message, help="give the changed application another `name`")
+        self.model, self._old_model = model_of(new), model_of(old)
+        self._learner = Learner(new.app, self.model, new.settings.trainer)
+        self._old_learner = Learner(old.app, self._old_model, old.settings.trainer)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """All parts of both applications, in the order of their declarations."""
+        old, new = self._old.app, self._new.app
+        widths = {column.first_name: column.width for column in old.features.dense}
+        dense = [Part("dense column", column.name, *_dense_outcome(column, widths)) for column in new.features.dense]
+        known = [label.first_name for label in old.labels]
+        labels = [Part("label", label.name, "kept" if label.first_name in known else "new") for label in new.labels]
+        gone = [*_gone("slot", old.features.slots, new.features.slots)]
+        gone += [*_gone("dense column", old.features.dense, new.features.dense)]
+        gone += [*_gone("label", old.labels, new.labels)]
+        weights = [Part("weight", name, one.outcome, self._why_lost(one)) for name, one in self._inherited.items()]
+        return (*self._slot_parts, *dense, *labels, *gone, *weights)
+
+    @cached_property
+    def lost(self) -> tuple[Part, ...]:
+        """What was learned and cannot be taken over."""
+        return tuple(part for part in self.parts if part.outcome == "lost")
+
+    def check(self) -> None:
+        """Raise `UsageError` if the new model loses what was learned, and does not learn the samples again."""
+        if not self.lost or self._is_relearning:
+            return
+        first = self.lost[0]
+        what = f"{first.kind} {first.name!r}: {first.why}"
+        message = f"{len(self.lost)} parts of {self._new.app.name!r} would lose what was learned, such as {what}"
+        help = (
+            "give --relearn to learn all retained samples again before it serves; `streamlearn migrate --dry-run` "
+            "lists the parts"
+        )
+        raise UsageError(message, help=help)
+
+    def write(self, topic: Topic, graph: str, by: str) -> tuple[VersionRef, Mapping[str, int]]:
+        """Commit the first version, and return it with the rows taken over by table.
+
+        `topic` has the samples of the new application. Nodes serve the version once a trainer has started.
+        """
+        self.check()
+        manifest = self._source.manifest
+        reached, marks = self._learned(topic)
+        origin = Origin(
+            model=self._old.app.name, version=self._source.ref, clock_ms=reached.clock_ms,
+            is_relearned=self._is_relearning,
+        )  # fmt: skip
+        run = Fence(self._store, self._new.app.name).take(by)
+        head = replace(self._lineage, origin=origin).head(run, 1, None)
+        writer = VersionWriter(self._store, head)
+        rows = {table.name: 0 for table in self._kept_tables}
+        writer.add_rows(self._rows(rows))
+        dense, state = self._weights()
+        writer.add_dense(dense)
+        writer.add_dense_optimizer(state)
+        skips = manifest.skips
+        horizon_ms = marks.horizon_ms
+        if self._is_relearning:
+            marks = SharedMarks(len(self._new.app.labels), self._new.settings.marks)
+            reached = beginning_of(topic)
+        elif horizon_ms is not None:
+            # Marks of older rows are forgotten, and they were learned.
+            skips = (*skips, TimeSkip(begin_ms=_BEFORE_ALL_MS, end_ms=horizon_ms))
+        writer.add_marks(marks.save(reached))
+        counted = {} if self._is_relearning else _counted(manifest.metrics)
+        cut = Cut(positions=_positions(topic, reached), skips=skips, graph=graph, metrics=counted)
+        return writer.finish(cut).ref, rows
+
+    def _learned(self, topic: Topic) -> tuple[Reached, SharedMarks]:
+        """Return the marks for the new labels, and the position from which the new application reads its samples."""
+        marks = SharedMarks(len(self._old.app.labels), self._new.settings.marks)
+        reached = marks.load(load_bytes(self._store, self._source.head, "marks"))
+        known = [label.first_name for label in self._old.app.labels]
+        sources = [
+            known.index(label.first_name) if label.first_name in known else None for label in self._new.app.labels
+        ]
+        ids = {entry.topic_id for entry in self._source.manifest.positions}
+        if ids != {topic.topic_id}:
+            reached = replace(beginning_of(topic), clock_ms=reached.clock_ms)
+        return reached, marks.relabelled(sources)
+
+    def _weights(self) -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, npt.NDArray[Any]]]:
+        """Return the weights and the optimizer's state."""
+        sources = load_tensors(self._store, self._source.head, "dense")
+        dense = self._filled(self._learner.dense(), sources)
+        state = self._learner.optimizer_state()
+        learned = load_tensors(self._store, self._source.head, "dense_optimizer")
+        same = learned.keys() == state.keys() and (
+            self._old.settings.trainer.optimizer == self._new.settings.trainer.optimizer
+        )
+        if same and not self.lost:
+            for name in state:
+                if name != "steps":
+                    filled = self._filled(self._learner.named(state[name]), self._old_learner.named(learned[name]))
+                    state[name] = np.concatenate([np.zeros(0, np.float32), *(one.ravel() for one in filled.values())])
+            state["steps"] = np.asarray(learned["steps"])
+        return dense, state
+
+    def _filled(
+        self, initial: Mapping[str, npt.NDArray[np.float32]], sources: Mapping[str, npt.NDArray[np.float32]]
+    ) -> dict[str, npt.NDArray[np.float32]]:
+        return {name: self._inherited[name].fill(weight, sources) for name, weight in initial.items()}
+
+    @cached_property
+    def _inherited(self) -> dict[str, Inheritance]:
+        old, new = self._old.app, self._new.app
+        shapes, before = self._learner.shapes, self._old_learner.shapes
+        if type(self.model).__name__ != type(self._old_model).__name__:
+            return dict.fromkeys(shapes, Inheritance("lost"))
+        lost = {part.name for part in self._slot_parts if part.outcome == "lost"}
+        names, before_names = _first_names(new), _first_names(old)
+        names |= {name: f"{name} lost" for name in lost}
+        channels, old_channels = _channels(self.model, names), _channels(self._old_model, before_names)
+        if channels is None or old_channels is None:
+            channels, old_channels = {}, {}
+            if not self._has_same_inputs or [*names.values()] != [*before_names.values()]:
+                return dict.fromkeys(shapes, Inheritance("lost"))
+        of_old = {slot.first_name: slot.name for slot in old.features.slots}
+        renamed = {slot.name: of_old.get(slot.first_name, slot.name) for slot in new.features.slots}
+        return inherit(shapes, channels, before, old_channels, renamed)
+
+    @property
+    def _has_same_inputs(self) -> bool:
+        def layout(folder: AppFolder) -> list[int]:
+            pack = folder.app.features.pack
+            return [column.width for side in (pack.user, pack.item) for column in (*side.flat, *side.sequence)]
+
+        return layout(self._old) == layout(self._new)
+
+    def _why_lost(self, inheritance: Inheritance) -> str:
+        if inheritance.outcome != "lost":
+            return ""
+        if type(self.model).__name__ != type(self._old_model).__name__:
+            return f"the model was {self._old.app.model} and is {self._new.app.model}"
+        if not hasattr(self.model, "weight_channels"):
+            return f"{self._new.app.model} does not say what its weights belong to (weight_channels)"
+        return "its size or its place in the model changed"
+
+    @cached_property
+    def _slot_parts(self) -> tuple[Part, ...]:
+        was = {slot.first_name: slot for slot in self._old.app.features.slots}
+        slots = self._new.app.features.slots
+        return tuple(Part("slot", slot.name, *self._slot_outcome(slot, was.get(slot.first_name))) for slot in slots)
+
+    def _slot_outcome(self, slot: Slot, was: Slot | None) -> tuple[Outcome, str]:
+        if was is None:
+            return "new", ""
+        if (slot.salt_name, slot.value) != (was.salt_name, was.value):
+            return "lost", "its keys are others: `keys_of` or `value` changed"
+        if slot.table != was.table:
+            return "lost", f"it was in table {was.table} and is in {slot.table}"
+        return ("lost", self._why_fresh[slot.table]) if self._why_fresh[slot.table] else ("kept", "")
+
+    @cached_property
+    def _why_fresh(self) -> dict[str, str]:
+        """By table of the new application, why it starts empty; empty if it keeps its rows."""
+        sources = {table.name: table for table in self._source.manifest.tables}
+        why = {table.name: _difference(table, sources.get(table.name)) for table in self._lineage.tables}
+        old = [label.first_name for label in self._old.app.labels]
+        new = [label.first_name for label in self._new.app.labels]
+        if old != new and getattr(self.model, "rows_have_labels", False):
+            return {name: reason or "its rows have a number for each label" for name, reason in why.items()}
+        return why
+
+    @property
+    def _kept_tables(self) -> tuple[TableRecord, ...]:
+        sources = {table.name for table in self._source.manifest.tables}
+        kept = (table for table in self._lineage.tables if not self._why_fresh[table.name])
+        return tuple(table for table in kept if table.name in sources)
+
+    def _rows(self, rows: dict[str, int]) -> Iterator[Changes]:
+        """Yield the rows of the tables that keep them, and count them in `rows`."""
+        for name in rows:
+            scratch = Scratch([self._source], name, ScanSettings(), self._store.loading)
+            for _, (changes,) in scratch.exports((0, PARTS)):
+                rows[name] += len(changes.keys)
+                yield changes
+
+
+def _lineage_of(folder: AppFolder) -> Lineage:
+    options = declared_tables(folder.app.features, folder.settings.tables)
+    return Lineage.of(folder.app, options, folder.settings.publisher.row_type)
+
+
+def _check_sides(old: AppFolder, new: AppFolder) -> None:
+    """Check that two applications answer the same callers from the same places."""
+    if new.app.name == old.app.name:
+        message = f"both applications have the name {new.app.name!r}"
+        help = f'give the changed one a name of its own, and serves="{old.app.served_name}" to keep the served name'
+        raise UsageError(message, help=help)
+    sides = {
+        "serves in app.py": (old.app.served_name, new.app.served_name),
+        "versions.store": (old.store_url, new.store_url),
+        "registry.url": (old.registry_url, new.registry_url),
+        "topics.impressions": (old.topic_url("impressions"), new.topic_url("impressions")),
+        "topics.actions": (old.topic_url("actions"), new.topic_url("actions")),
+    }
+    wrong = {name: values for name, values in sides.items() if values[0] != values[1]}
+    if wrong:
+        name, (before, now) = next(iter(wrong.items()))
+        lines = ", ".join(f'{name} = "{before}"' for name, (before, _) in wrong.items())
+        message = f"{name} of {new.app.name!r} is {now!r}; {old.app.name!r} has {before!r}"
+        raise UsageError(message, help=f"set what both applications share in the new one: {lines}")
+
+
+def _difference(table: TableRecord, source: TableRecord | None) -> str:
+    if source is None:
+        return ""
+    for name in _TABLE_FIELDS:
+        if getattr(table, name) != getattr(source, name):
+            return f"the {name} of its table was {getattr(source, name)} and is {getattr(table, name)}"
+    return ""
+
+
+def _dense_outcome(column: Dense, widths: Mapping[str, int]) -> tuple[Outcome, str]:
+    if column.first_name not in widths:
+        return "new", ""
+    width = widths[column.first_name]
+    return ("kept", "") if width == column.width else ("lost", f"its width was {width} and is {column.width}")
+
+
+def _gone(kind: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Part]:
+    names = {column.first_name for column in new}
+    return (Part(kind, column.name, "gone") for column in old if column.first_name not in names)
+
+
+def _first_names(app: App) -> dict[str, str]:
+    """Return the first names by the names of an application's columns, and of its labels as `_channels` has them."""
+    names = {slot.name: slot.first_name for slot in app.features.slots}
+    names |= {column.name: column.first_name for column in app.features.dense}
+    return names | {f"label {label.name}": f"label {label.first_name}" for label in app.labels}
+
+
+def _channels(model: Model, names: Mapping[str, str]) -> Channels | None:
+    """Return the channels of a model's weights with the first names of columns; None if the model does not tell."""
+    if not hasattr(model, "weight_channels"):
+        return None
+
+    def first(name: str) -> str:
+        return names[name] if name in names else " ".join(names.get(part, part) for part in name.split(" "))
+
+    return {
+        weight: tuple(None if axis is None else [(first(name), number) for name, number in axis] for axis in axes)
+        for weight, axes in model.weight_channels().items()
+    }
+
+
+def _counted(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: metrics[name] for name in ("samples", "labels_learned", "labels_corrected") if name in metrics}
+
+
+def _positions(topic: Topic, reached: Reached) -> tuple[Position, ...]:
+    epochs = reached.leader_epochs or (-1,) * len(reached.offsets)
+    return tuple(
+        Position(topic=topic.url, topic_id=topic.topic_id, partition=partition, offset=offset, leader_epoch=epoch)
+        for partition, (offset, epoch) in enumerate(zip(reached.offsets, epochs, strict=True))
+    )

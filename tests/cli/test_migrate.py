@@ -1,0 +1,146 @@
+"""`migrate` and `switch`: a changed application begins with what the old one learned, and takes over its callers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlearn.apps import AppFolder, load_app
+from streamlearn.trainer.intake.feed import Until
+from streamlearn.trainer.trainer_setup import train
+from streamlearn.versions import Registry, open_registry, open_store
+from streamlearn.versions.pointer.registry import Node
+from streamlearn.versions.pointer.switch_log import SwitchLog
+from tests.trainer.stream import messages_of, write_messages
+
+APP = """
+from dataclasses import replace
+
+from streamlearn.features import Slot
+from tests.trainer.stream import learnable_app
+
+app = replace(learnable_app({name!r}), serves="learnable")
+slots = (*app.features.slots, *{slots})
+app = replace(app, features=replace(app.features, slots=slots))
+"""
+ADDED = '(Slot("mood", "item", table="mood", dim=8, default=0),)'
+TOML = """
+[topics]
+root = "file://{root}/topics"
+{more}
+
+[versions]
+store = "file://{root}/store"
+
+[registry]
+url = "sqlite://{root}/registry.db"
+
+[tables]
+rows_max = 20000
+"""
+
+
+def folder_of(root: Path, name: str, slots: str = "()", more: str = "") -> Path:
+    folder = root / name
+    folder.mkdir(exist_ok=True)
+    (folder / "app.py").write_text(APP.format(name=name, slots=slots))
+    (folder / "app.toml").write_text(TOML.format(root=root, more=more))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an application with a version, beside which others are made."""
+    root = tmp_path_factory.mktemp("live")
+    folder = load_app(folder_of(root, "learnable"))
+    write_messages(folder, messages_of(folder.app, 4))
+    train(folder, threading.Event(), until=lambda topic: Until(None, 0.1))
+    return folder.folder
+
+
+@pytest.fixture
+def ended(verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+    """Runs a verb; returns its status, and its output with its error."""
+    monkeypatch.delenv("STREAMLEARN_STORE", raising=False)
+    monkeypatch.delenv("STREAMLEARN_REGISTRY", raising=False)
+
+    def run(*words: object) -> tuple[int, str]:
+        result = verb(*words)
+        error = result.exception
+        status = getattr(error, "exit_code", result.exit_code)
+        said = f"{getattr(error, 'message', '')}\n{getattr(error, 'help', '')}"
+        return status, f"{result.output}{said}"
+
+    return run
+
+
+def following(folder: AppFolder, model: str, ends: ExitStack) -> Registry:
+    """A node of an application that stands where the switches say, until the end."""
+    registry = ends.enter_context(open_registry(folder.registry_url, model))
+    log, over = SwitchLog(open_store(folder.store_url), folder.app.served_name), threading.Event()
+
+    def follow() -> None:
+        while not over.wait(0.01):
+            state: Any = "aside" if log.newest().why_aside(model) else "ready"
+            registry.beat(Node(boot_id=model, name=f"node of {model}", state=state, active=1, wall_ms=1))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    ends.callback(thread.join)
+    ends.callback(over.set)
+    return registry
+
+
+@pytest.fixture
+def ends() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_an_application_is_changed_switched_to_and_switched_back(
+    learned: Path, ended: Callable[..., tuple[int, str]], ends: ExitStack
+) -> None:
+    new = folder_of(learned.parent, "learnable2", ADDED)
+    status, said = ended("migrate", new, "--from", learned)
+    assert status == 2
+    hint = f"streamlearn schema {learned} --out {new}/old"
+    assert hint in said
+    assert ended(*hint.split()[1:])[0] == 0
+    folder_of(learned.parent, "learnable2", ADDED, 'old_schemas = ["old/impression.avsc"]')
+    assert ended("topics", new, "--create", "2")[0] == 0
+    status, said = ended("migrate", new, "--from", learned, "--dry-run")
+    assert status == 0
+    assert "mood" in said
+    assert "would begin with version" in said
+    assert not list((learned.parent / "store").glob("learnable2/bases/*"))
+    status, said = ended("migrate", new, "--from", learned)
+    assert status == 0
+    assert f"streamlearn switch {new} --to learnable2" in said.replace("\n", " ")
+    # Nobody answers for the new application yet.
+    status, said = ended("switch", new, "--to", "learnable2")
+    assert status != 0
+    assert "no node of 'learnable2' is ready: it has none" in said
+    folder = load_app(new)
+    old_nodes, _ = following(folder, "learnable", ends), following(folder, "learnable2", ends)
+    assert ended("switch", new)[1].startswith("learnable answers the callers of learnable; learnable2 stands ready")
+    for to, other in (("learnable2", "learnable"), ("learnable", "learnable2"), ("learnable2", "learnable")):
+        status, said = ended("switch", learned if to == "learnable" else new, "--to", to)
+        assert status == 0, said
+        assert f"{to} answers the callers of learnable; {other} stands ready beside it" in said
+        assert "ready" in said
+        assert "aside" in said
+    # A node that does not follow is named, and the switch is not called done.
+    old_nodes.beat(Node(boot_id="deaf", name="deaf", state="ready", active=1, wall_ms=1))
+    assert ended("switch", new, "--to", "learnable")[0] == 0
+    status, said = ended("switch", new, "--to", "learnable2", "--wait", "0.3")
+    assert status == 3
+    assert "not every node has followed switch" in said
+    assert "deaf" in said
+    assert ended("switch", new, "--done")[0] == 0
+    assert ended("switch", new)[1].startswith("learnable2 answers the callers of learnable\n")
+    assert "shop9" in ended("switch", new, "--to", "shop9")[1]

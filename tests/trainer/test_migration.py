@@ -1,0 +1,227 @@
+"""Migration: a changed application begins with what the one that it replaces has learned."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from streamlearn.apps import App, AppFolder
+from streamlearn.errors import UsageError
+from streamlearn.features import Dense, Label, LabelGroup, Slot
+from streamlearn.models import model_of
+from streamlearn.ps import Epoch
+from streamlearn.samples import FeatureColumns, SampleBatch, SlotColumns
+from streamlearn.trainer import TrainReport
+from streamlearn.trainer.learner import Learner
+from streamlearn.trainer.migration import Migration
+from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.trainer import Trainer
+from streamlearn.trainer.version_scores import score_rows
+from streamlearn.versions import Chain, load_tensors
+from streamlearn.versions.format.manifest import Manifest, Origin
+from tests.trainer.runs import known_of, local_client, state_of, store_of, until_end
+from tests.trainer.stream import learnable_app, learnable_folder, messages_of, write_messages
+
+GRAPH = "0" * 64
+MESSAGES = 12
+
+
+def run(folder: AppFolder) -> TrainReport:
+    """Learn all there is, with the application's own model."""
+    with folder.open_topic("samples") as topic, local_client(folder) as client:
+        trainer = Trainer(folder, model_of(folder), topic, client, store_of(folder))
+        return trainer.run(threading.Event(), until=until_end(topic))
+
+
+def learned_app(folder: Path, app: App) -> AppFolder:
+    learned = learnable_folder(folder, {"trainer": {"step_rows": 64}}, app)
+    write_messages(learned, messages_of(app, MESSAGES))
+    run(learned)
+    return learned
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> AppFolder:
+    return learned_app(tmp_path_factory.mktemp("old"), learnable_app())
+
+
+def migration_of(old: AppFolder, new: AppFolder, *, is_relearning: bool = False) -> Migration:
+    source = Chain.find(store_of(old), old.app.name)
+    return Migration(old, new, store_of(new), source, is_relearning=is_relearning)
+
+
+def migrated(
+    old: AppFolder, app: App, *, is_relearning: bool = False, messages: Iterable[Any] = (), settings: Any = None
+) -> AppFolder:
+    """The folder of an application that has begun with what another learned, with samples of its own."""
+    new = AppFolder(app, old.folder, settings or old.settings)
+    write_messages(new, list(messages))
+    with new.open_topic("samples") as topic:
+        migration_of(old, new, is_relearning=is_relearning).write(topic, GRAPH, "test")
+    return new
+
+
+def changed(name: str, app: App, **fields: Any) -> App:
+    features = {field: fields.pop(field) for field in ("slots", "dense", "item_id") if field in fields}
+    return replace(app, name=name, serves=app.served_name, features=replace(app.features, **features), **fields)
+
+
+def manifest_of(folder: AppFolder) -> Manifest:
+    return Chain.find(store_of(folder), folder.app.name).manifest
+
+
+def scores(folder: AppFolder, batch: SampleBatch) -> npt.NDArray[np.float32]:
+    """The logits of samples by the newest version."""
+    learner = Learner(folder.app, model_of(folder), folder.settings.trainer)
+    chain = Chain.find(store_of(folder), folder.app.name)
+    load_dense = partial(load_tensors, chain.store, chain.head)
+    with local_client(folder) as client:
+        client.restore(Epoch(99, 0), chain.ref)
+        learner.load(load_dense("dense"), load_dense("dense_optimizer"))
+        labels = tuple(batch.labels[0] for _ in folder.app.labels)  # their values do not matter
+        rows = Rows(folder.app, client, 64, folder.settings.tables)
+        return score_rows(learner, rows, replace(batch, labels=labels), 64)
+
+
+def sample() -> SampleBatch:
+    return messages_of(learnable_app(), MESSAGES + 1)[-1][1]
+
+
+def same_rows(old: AppFolder, new: AppFolder, tables: Iterable[str] = ("main", "tags")) -> bool:
+    learned, begun = state_of(old), state_of(new)
+    names = [f"{table}.{part}" for table in tables for part in ("keys", "rows", "state")]
+    return all(begun[name] == learned[name] for name in names)
+
+
+@pytest.mark.parametrize("model", ["dcn_v2", "din", "deepfm"])
+def test_an_added_slot_and_an_added_dense_column_change_no_score_and_no_row(model: str, tmp_path: Path) -> None:
+    old = learned_app(tmp_path, replace(learnable_app(), model=model))
+    # The pairs of deepfm have no weight for a single slot, so its rows themselves begin at zero.
+    initial_range = 0.0 if model == "deepfm" else 0.05
+    added = Slot("mood", "item", table="mood", dim=8, default=0, initial_range=initial_range)
+    dense = (*old.app.features.dense, Dense("heat", "item", default=0.0))
+    new = migrated(old, changed("wider", old.app, slots=(*old.app.features.slots, added), dense=dense))
+    assert same_rows(old, new)
+    batch = sample()
+    slots = dict(batch.item.slots) | {"mood": SlotColumns(np.arange(len(batch), dtype=np.uint64))}
+    columns = dict(batch.item.dense) | {"heat": np.full((len(batch), 1), 7, np.float32)}
+    before, after = scores(old, batch), scores(new, replace(batch, item=FeatureColumns(slots, columns)))
+    assert np.abs(after - before).max() <= 1e-6
+    assert before.std() > 0.01
+
+
+def test_a_removed_slot_leaves_the_rows_of_others_as_they_were(old: AppFolder) -> None:
+    slots = tuple(slot for slot in old.app.features.slots if slot.name != "user_id")
+    new = AppFolder(changed("without", old.app, slots=slots), old.folder, old.settings)
+    outcomes = {(part.kind, part.name): part.outcome for part in migration_of(old, new).parts}
+    assert outcomes["slot", "user_id"] == "gone"
+    assert outcomes["weight", "mlp_0_item"] == outcomes["weight", "mlp_0_user"] == "kept"
+    assert same_rows(old, migrated(old, new.app))
+
+
+def test_renamed_features_and_labels_keep_everything(old: AppFolder) -> None:
+    names = {"user_id": "member_id", "video_id": "clip_id"}
+    slots = [
+        replace(slot, name=names[slot.name], was=slot.name) if slot.name in names else slot
+        for slot in old.app.features.slots
+    ]
+    dense = [replace(old.app.features.dense[0], name="years", was="age"), old.app.features.dense[1]]
+    labels = tuple(replace(label, name=f"{label.name}_2", was=label.name) for label in old.app.labels)
+    slots[1] = replace(slots[1], keys_of="video_id")  # the name under which these keys were learned
+    app = changed("renamed", old.app, slots=slots, dense=dense, item_id="clip_id", labels=labels)
+    new = migrated(old, app)
+    assert same_rows(old, new)
+    assert {
+        part.outcome
+        for part in migration_of(old, AppFolder(replace(app, name="again"), old.folder, old.settings)).parts
+    } == {"kept"}
+    before, batch = scores(old, sample()), sample()
+    user = {names.get(name, name): column for name, column in batch.user.slots.items()}
+    item = {names.get(name, name): column for name, column in batch.item.slots.items()}
+    ages = {"years": batch.user.dense["age"]}
+    again = replace(batch, user=FeatureColumns(user, ages), item=FeatureColumns(item, batch.item.dense))
+    np.testing.assert_allclose(scores(new, again), before, atol=1e-6)
+
+
+def test_labels_keep_their_weights_and_marks_wherever_they_stand(old: AppFolder) -> None:
+    click, bought = old.app.labels
+    shared = Label("share", "share", "fast")
+    messages = messages_of(old.app, MESSAGES)
+    new = migrated(old, changed("labels", old.app, labels=(bought, shared, click)))
+    before, after = scores(old, sample()), scores(new, sample())
+    np.testing.assert_allclose(after[:, [2, 0]], before, atol=1e-6)
+    fewer = migrated(old, changed("fewer", old.app, labels=(bought,), groups=old.app.groups[1:]))
+    np.testing.assert_allclose(scores(fewer, sample())[:, 0], before[:, 1], atol=1e-6)
+    known = known_of(old, messages)
+    assert known
+    of_new = [
+        (partition, replace(batch, labels=(batch.labels[1], replace(batch.labels[0], name="share"), batch.labels[0])))
+        for partition, batch in messages
+    ]
+    moved = known_of(new, of_new)
+    assert {key: value for key, value in moved.items() if key[3] != "share"} == known
+
+
+def test_what_was_learned_is_not_learned_again_and_what_follows_is(old: AppFolder) -> None:
+    groups = (LabelGroup("fast", wait_s=20, window_s=60), old.app.groups[1])
+    app = changed("slower", old.app, groups=groups)
+    new = migrated(old, app, messages=messages_of(app, MESSAGES))
+    begun, origin = state_of(new), manifest_of(new).origin
+    report = run(new)
+    assert report.tally.rows == 0
+    assert report.tally.counts["dropped"] > 300
+    assert state_of(new) == begun
+    write_messages(new, messages_of(app, MESSAGES + 2)[len(messages_of(app, MESSAGES)) :])
+    assert run(new).tally.rows > 20
+    assert isinstance(origin, Origin)
+    assert (origin.model, origin.version.version) == ("learnable", Chain.find(store_of(old), "learnable").version)
+    assert manifest_of(new).origin == origin
+    assert manifest_of(new).version > 1
+
+
+def test_a_change_that_loses_something_learned_needs_to_learn_the_samples_again(old: AppFolder) -> None:
+    slots = tuple(replace(slot, dim=6) if slot.table == "tags" else slot for slot in old.app.features.slots)
+    app = changed("longer", old.app, slots=slots)
+    with pytest.raises(UsageError, match="slot 'tags': the dim of its table was 4 and is 6") as refused:
+        migrated(old, app)
+    assert "--relearn" in refused.value.help
+    new = migrated(old, app, is_relearning=True, messages=messages_of(app, MESSAGES))
+    assert same_rows(old, new, ["main"])
+    assert state_of(new)["tags.keys"] == b""
+    report = run(new)
+    assert report.tally.rows > 300
+    # What the origin has learned is not scored: those figures would be too good.
+    assert not [name for name in report.summary if name.endswith("auc")]
+    logistic = AppFolder(changed("other", old.app, model="din"), old.folder, old.settings)
+    reasons = {part.why for part in migration_of(old, logistic).lost}
+    assert reasons == {"the model was dcn_v2 and is din"}
+
+
+def test_both_applications_answer_the_same_callers_from_the_same_places(old: AppFolder) -> None:
+    fields: Any
+    for fields, said in (
+        ({"name": "learnable"}, "both applications have the name 'learnable'"),
+        ({"name": "other", "serves": ""}, r"serves in app\.py of 'other' is 'other'; 'learnable' has 'learnable'"),
+    ):
+        app = replace(changed("other", old.app), **fields)
+        with pytest.raises(UsageError, match=said):
+            migration_of(old, AppFolder(app, old.folder, old.settings))
+    elsewhere = AppFolder(changed("other", old.app), old.folder / "elsewhere", old.settings)
+    with pytest.raises(UsageError, match=r"versions\.store of 'other' is") as refused:
+        migration_of(old, elsewhere)
+    assert f'versions.store = "{old.store_url}"' in refused.value.help
+    assert f'registry.url = "{old.registry_url}"' in refused.value.help
+    once = migrated(old, changed("once", old.app))
+    with pytest.raises(UsageError, match="'once' has versions"):
+        migration_of(old, once)
+    edited = AppFolder(replace(old.app, labels=old.app.labels[:1], groups=old.app.groups[:1]), old.folder, old.settings)
+    with pytest.raises(UsageError, match="has the labels click, bought; this application has click"):
+        migration_of(edited, AppFolder(changed("other", old.app), old.folder, old.settings))
