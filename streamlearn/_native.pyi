@@ -891,10 +891,12 @@ class FrontNode:
         metrics: Returns metrics in Prometheus format.
         token: The token that callers must send.
         tls: Files of certificate and key.
+        sockets: Descriptors of listening sockets, used in place of the addresses. It makes its own ones of them.
 
     Attributes:
         grpc: The address of gRPC.
         http: The address of HTTP.
+        is_aside: Whether it leaves new connections to another process.
 
     Raises:
         ServiceError: Listening at an address failed.
@@ -914,9 +916,21 @@ class FrontNode:
         metrics: Callable[[], str],
         token: str | None = None,
         tls: tuple[Path, Path] | None = None,
+        sockets: tuple[int, int | None] | None = None,
     ) -> None: ...
+    @property
+    def is_aside(self) -> bool: ...
     def set_state(self, is_ready: bool, stale: str | None = None) -> None:
         """Set whether it answers requests, and why it is stale."""
+
+    def stand_aside(self, reason: str | None) -> None:
+        """Be not ready for a reason; with `sockets`, also accept no connections, and let those that it has leave.
+
+        None ends that.
+        """
+
+    def works(self, wait_s: float) -> bool:
+        """Whether a thread of the servers takes up work within `wait_s`."""
 
     def write_back(self, shown: Shown) -> None:
         """Log answered requests from now on; only the first call has an effect."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from streamlearn.errors import ConfigError, UsageError
 from streamlearn.loopback import is_loopback
 
-__all__ = ["check_address", "host_and_port", "read_token"]
+__all__ = ["check_address", "host_and_port", "read_token", "socket_address"]
 
 _PORT_MAX = 65_535
 _TOKEN_BYTES_MAX = 1_024
@@ -48,6 +49,12 @@ def host_and_port(name: str, address: str) -> tuple[str, int]:
         message = f"{name} is {address!r}, which is not an address"
         raise ConfigError(message, help="give HOST:PORT, such as 127.0.0.1:8001; HOST is an IP address or localhost")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def socket_address(listener: socket.socket) -> str:
+    """Return the address of a TCP socket as HOST:PORT."""
+    host, port, *_ = listener.getsockname()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def read_token(path: Path) -> bytes:

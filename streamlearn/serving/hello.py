@@ -34,7 +34,12 @@ def answers_hello(address: str, wait_s: float, *, tls: bool) -> bool:
 
 
 def is_at_door(native_node: Any, wait_s: float, *, tls: bool) -> bool:
-    """Return whether a node's threads accept callers, or turn them away because all its connections are taken."""
+    """Return whether a node's threads accept callers, or turn them away because all its connections are taken.
+
+    While it stands aside, another node answers at its address: then its threads are asked directly.
+    """
+    if native_node.is_aside:
+        return bool(native_node.works(wait_s))
     before = dict(native_node.refused())["connection"]
     return answers_hello(native_node.grpc, wait_s, tls=tls) or dict(native_node.refused())["connection"] != before
 

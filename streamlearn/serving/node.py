@@ -23,6 +23,7 @@ from streamlearn.serving.front_meters import FrontMeters, ShadowMeters
 from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.serving.hello import is_at_door
 from streamlearn.serving.impression_writer import WrittenBack
+from streamlearn.serving.inherited_sockets import InheritedSockets
 from streamlearn.serving.lanes.lane_kind import LaneKind
 from streamlearn.serving.lanes.lanes import Lanes
 from streamlearn.serving.servable_versions import Answering
@@ -70,6 +71,8 @@ class Node:
         cache: The cache of compiled code; see `CompileCache.open`.
         places: The device of each lane, if lanes are threads; by default, those of the settings. Nodes of one process
             share them.
+        sockets: Listening sockets in place of the addresses of the settings. The node closes its own descriptors of
+            them.
 
     Attributes:
         grpc: The gRPC address.
@@ -85,6 +88,7 @@ class Node:
         tls: tuple[Path, Path] | None = None,
         cache: CompileCache | None = None,
         places: list[Place] | None = None,
+        sockets: InheritedSockets | None = None,
     ) -> None:
         settings = folder.settings
         self._settings, self._has_tls = settings.front, tls is not None
@@ -97,7 +101,7 @@ class Node:
         self._answering = Answering(folder, store, self._kind, native_front)
         self._front.connect(self._answering, self._kind.check)
         self._impressions = WrittenBack(folder, native_front) if settings.impressions.write_back else None
-        self._native = _listen(folder.app.name, native_front, settings.front, token, tls)
+        self._native = _listen(folder.app.name, native_front, settings.front, token=token, tls=tls, sockets=sockets)
         if self._impressions is not None:
             self._impressions.start(self._native)
         self.grpc: str = self._native.grpc
@@ -141,6 +145,14 @@ class Node:
                 self._report()
                 return True
         return False
+
+    def stand_aside(self, reason: str | None) -> None:
+        """Be not ready for a reason, also before the first version; None ends that.
+
+        Requests that reach the node are still answered. If it inherited its sockets, other processes may share them: it
+        then accepts no connections, and lets those that it has end after their next answer.
+        """
+        self._native.stand_aside(reason)
 
     def status(self) -> NodeStatus:
         """Return the status of the replica."""
@@ -217,7 +229,15 @@ def _lane_kind(folder: AppFolder, front: Front, cache: CompileCache | None, plac
     return LaneThreads(settings, cache, places, front.set_costs)
 
 
-def _listen(model: str, front: Any, settings: FrontSettings, token: str | None, tls: tuple[Path, Path] | None) -> Any:
+def _listen(
+    model: str,
+    front: Any,
+    settings: FrontSettings,
+    *,
+    token: str | None,
+    tls: tuple[Path, Path] | None,
+    sockets: InheritedSockets | None,
+) -> Any:
     """Start the native node. It raises ServiceError if it cannot listen at an address."""
     allow_connections(settings.connections_max)
     limits = NodeLimits(
@@ -226,4 +246,11 @@ def _listen(model: str, front: Any, settings: FrontSettings, token: str | None, 
         settings.header_bytes_max,
     )  # fmt: skip
     addresses = (settings.listen, settings.http or None)
-    return native.FrontNode(model, front, addresses, limits, metrics=metrics_text, token=token, tls=tls)
+    files = None if sockets is None else sockets.files
+    try:
+        return native.FrontNode(
+            model, front, addresses, limits, metrics=metrics_text, token=token, tls=tls, sockets=files
+        )
+    finally:
+        if sockets is not None:
+            sockets.close()

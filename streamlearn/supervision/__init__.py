@@ -4,8 +4,10 @@ It imports no component: it knows their command lines and the messages of `strea
 """
 
 from streamlearn.supervision.claim import claimed
+from streamlearn.supervision.handover import taken_over
 from streamlearn.supervision.member import Member
+from streamlearn.supervision.node_sockets import node_sockets
 from streamlearn.supervision.plan import planned
 from streamlearn.supervision.supervisor import Seen, Signals
 
-__all__ = ["Member", "Seen", "Signals", "claimed", "planned"]
+__all__ = ["Member", "Seen", "Signals", "claimed", "node_sockets", "planned", "taken_over"]

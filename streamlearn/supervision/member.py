@@ -34,3 +34,8 @@ class Member:
     may_end: bool = False
     ready_s_max: float | None = None
     where: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def listens(self) -> dict[str, str]:
+        """The addresses of a node for callers, by protocol: `up` listens there for it."""
+        return {kind: address for kind, address in self.where.items() if kind in ("grpc", "http")}

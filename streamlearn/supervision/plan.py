@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from streamlearn.apps import AppFolder
-from streamlearn.errors import ServiceError, UsageError
+from streamlearn.errors import UsageError
 from streamlearn.loopback import is_loopback
 from streamlearn.supervision.member import INGEST, NODES, SHARDS, TRAINER, Member
-from streamlearn.supervision.ports import LOOPBACK, free_ports, is_taken
+from streamlearn.supervision.ports import LOOPBACK, free_ports, is_taken, taken_error
 
 __all__ = ["Plan", "UpOptions", "planned"]
 
@@ -33,6 +33,7 @@ class UpOptions:
         token_file: The file with the token for callers of nodes.
         shards_token_file: The file with the token of the shards.
         tls: Files of the nodes' certificate and key.
+        beside: The folder of a running application whose nodes' sockets are shared.
     """
 
     changes: tuple[str, ...] = ()
@@ -41,6 +42,7 @@ class UpOptions:
     token_file: Path | None = None
     shards_token_file: Path | None = None
     tls: tuple[Path, Path] | None = None
+    beside: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,13 @@ def planned(
     asked: UpOptions,
     free: Callable[[int], Sequence[int]] = free_ports,
     taken: Callable[[int, str], bool] = is_taken,
+    *,
+    shared: Sequence[Mapping[str, str]] | None = None,
 ) -> Plan:
-    """Plan the processes of an application; `free` and `taken` are used to find and check ports."""
+    """Plan the processes of an application; `free` and `taken` are used to find and check ports.
+
+    `shared` are the addresses of the nodes of `asked.beside`, by protocol.
+    """
     settings = folder.settings
     nodes = settings.up.nodes if asked.nodes is None else asked.nodes
     ports = _Ports(free)
@@ -65,10 +72,15 @@ def planned(
     here = [(number, address) for number, address in enumerate(shards) if _is_here(address)]
     if asked.shards == 0:
         here = []
-    grpc = _node_addresses("front.listen", settings.front.listen, nodes, ports)
-    http = _node_addresses("front.http", settings.front.http, nodes, ports) if settings.front.http else [""] * nodes
+    if shared is None:
+        grpc = _node_addresses("front.listen", settings.front.listen, nodes, ports)
+        http = _node_addresses("front.http", settings.front.http, nodes, ports) if settings.front.http else [""] * nodes
+        own = [*grpc, *filter(None, http)]
+    else:
+        _check_shared(asked.beside, shared, nodes, has_http=bool(settings.front.http))
+        grpc, http, own = [one["grpc"] for one in shared], [one.get("http", "") for one in shared], []
     metrics = _metrics_addresses(settings.telemetry.listen, 3 + len(here) + nodes, ports)
-    _check_free([*(address for _, address in here), *grpc, *filter(None, http), *metrics], taken)
+    _check_free([*(address for _, address in here), *own, *metrics], taken)
     changes = [*asked.changes]
     if shards:
         changes.append(f"ps.addresses={json.dumps(shards)}")
@@ -162,6 +174,17 @@ def _node_addresses(name: str, configured: str, count: int, ports: _Ports) -> li
     return [f"{host}:{port + _NODE_PORTS_STEP * index}" for index in range(count)]
 
 
+def _check_shared(beside: Path | None, shared: Sequence[Mapping[str, str]], nodes: int, *, has_http: bool) -> None:
+    """Raise UsageError if nodes cannot share the sockets of as many nodes of another application."""
+    if len(shared) != nodes:
+        message = f"{beside} runs {len(shared)} nodes, and this application {nodes}: nodes share sockets one to one"
+        raise UsageError(message, help=f"give --nodes {len(shared)}")
+    kinds = {"grpc", "http"} if has_http else {"grpc"}
+    if any({*one} != kinds for one in shared):
+        message = f"nodes of only one of {beside} and this application answer by HTTP"
+        raise UsageError(message, help="set front.http in both, or in neither")
+
+
 def _metrics_addresses(listen: str, count: int, ports: _Ports) -> list[str]:
     """Return an address for `up` and one for each process."""
     host, first = _parted("telemetry.listen", listen) if listen else (LOOPBACK, 0)
@@ -184,12 +207,7 @@ def _check_free(addresses: Sequence[str], taken: Callable[[int, str], bool]) -> 
             continue
         host, port = _parted("address", address)
         if taken(port, host.strip("[]").replace("localhost", LOOPBACK)):
-            message = f"{address} is already in use"
-            hint = (
-                "end the process that listens there, or choose other ports: --set front.listen=127.0.0.1:0 "
-                "--set front.http=127.0.0.1:0 picks free ones"
-            )
-            raise ServiceError(message, help=hint)
+            raise taken_error(address)
 
 
 def _parted(name: str, address: str) -> tuple[str, int]:

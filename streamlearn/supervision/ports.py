@@ -5,15 +5,18 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from streamlearn.errors import ServiceError
 
-__all__ = ["LOOPBACK", "free_ports", "is_taken"]
+__all__ = ["LOOPBACK", "free_ports", "is_taken", "listener", "taken_error"]
 
 LOOPBACK = "127.0.0.1"
 _PICKS_MAX = 200
 _LOWEST = 15_000
+# Connections that wait while a node restarts; beyond it, they try again.
+_BACKLOG = 1_024
 _CLIENT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -37,15 +40,32 @@ def free_ports(count: int) -> Sequence[int]:
 
 def is_taken(port: int, host: str = LOOPBACK) -> bool:
     """Return whether something listens on a port of an address of this machine."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # Servers set this too: remains of an old connection are not a listener.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError:
-            return True
+    try:
+        listener(port, host).close()
+    except OSError:
+        return True
     return False
+
+
+def listener(port: int, host: str = LOOPBACK) -> socket.socket:
+    """Return a socket that listens on a port of an address of this machine; raises OSError if it cannot."""
+    with ExitStack() as made:
+        one = made.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+        # Remains of an old connection are not a listener.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((host, port))
+        one.listen(_BACKLOG)
+        made.pop_all()
+    return one
+
+
+def taken_error(address: str) -> ServiceError:
+    """Return the error that an address is taken."""
+    hint = (
+        "end the process that listens there, or choose other ports: --set front.listen=127.0.0.1:0 "
+        "--set front.http=127.0.0.1:0 picks free ones"
+    )
+    return ServiceError(f"{address} is already in use", help=hint)
 
 
 def _client_range_start() -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -27,16 +28,29 @@ class MemberProcess:
     """A process in its own session, so that Ctrl-C does not reach it. The kernel kills it when this process ends.
 
     Make it in the main thread: the kernel kills it when the thread that made it ends. It must send heartbeats within
-    `silence_s_max`, unless that is 0. Raises OSError if the system cannot start another process.
+    `silence_s_max`, unless that is 0. It gets `sockets` by their names, as systemd passes them. Raises OSError if the
+    system cannot start another process.
     """
 
-    def __init__(self, member: Member, log: MemberLog, silence_s_max: float = 0.0, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        member: Member,
+        log: MemberLog,
+        silence_s_max: float = 0.0,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        sockets: Mapping[str, socket.socket] | None = None,
+    ) -> None:
         assert threading.current_thread() is threading.main_thread()
         self._log, self._pulse = log, PulseReceiver()
+        files = {name: one.fileno() for name, one in (sockets or {}).items()}
+        listen = {"LISTEN_FDS": str(len(files)), "LISTEN_FDNAMES": ":".join(files)} if files else {}
+        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), ",".join(map(str, files.values()))]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *member.command],
-                env=self._pulse.environ(silence_s_max),
+                [*tied, *member.command],
+                env=self._pulse.environ(silence_s_max) | listen,
+                pass_fds=[*files.values()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -39,7 +39,8 @@ class PulseReceiver:
 
         The tether adds WATCHDOG_PID.
         """
-        base = {name: value for name, value in os.environ.items() if not name.startswith("WATCHDOG_")}
+        own = ("WATCHDOG_", "LISTEN_")
+        base = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         watchdog = {"WATCHDOG_USEC": str(round(silence_s * 1e6))} if silence_s else {}
         return {**base, "NOTIFY_SOCKET": self._name, **watchdog}
 

@@ -18,6 +18,7 @@ from streamlearn.supervision.file_watch import FileWatch
 from streamlearn.supervision.log import MemberLog
 from streamlearn.supervision.member import Member
 from streamlearn.supervision.meters import Meters
+from streamlearn.supervision.node_sockets import NodeSockets
 from streamlearn.supervision.process import MemberProcess, how_ended
 
 __all__ = ["Seen", "Signals", "Supervisor"]
@@ -54,7 +55,7 @@ class Supervisor:
     """Runs members until they have ended; use it in the main thread. `logs` is an existing folder for their logs.
 
     A change of `files`, which each member reads when it starts, is logged once. Members that were given up then start
-    again.
+    again. Nodes get `sockets`, which are given to the `up` of another application that asks for them.
     """
 
     def __init__(
@@ -64,8 +65,11 @@ class Supervisor:
         logs: Path,
         files: Sequence[Path] = (),
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        sockets: NodeSockets | None = None,
     ) -> None:
         self._clock, self._settings = clock, settings
+        self._sockets = sockets or NodeSockets({})
         self._course = Course(members, settings, clock)
         self._logs = {member.name: MemberLog(logs, member.name, settings) for member in members}
         self._meters = Meters(settings)
@@ -93,6 +97,7 @@ class Supervisor:
                 self._receive()
                 self._reap()
                 self._notice_changes()
+                self._sockets.share()
                 PULSE.beat()
                 for order in self._course.orders():
                     self._obey(order.act, self._course.standing(order.name).member)
@@ -179,6 +184,7 @@ class Supervisor:
             self._start(member)
         elif act is Act.STOP:
             _LOG.info("stopping %s", name)
+            self._sockets.release(name)
             self._processes[name].stop()
         elif act is Act.ABORT:
             silent_s = self._course.standing(name).silent_s
@@ -191,7 +197,9 @@ class Supervisor:
     def _start(self, member: Member) -> None:
         log = self._logs[member.name]
         try:
-            process = MemberProcess(member, log, self._settings.silence_s_max, self._clock)
+            process = MemberProcess(
+                member, log, self._settings.silence_s_max, self._clock, sockets=self._sockets.of(member.name)
+            )
         except OSError as error:
             log.take(f"it could not be started: {error.strerror or error}".encode())
             self._end(member.name, _NOT_STARTED)

@@ -7,6 +7,7 @@ The request to the kernel (`PR_SET_PDEATHSIG`, Linux only) stays in effect for t
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import sys
@@ -15,14 +16,16 @@ __all__ = ["main"]
 
 _PR_SET_PDEATHSIG = 1
 _NOT_STARTED = 127
+_FIRST = 3
 
 
 def main(arguments: list[str]) -> int:
-    """Become a command that ends with its owner; the arguments are the owner's pid, then the command.
+    """Become a command that ends with its owner.
 
-    Returns only if it could not, with the exit status.
+    The arguments are the owner's pid, the descriptors of listening sockets for the command, separated by commas, and
+    the command. Returns only if it could not, with the exit status.
     """
-    owner_pid, command = int(arguments[0]), arguments[1:]
+    owner_pid, files, command = int(arguments[0]), arguments[1], arguments[2:]
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         reason = os.strerror(ctypes.get_errno())
         print(f"error: the kernel cannot tie this process to its parent: {reason}", file=sys.stderr)
@@ -32,6 +35,8 @@ def main(arguments: list[str]) -> int:
     # The heartbeat is for the command itself, not for processes that it starts.
     if "WATCHDOG_USEC" in os.environ:
         os.environ["WATCHDOG_PID"] = str(os.getpid())
+    if files:
+        _pass_on([int(file) for file in files.split(",")])
     # Python ignores SIGPIPE, and the command would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
@@ -39,6 +44,16 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         print(f"error: {command[0]}: {error.strerror}", file=sys.stderr)
         return _NOT_STARTED
+
+
+def _pass_on(files: list[int]) -> None:
+    """Pass descriptors to the command as systemd does: from 3 on, in their order."""
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FIRST + len(files)) for file in files]
+    for file in files:
+        os.close(file)
+    for number, file in enumerate(moved, _FIRST):
+        os.dup2(file, number)
+    os.environ["LISTEN_PID"] = str(os.getpid())
 
 
 if __name__ == "__main__":

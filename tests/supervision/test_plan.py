@@ -18,13 +18,19 @@ from streamlearn.supervision.plan import Plan, UpOptions
 from streamlearn.testing import small_folder
 
 
-def plan(asked: UpOptions | None = None, taken: Sequence[int] = (), **sections: dict[str, Any]) -> Plan:
+def plan(
+    asked: UpOptions | None = None,
+    taken: Sequence[int] = (),
+    shared: Sequence[dict[str, str]] | None = None,
+    **sections: dict[str, Any],
+) -> Plan:
     """A plan with ports from 20,000 on as the free ones."""
     folder = small_folder(Path("/srv/small"), settings=msgspec.convert(sections, Settings))
     ports = itertools.count(20_000)
     return planned(
-        folder, asked or UpOptions(), lambda count: [next(ports) for _ in range(count)], lambda port, _: port in taken
-    )
+        folder, asked or UpOptions(), lambda count: [next(ports) for _ in range(count)], lambda port, _: port in taken,
+        shared=shared,
+    )  # fmt: skip
 
 
 def names(found: Plan) -> list[str]:
@@ -120,6 +126,23 @@ def test_a_taken_port_is_named_with_what_to_do() -> None:
     with pytest.raises(ServiceError, match=r"127\.0\.0\.1:8011 is already in use") as caught:
         plan(UpOptions(nodes=2), taken=[8_011])
     assert "front.listen=127.0.0.1:0" in caught.value.help
+
+
+def test_nodes_have_the_addresses_of_the_sockets_that_they_share_though_these_are_taken() -> None:
+    shared = [{"grpc": "10.0.0.7:1", "http": "10.0.0.7:2"}, {"grpc": "[::1]:3", "http": "[::1]:4"}]
+    found = plan(UpOptions(nodes=2, beside=Path("old")), taken=[1, 2, 3, 4, 8_001], shared=shared)
+    assert [one.listens for one in found.members] == [{}, {}, *shared]
+    command = member(found, "node-2").command
+    assert (command[command.index("--listen") + 1], command[command.index("--http") + 1]) == ("[::1]:3", "[::1]:4")
+
+
+def test_nodes_share_sockets_only_with_as_many_of_the_same_protocols() -> None:
+    shared = [{"grpc": "10.0.0.7:1", "http": "10.0.0.7:2"}]
+    with pytest.raises(UsageError, match="old runs 1 nodes, and this application 2") as caught:
+        plan(UpOptions(nodes=2, beside=Path("old")), shared=shared)
+    assert "--nodes 1" in caught.value.help
+    with pytest.raises(UsageError, match="only one of old and this application answer by HTTP"):
+        plan(UpOptions(beside=Path("old")), shared=shared, front={"http": ""})
 
 
 @pytest.mark.parametrize(

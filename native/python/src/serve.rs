@@ -1,6 +1,7 @@
 //! Bindings of a serving node's front: versions are added, lanes take work and return scores.
 
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -356,6 +357,7 @@ struct NativeNode {
     node: Arc<Node>,
     door: Arc<Door>,
     servers: Mutex<Servers>,
+    is_shared: bool,
     #[pyo3(get)]
     grpc: String,
     #[pyo3(get)]
@@ -364,10 +366,11 @@ struct NativeNode {
 
 #[pymethods]
 impl NativeNode {
-    /// `addresses` are those of gRPC and HTTP. `metrics` returns the metrics text. `tls` has the paths of
+    /// `addresses` are those of gRPC and HTTP; or `sockets` are listening sockets, which their owner keeps too, so
+    /// that other processes may share them. `metrics` returns the metrics text. `tls` has the paths of
     /// certificate and key.
     #[new]
-    #[pyo3(signature = (model, front, addresses, limits, *, metrics, token=None, tls=None))]
+    #[pyo3(signature = (model, front, addresses, limits, *, metrics, token=None, tls=None, sockets=None))]
     #[expect(clippy::too_many_arguments, reason = "private: the Python class is what people call")]
     fn new(
         py: Python<'_>,
@@ -378,6 +381,7 @@ impl NativeNode {
         metrics: Py<PyAny>,
         token: Option<String>,
         tls: Option<(PathBuf, PathBuf)>,
+        sockets: Option<(i32, Option<i32>)>,
     ) -> PyResult<Self> {
         let metrics_text = move || {
             let text = Python::attach(|py| metrics.call0(py)?.extract::<String>(py));
@@ -391,8 +395,15 @@ impl NativeNode {
         let door = Door::new(DoorSettings { token, tls, limits }).map_err(PyValueError::new_err)?;
         let door = Arc::new(door);
         let node = Arc::new(node);
+        let is_shared = sockets.is_some();
         let started = py.detach(|| {
-            let (grpc, http) = (addresses.0.as_str(), addresses.1.as_deref());
+            let (grpc, http) = match sockets {
+                Some((grpc, http)) => (duplicate(grpc)?, http.map(duplicate).transpose()?),
+                None => (
+                    TcpListener::bind(&addresses.0)?,
+                    addresses.1.as_ref().map(TcpListener::bind).transpose()?,
+                ),
+            };
             Servers::start(node.clone(), door.clone(), (grpc, http), threads)
         });
         let servers = started.map_err(|error| {
@@ -405,12 +416,33 @@ impl NativeNode {
             )
         })?;
         let (grpc, http) = (servers.grpc.to_string(), servers.http.map(|http| http.to_string()));
-        Ok(Self { node, door, servers: Mutex::new(servers), grpc, http })
+        Ok(Self { node, door, servers: Mutex::new(servers), is_shared, grpc, http })
     }
 
     #[pyo3(signature = (is_ready, stale=None))]
     fn set_state(&self, is_ready: bool, stale: Option<String>) {
         self.node.set_state(is_ready, stale);
+    }
+
+    /// Makes the node not ready for a reason; if it shares its sockets, it also accepts no connections, and those
+    /// that it has leave. None ends that.
+    #[pyo3(signature = (reason))]
+    fn stand_aside(&self, reason: Option<String>) {
+        self.door.stand_aside(self.is_shared && reason.is_some());
+        self.node.stand_aside(reason);
+    }
+
+    /// Whether it leaves new connections to another process.
+    #[getter]
+    fn is_aside(&self) -> bool {
+        self.door.is_aside()
+    }
+
+    /// Whether a thread of the servers takes up work within `wait_s`.
+    fn works(&self, py: Python<'_>, wait_s: f64) -> PyResult<bool> {
+        let wait =
+            Duration::try_from_secs_f64(wait_s).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(py.detach(|| self.servers.lock().unwrap_or_else(PoisonError::into_inner).works(wait)))
     }
 
     /// Open connections and requests, each with its maximum.
@@ -516,6 +548,15 @@ impl NativeWork {
         };
         tensors.iter().map(|tensor| capsule(py, &slab, tensor)).collect()
     }
+}
+
+/// A listening socket of its own, like that of a descriptor.
+fn duplicate(file: i32) -> std::io::Result<TcpListener> {
+    if file < 0 {
+        return Err(std::io::Error::other(format!("invalid file descriptor {file}")));
+    }
+    // SAFETY: it is borrowed only for this call, and a number that is not an open file causes a system error.
+    Ok(unsafe { BorrowedFd::borrow_raw(file) }.try_clone_to_owned()?.into())
 }
 
 fn histogram(distribution: Distributed) -> NativeHistogram {

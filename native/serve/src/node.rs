@@ -1,13 +1,13 @@
 //! A node: a front with a model name, served over gRPC and HTTP. Does not know where versions come from.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 
 use crate::answer::{Answer, Refusal};
@@ -26,6 +26,7 @@ pub struct Node {
     metrics: Metrics,
     is_ready: AtomicBool,
     stale: Mutex<Option<String>>,
+    aside: Mutex<Option<String>>,
     shown: OnceLock<Arc<Shown>>,
 }
 
@@ -37,7 +38,7 @@ impl Node {
     pub fn new(model: &str, front: Arc<Front>, metrics: Metrics) -> Result<Self, String> {
         let naming = Arc::new(Naming::new(model, front.inputs().clone())?);
         let (is_ready, stale, shown) = (AtomicBool::new(false), Mutex::default(), OnceLock::new());
-        Ok(Self { front, naming, metrics, is_ready, stale, shown })
+        Ok(Self { front, naming, metrics, is_ready, stale, aside: Mutex::default(), shown })
     }
 
     /// Logs answered requests from now on; only the first call has an effect.
@@ -49,6 +50,11 @@ impl Node {
     pub fn set_state(&self, is_ready: bool, stale: Option<String>) {
         self.is_ready.store(is_ready, Ordering::Release);
         *self.stale.lock().unwrap_or_else(PoisonError::into_inner) = stale;
+    }
+
+    /// Makes it not ready for a reason, whatever its other state; `None` ends that.
+    pub fn stand_aside(&self, reason: Option<String>) {
+        *self.aside.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 }
 
@@ -67,10 +73,13 @@ impl Scoring for Node {
 
     fn state(&self) -> State {
         let (active, kept) = self.front.versions();
+        let aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // A node without lanes would refuse all requests.
-        let is_ready =
-            self.is_ready.load(Ordering::Acquire) && active.is_some() && self.front.figures().lanes > 0;
-        let stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_ready = self.is_ready.load(Ordering::Acquire)
+            && active.is_some()
+            && self.front.figures().lanes > 0
+            && aside.is_none();
+        let stale = aside.or_else(|| self.stale.lock().unwrap_or_else(PoisonError::into_inner).clone());
         State { is_live: true, is_ready, stale, active, kept, statistics: self.front.statistics() }
     }
 
@@ -93,32 +102,33 @@ pub struct Servers {
     pub grpc: SocketAddr,
     /// The address of HTTP, if it is served.
     pub http: Option<SocketAddr>,
+    handle: Handle,
     stop: Option<watch::Sender<()>>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Servers {
-    /// Binds the addresses and serves the node.
+    /// Serves the node at the sockets of gRPC and HTTP.
     ///
     /// # Errors
-    /// If an address cannot be bound, or the TLS certificate cannot be used.
+    /// If a socket or the TLS certificate cannot be used.
     pub fn start(
         node: Arc<Node>,
         door: Arc<Door>,
-        (grpc, http): (&str, Option<&str>),
+        (grpc, http): (TcpListener, Option<TcpListener>),
         threads: usize,
     ) -> io::Result<Self> {
         let runtime =
             Builder::new_multi_thread().worker_threads(threads).thread_name("front").enable_all().build()?;
-        let (grpc, http) = runtime.block_on(async {
-            let grpc = TcpListener::bind(grpc).await?;
-            let http = match http {
-                Some(http) => Some(TcpListener::bind(http).await?),
-                None => None,
-            };
-            Ok::<_, io::Error>((grpc, http))
-        })?;
         let addresses = (grpc.local_addr()?, http.as_ref().map(TcpListener::local_addr).transpose()?);
+        let handle = runtime.handle().clone();
+        let entered = handle.enter();
+        let listener = |socket: TcpListener| {
+            socket.set_nonblocking(true)?;
+            tokio::net::TcpListener::from_std(socket)
+        };
+        let (grpc, http) = (listener(grpc)?, http.map(listener).transpose()?);
+        drop(entered);
         let (stop, stopped) = watch::channel(());
         let until = |mut stopped: watch::Receiver<()>| async move {
             // Either the sender is dropped or it signals; both mean stop.
@@ -136,7 +146,14 @@ impl Servers {
                 }
             })
         })?;
-        Ok(Self { grpc: addresses.0, http: addresses.1, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { grpc: addresses.0, http: addresses.1, handle, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Whether a thread takes up work within `wait`.
+    pub fn works(&self, wait: Duration) -> bool {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        self.handle.spawn(async move { sender.send(()) });
+        receiver.recv_timeout(wait).is_ok()
     }
 
     /// Accepts no more connections, finishes requests in progress, and stops.

@@ -22,6 +22,7 @@ mod rows;
 mod scorer;
 mod status;
 mod traffic;
+mod turn;
 mod values;
 mod wishes;
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -65,12 +66,15 @@ def node(
     from streamlearn.apps import load_app
     from streamlearn.metrics_server import serve_metrics
     from streamlearn.serving.graphs.compile_cache import CompileCache
+    from streamlearn.serving.inherited_sockets import inherited_sockets
     from streamlearn.telemetry import set_up_logging
 
     folder = _overridden(load_app(app, tuple(set_ or ())), (listen, http), lanes, versions_kept)
     settings = folder.settings
     token = None if token_file is None else read_token(token_file).decode()
-    for setting, address in (("front.listen", settings.front.listen), ("front.http", settings.front.http)):
+    sockets = inherited_sockets(os.environ, has_http=bool(settings.front.http))
+    addresses = (settings.front.listen, settings.front.http) if sockets is None else sockets.addresses
+    for setting, address in zip(("front.listen", "front.http"), addresses, strict=True):
         if address:
             check_address(setting, address, has_token=token is not None)
     set_up_logging(settings.telemetry)
@@ -81,15 +85,15 @@ def node(
 
     metrics = serve_metrics(settings.telemetry)
     try:
-        with Node(folder, name=name, token=token, tls=tls, cache=cache) as running:
+        with Node(folder, name=name, token=token, tls=tls, cache=cache, sockets=sockets) as running:
             if running.wait_ready(stopped):
                 # Objects loaded by now live until the end: keep full collections from visiting them.
                 gc.freeze()
                 # Scripts wait for this line.
-                addresses = running.grpc if running.http is None else f"{running.grpc}, http {running.http}"
+                where = running.grpc if running.http is None else f"{running.grpc}, http {running.http}"
                 active = running.status().active
                 version = "none" if active is None else active.version
-                print(f"{folder.app.name} is served at grpc {addresses}: version {version}", flush=True)
+                print(f"{folder.app.name} is served at grpc {where}: version {version}", flush=True)
                 PULSE.ready()
                 stopped.wait()
                 PULSE.stopping()

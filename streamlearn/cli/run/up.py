@@ -50,6 +50,10 @@ def up(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate of the nodes, PEM.")] = None,
     tls_key: TlsKeyOption = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Share the nodes' sockets of the `up` of the application in FOLDER."),
+    ] = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -60,29 +64,34 @@ def up(
             f"`streamlearn up` needs Linux, whose kernel ends its processes if it is killed; this is {sys.platform}"
         )
         raise UsageError(message, help="run ps, ingest, train and serve separately")
+    from streamlearn.access import socket_address
     from streamlearn.apps import load_app
     from streamlearn.cli.run.up_progress import show_members
     from streamlearn.metrics_server import metrics_server
-    from streamlearn.supervision import claimed, planned
+    from streamlearn.supervision import claimed, node_sockets, planned, taken_over
     from streamlearn.supervision.plan import UpOptions
     from streamlearn.supervision.supervisor import Supervisor
     from streamlearn.telemetry import set_up_logging
 
     changes = tuple(set_ or ())
     folder = load_app(app, changes)
-    plan = planned(folder, UpOptions(changes, nodes, shards, token_file, shards_token_file, tls))
+    options = UpOptions(changes, nodes, shards, token_file, shards_token_file, tls, beside)
     logs = logs or app / ".streamlearn" / "logs"
-    _check_topics(folder)
-    with _signals() as signals, claimed(logs), show_members() as show:
-        set_up_logging(folder.settings.telemetry)
-        server = metrics_server(plan.metrics, folder.settings.telemetry)
-        try:
-            files = (app / "app.py", app / "app.toml")
-            lines = Supervisor(plan.members, folder.settings.up, logs, files).run(
-                signals, show, lambda: _report_ready(folder, plan.members, plan.metrics, json=json)
-            )
-        finally:
-            server.close()
+    with taken_over(beside) as taken:
+        addresses = [{kind: socket_address(one) for kind, one in node.items()} for node in taken or ()]
+        plan = planned(folder, options, shared=None if taken is None else addresses)
+        _check_topics(folder)
+        with _signals() as signals, claimed(logs), show_members() as show:
+            set_up_logging(folder.settings.telemetry)
+            server = metrics_server(plan.metrics, folder.settings.telemetry)
+            try:
+                files = (app / "app.py", app / "app.toml")
+                with node_sockets(plan.members, app, taken) as sockets:
+                    lines = Supervisor(plan.members, folder.settings.up, logs, files, sockets=sockets).run(
+                        signals, show, lambda: _report_ready(folder, plan.members, plan.metrics, json=json)
+                    )
+            finally:
+                server.close()
     print_json(lines) if json else print_table(lines)
 
 

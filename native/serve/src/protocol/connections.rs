@@ -10,7 +10,6 @@ use hyper_util::rt::TokioIo;
 use streamlearn_trust::tls;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -19,6 +18,7 @@ use super::activity::Activity;
 use super::door::Door;
 use super::peer_bytes::CountedStream;
 use super::traffic::Protocol;
+use super::turn::{Turn, Turns};
 
 /// The pause after a failed accept: the missing resource does not return at once.
 const REST: Duration = Duration::from_millis(20);
@@ -38,8 +38,10 @@ pub type Peer = TokioIo<CountedStream<Box<dyn Stream>>>;
 pub struct Leave {
     /// Its open requests.
     pub activity: Arc<Activity>,
-    /// Whether the server drains.
-    pub draining: watch::Receiver<bool>,
+    /// Whether the server wants it to leave.
+    pub turn: Turn,
+    /// How long it stays for a last request that its peer cannot know to be the last.
+    patience: Duration,
     hello: Duration,
     idle: Duration,
     arrival: Duration,
@@ -49,7 +51,7 @@ pub struct Leave {
 impl Leave {
     async fn time(&mut self) {
         tokio::select! {
-            _ = self.draining.wait_for(|&is_draining| is_draining) => {}
+            () = self.turn.over_for(self.patience) => {}
             () = self.activity.unadmitted(self.hello) => {}
             () = self.activity.idle(self.idle) => {}
             () = self.activity.stuck(self.arrival) => {}
@@ -90,7 +92,8 @@ impl Leave {
     }
 }
 
-/// Serves connections until `shutdown`, then drains them.
+/// Serves connections until `shutdown`, then drains them. While the door stands aside, it accepts none, and those
+/// from before leave.
 ///
 /// # Errors
 /// If the TLS certificate or key cannot be used.
@@ -106,14 +109,21 @@ where
 {
     let tls = door.tls.as_ref().map(|files| tls::acceptor(files, Some(protocol.alpn()))).transpose();
     let tls = tls.map_err(io::Error::other)?;
-    let (drain, draining) = watch::channel(false);
+    let (turns, mut aside, mut is_aside) = (Turns::default(), door.aside.subscribe(), false);
     let (mut shutdown, mut tasks) = (pin!(shutdown), JoinSet::new());
     loop {
         let accepted = tokio::select! {
             biased;
             () = shutdown.as_mut() => break,
             Some(_) = tasks.join_next() => continue,
-            accepted = listener.accept() => accepted,
+            _ = aside.wait_for(|&is_now| is_now != is_aside) => {
+                is_aside = !is_aside;
+                if is_aside {
+                    turns.pass();
+                }
+                continue;
+            }
+            accepted = listener.accept(), if !is_aside => accepted,
         };
         let Ok((socket, _)) = accepted else {
             sleep(REST).await;
@@ -124,7 +134,9 @@ where
         let limits = door.limits;
         let leave = Leave {
             activity: Arc::new(Activity::new(protocol, place)),
-            draining: draining.clone(),
+            turn: turns.take(),
+            // A gRPC client is told by GOAWAY; one of HTTP/1.1 only with an answer.
+            patience: Duration::from_millis(if protocol == Protocol::Http { limits.drain_ms_max } else { 0 }),
             hello: Duration::from_millis(limits.hello_wait_ms_max),
             idle: Duration::from_millis(limits.idle_ms_max),
             arrival: Duration::from_millis(limits.arrival_wait_ms_max),
@@ -132,11 +144,11 @@ where
         };
         let (talk, tls, door) = (talk.clone(), tls.clone(), door.clone());
         tasks.spawn(async move {
-            let mut draining = leave.draining.clone();
+            let mut turn = leave.turn.clone();
             let stream = tokio::select! {
                 stream = open(socket, tls, leave.hello) => stream,
                 // A connection without a request has nothing to finish.
-                _ = draining.wait_for(|&is_draining| is_draining) => None,
+                () = turn.over_for(leave.drain) => None,
                 () = leave.activity.place.gives_way.notified() => None,
             };
             if let Some(stream) = stream {
@@ -146,7 +158,7 @@ where
         });
     }
     drop(listener);
-    drain.send_replace(true);
+    turns.end();
     while tasks.join_next().await.is_some() {}
     Ok(())
 }

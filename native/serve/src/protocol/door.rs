@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use streamlearn_trust::{Secret, TlsFiles};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use super::traffic::Traffic;
 use crate::answer::Refusal;
@@ -94,6 +94,7 @@ pub struct Door {
     requests_refused: AtomicU64,
     tokens_refused: AtomicU64,
     pub(super) traffic: Traffic,
+    pub(super) aside: watch::Sender<bool>,
 }
 
 /// Counters of a door since its creation.
@@ -157,12 +158,23 @@ impl Door {
             requests_refused: AtomicU64::new(0),
             tokens_refused: AtomicU64::new(0),
             traffic: Traffic::default(),
+            aside: watch::Sender::default(),
         })
     }
 
     /// Returns the limits.
     pub fn limits(&self) -> &DoorLimits {
         &self.limits
+    }
+
+    /// Makes its servers stop accepting, and lets their connections leave; or makes them accept again.
+    pub fn stand_aside(&self, is_aside: bool) {
+        self.aside.send_if_modified(|value| std::mem::replace(value, is_aside) != is_aside);
+    }
+
+    /// Whether its servers accept no connections.
+    pub fn is_aside(&self) -> bool {
+        *self.aside.borrow()
     }
 
     /// Returns the traffic counters.

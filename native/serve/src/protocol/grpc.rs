@@ -21,7 +21,6 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use prost::Message;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::server::{Grpc, ServerStreamingService, UnaryService};
 use tonic::{Code, Status};
@@ -38,6 +37,7 @@ use super::peer_bytes::TrackedBody;
 use super::plain::RequestFormat;
 use super::scorer::Scoring;
 use super::traffic::{Counting, Protocol};
+use super::turn::Turn;
 use super::wishes::{CallerOptions, grpc_timeout_us, version_of};
 use super::{NO_LOADING, describe, infer};
 use crate::answer::Refusal;
@@ -130,12 +130,12 @@ pub async fn serve_grpc<S: Scoring>(
     let front = Arc::new(GrpcFront { scoring, door: door.clone(), reflect, reflect_alpha });
     let talk = move |peer: Peer, leave: Leave| {
         let (front, builder, activity) = (front.clone(), builder.clone(), leave.activity.clone());
-        let draining = leave.draining.clone();
+        let turn = leave.turn.clone();
         async move {
             let service = service_fn(|request| {
-                let (front, open_request, draining) = (front.clone(), activity.enter(), draining.clone());
+                let (front, open_request, turn) = (front.clone(), activity.enter(), turn.clone());
                 async move {
-                    let response = front.answer(request, &open_request, draining).await;
+                    let response = front.answer(request, &open_request, turn).await;
                     Ok::<_, Infallible>(
                         response.map(|body| TrackedBody::new(body, open_request.begin_answer())),
                     )
@@ -174,7 +174,7 @@ impl<S: Scoring> GrpcFront<S> {
         self: Arc<Self>,
         request: Request<Incoming>,
         open_request: &OpenRequest,
-        draining: watch::Receiver<bool>,
+        turn: Turn,
     ) -> Response<Body> {
         let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
         if !request.headers().get(CONTENT_TYPE).is_some_and(is_grpc) {
@@ -185,7 +185,7 @@ impl<S: Scoring> GrpcFront<S> {
         let door = self.door.clone();
         let mut counting = door.traffic().request(Protocol::Grpc);
         let response =
-            self.call(request, open_request, draining, &mut counting).await.unwrap_or_else(Status::into_http);
+            self.call(request, open_request, turn, &mut counting).await.unwrap_or_else(Status::into_http);
         // Only errors have their status in the head; other statuses follow the answer.
         let status = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
         counting.answered(status.and_then(|status| status.parse().ok()).unwrap_or(0));
@@ -196,7 +196,7 @@ impl<S: Scoring> GrpcFront<S> {
         self: Arc<Self>,
         request: Request<Incoming>,
         open_request: &OpenRequest,
-        draining: watch::Receiver<bool>,
+        turn: Turn,
         counting: &mut Counting<'_>,
     ) -> Result<Response<Body>, Status> {
         let arrived = Instant::now();
@@ -224,7 +224,7 @@ impl<S: Scoring> GrpcFront<S> {
             Verb::HealthWatch => {
                 let request = request.map(|body| TimedBody::new(body, wait));
                 return Ok(small()
-                    .server_streaming(Watch { front: self, draining, open: open_request.another() }, request)
+                    .server_streaming(Watch { front: self, turn, open: open_request.another() }, request)
                     .await);
             }
             Verb::Reflect => return Ok((self.reflect)(request.map(|body| TimedBody::new(body, wait))).await),
@@ -368,7 +368,7 @@ impl<S: Scoring> UnaryService<Bytes> for Call<S> {
 /// A call that watches the health of a service.
 struct Watch<S> {
     front: Arc<GrpcFront<S>>,
-    draining: watch::Receiver<bool>,
+    turn: Turn,
     open: OpenRequest,
 }
 
@@ -378,10 +378,10 @@ impl<S: Scoring> ServerStreamingService<Bytes> for Watch<S> {
     type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<Self::ResponseStream>, Status>> + Send>>;
 
     fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
-        let (front, draining, open) = (self.front.clone(), self.draining.clone(), self.open.another());
+        let (front, turn, open) = (self.front.clone(), self.turn.clone(), self.open.another());
         Box::pin(async move {
             let ask: HealthAsk = message(request.get_ref())?;
-            Ok(tonic::Response::new(health::changes(ask.service, front.scoring.clone(), draining, open)))
+            Ok(tonic::Response::new(health::changes(ask.service, front.scoring.clone(), turn, open)))
         })
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State as Shared};
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::Response;
 use axum::routing::post;
@@ -71,10 +71,11 @@ pub async fn serve_http<S: Scoring>(
     let at_door = door.clone();
     let talk = move |peer: Peer, leave: Leave| {
         let (router, builder, activity) = (router.clone(), builder.clone(), leave.activity.clone());
-        let door = at_door.clone();
+        let (door, turn) = (at_door.clone(), leave.turn.clone());
         async move {
             let service = service_fn(|request: Request<hyper::body::Incoming>| {
                 let (open_request, door, router) = (activity.enter(), door.clone(), router.clone());
+                let turn = turn.clone();
                 async move {
                     let path = request.uri().path();
                     let mut counting = door.traffic().request(Protocol::Http);
@@ -85,7 +86,7 @@ pub async fn serve_http<S: Scoring>(
                     if is_known {
                         open_request.admit();
                     }
-                    let response = if is_known || OPEN.contains(&path) {
+                    let mut response = if is_known || OPEN.contains(&path) {
                         router.call(request).await?
                     } else {
                         drop(request);
@@ -93,6 +94,9 @@ pub async fn serve_http<S: Scoring>(
                         unknown_caller()
                     };
                     counting.answered(response.status().as_u16());
+                    if turn.is_over() {
+                        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    }
                     Ok::<_, Infallible>(
                         response.map(|body| TrackedBody::new(body, open_request.begin_answer())),
                     )

@@ -51,13 +51,20 @@ pub async fn node_of(settings: DoorSettings) -> Node {
 }
 
 pub async fn node_within(settings: DoorSettings, limits: Limits) -> Node {
+    node_at(settings, limits, (listener().await, listener().await))
+}
+
+pub fn node_at(
+    settings: DoorSettings,
+    limits: Limits,
+    (grpc_listener, http_listener): (TcpListener, TcpListener),
+) -> Node {
     let fake = Arc::new(Fake::new(every_kind(limits)));
     let door = Arc::new(Door::new(settings).unwrap());
     let (stop, stopped) = watch::channel(false);
     let until = |mut stopped: watch::Receiver<bool>| async move {
         let _ = stopped.wait_for(|&is| is).await;
     };
-    let (grpc_listener, http_listener) = (listener().await, listener().await);
     let (grpc, http) = (grpc_listener.local_addr().unwrap(), http_listener.local_addr().unwrap());
     let servers = vec![
         tokio::spawn(serve_grpc(grpc_listener, fake.clone(), door.clone(), until(stopped.clone()))),

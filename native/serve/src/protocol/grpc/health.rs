@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::super::activity::OpenRequest;
 use super::super::scorer::{Scoring, State};
+use super::super::turn::Turn;
 
 /// The maximum size of a request.
 pub const BYTES_MAX: usize = 1 << 10;
@@ -68,20 +69,15 @@ pub fn check(service: &str, model: &str, state: &State) -> Result<Bytes, Status>
     }
 }
 
-/// Returns the health of a service now and each time it changes. It ends when the node drains. Meanwhile its
-/// connection has an open request, so that it is not idle.
-pub fn changes<S: Scoring>(
-    service: String,
-    scoring: Arc<S>,
-    mut draining: watch::Receiver<bool>,
-    open: OpenRequest,
-) -> Changes {
+/// Returns the health of a service now and each time it changes. It ends when its connection must leave.
+/// Meanwhile the connection has an open request, so that it is not idle.
+pub fn changes<S: Scoring>(service: String, scoring: Arc<S>, mut turn: Turn, open: OpenRequest) -> Changes {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         let _open = open;
         let mut told = None;
         loop {
-            let is_draining = *draining.borrow();
+            let is_draining = turn.is_over();
             let status = match status_of(&service, scoring.naming().model(), &scoring.state()) {
                 SERVING if is_draining => NOT_SERVING,
                 status => status,
@@ -95,7 +91,7 @@ pub fn changes<S: Scoring>(
             }
             tokio::select! {
                 () = sender.closed() => return,
-                _ = draining.wait_for(|&is_draining| is_draining) => {}
+                () = turn.over() => {}
                 () = sleep(LOOK) => {}
             }
         }
