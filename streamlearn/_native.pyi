@@ -892,6 +892,7 @@ class FrontNode:
         token: The token that callers must send.
         tls: Files of certificate and key.
         sockets: Descriptors of listening sockets, used in place of the addresses. It makes its own ones of them.
+        aside: The reason to stand aside from the start.
 
     Attributes:
         grpc: The address of gRPC.
@@ -917,6 +918,7 @@ class FrontNode:
         token: str | None = None,
         tls: tuple[Path, Path] | None = None,
         sockets: tuple[int, int | None] | None = None,
+        aside: str | None = None,
     ) -> None: ...
     @property
     def is_aside(self) -> bool: ...

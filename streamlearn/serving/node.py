@@ -73,6 +73,7 @@ class Node:
             share them.
         sockets: Listening sockets in place of the addresses of the settings. The node closes its own descriptors of
             them.
+        aside: The reason to stand aside from the start.
 
     Attributes:
         grpc: The gRPC address.
@@ -89,6 +90,7 @@ class Node:
         cache: CompileCache | None = None,
         places: list[Place] | None = None,
         sockets: InheritedSockets | None = None,
+        aside: str | None = None,
     ) -> None:
         settings = folder.settings
         self._settings, self._has_tls = settings.front, tls is not None
@@ -101,7 +103,9 @@ class Node:
         self._answering = Answering(folder, store, self._kind, native_front)
         self._front.connect(self._answering, self._kind.check)
         self._impressions = WrittenBack(folder, native_front) if settings.impressions.write_back else None
-        self._native = _listen(folder.app.name, native_front, settings.front, token=token, tls=tls, sockets=sockets)
+        self._native = _listen(
+            folder.app.name, native_front, settings.front, token=token, tls=tls, sockets=sockets, aside=aside
+        )
         if self._impressions is not None:
             self._impressions.start(self._native)
         self.grpc: str = self._native.grpc
@@ -237,6 +241,7 @@ def _listen(
     token: str | None,
     tls: tuple[Path, Path] | None,
     sockets: InheritedSockets | None,
+    aside: str | None,
 ) -> Any:
     """Start the native node. It raises ServiceError if it cannot listen at an address."""
     allow_connections(settings.connections_max)
@@ -249,7 +254,7 @@ def _listen(
     files = None if sockets is None else sockets.files
     try:
         return native.FrontNode(
-            model, front, addresses, limits, metrics=metrics_text, token=token, tls=tls, sockets=files
+            model, front, addresses, limits, metrics=metrics_text, token=token, tls=tls, sockets=files, aside=aside
         )
     finally:
         if sockets is not None:

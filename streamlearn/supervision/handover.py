@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from streamlearn.errors import UsageError
+from streamlearn.struct_decoder import from_json
 
 __all__ = ["Sockets", "give", "opened_door", "taken_over"]
 
@@ -101,7 +102,7 @@ def _asked(folder: Path, held: ExitStack) -> list[Sockets]:
             raise PermissionError(errno.EPERM, "it is another user's")
         content, files, *_ = socket.recv_fds(asker, _BYTES_MAX, _FILES_MAX, socket.MSG_CMSG_CLOEXEC)
     sockets = [held.enter_context(socket.socket(fileno=file)) for file in files]
-    kinds = msgspec.json.decode(content, type=list[list[str]])
+    kinds = from_json(content, list[list[str]])
     if sum(map(len, kinds)) != len(sockets):
         raise OSError(errno.EMFILE, f"{len(sockets)} of its {sum(map(len, kinds))} sockets arrived")
     rest = iter(sockets)

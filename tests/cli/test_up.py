@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from streamlearn.access import socket_address
 from streamlearn.cli.main import cli
 from streamlearn.errors import TopicMissing, UsageError
+from streamlearn.supervision import taken_over
 from streamlearn.testing import wait_until
 from tests.ingest.history import fill, write_app
 from tests.listener import listening
@@ -124,6 +126,10 @@ def test_events_become_scores_what_is_killed_comes_back_and_nothing_stays_behind
         up.wait_said(" node-1 is ready", 2)
         # At the address that callers know.
         assert ask(http) > 1
+        # Whose socket another application may share.
+        with taken_over(app.folder) as taken:
+            assert taken is not None
+            assert [*map(socket_address, taken[0].values())][1] == http
         # A change that live models do not allow costs no answer: only what restarts meanwhile is given up.
         (app.folder / "app.py").write_text(_APP + _RENAMED)
         up.wait_said("app.py changed since the start")
@@ -176,7 +182,10 @@ def test_without_topics_it_says_at_once_what_to_do(tmp_path: Path) -> None:
     assert f"streamlearn topics {tmp_path} --create" in error.help
 
 
-@pytest.mark.parametrize("words", [["--tls-cert", "a.pem"], ["--shards", "65"], ["--set", "front.listen=nowhere"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--tls-cert", "a.pem"], ["--shards", "65"], ["--set", "front.listen=nowhere"], ["--beside", "/nowhere"]],
+)
 def test_what_cannot_be_is_refused(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "app.py").write_text(_APP)
     assert isinstance(CliRunner().invoke(cli, ["up", str(tmp_path), *words]).exception, UsageError)

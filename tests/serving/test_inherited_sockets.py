@@ -152,12 +152,13 @@ def test_of_nodes_that_share_sockets_only_the_one_that_does_not_stand_aside_acce
     where = socket_address(listeners[1])
     assert rig.front.activate(rig.handles[2])
 
-    def made() -> Any:
+    def made(aside: str | None) -> Any:
         limits = NodeLimits(1, 100, 100, 1 << 16, 200)
-        return native.FrontNode("shop", rig.front, ("no", "no"), limits, metrics=str, sockets=files)
+        return native.FrontNode("shop", rig.front, ("no", "no"), limits, metrics=str, sockets=files, aside=aside)
 
     with ExitStack() as ends:
-        old, new = made(), made()
+        old, new = made(None), made("it is not its turn")
+        assert (old.is_aside, new.is_aside) == (False, True)
         ends.callback(old.stop)
         ends.callback(new.stop)
         assert (old.grpc, old.http) == (new.grpc, where)

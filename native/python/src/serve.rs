@@ -370,7 +370,7 @@ impl NativeNode {
     /// that other processes may share them. `metrics` returns the metrics text. `tls` has the paths of
     /// certificate and key.
     #[new]
-    #[pyo3(signature = (model, front, addresses, limits, *, metrics, token=None, tls=None, sockets=None))]
+    #[pyo3(signature = (model, front, addresses, limits, *, metrics, token=None, tls=None, sockets=None, aside=None))]
     #[expect(clippy::too_many_arguments, reason = "private: the Python class is what people call")]
     fn new(
         py: Python<'_>,
@@ -382,6 +382,7 @@ impl NativeNode {
         token: Option<String>,
         tls: Option<(PathBuf, PathBuf)>,
         sockets: Option<(i32, Option<i32>)>,
+        aside: Option<String>,
     ) -> PyResult<Self> {
         let metrics_text = move || {
             let text = Python::attach(|py| metrics.call0(py)?.extract::<String>(py));
@@ -396,6 +397,8 @@ impl NativeNode {
         let door = Arc::new(door);
         let node = Arc::new(node);
         let is_shared = sockets.is_some();
+        door.stand_aside(is_shared && aside.is_some());
+        node.stand_aside(aside);
         let started = py.detach(|| {
             let (grpc, http) = match sockets {
                 Some((grpc, http)) => (duplicate(grpc)?, http.map(duplicate).transpose()?),
