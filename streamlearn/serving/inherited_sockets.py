@@ -59,20 +59,13 @@ def inherited_sockets(
     if not (count.isascii() and count.isdecimal() and 0 < int(count) <= _COUNT_MAX):
         message = f"LISTEN_FDS is {count!r}, which is not a number of sockets"
         raise UsageError(message, help="unset LISTEN_PID, or pass sockets as systemd does")
-    files = range(first, first + int(count))
-    for file in files:
-        try:
-            os.set_inheritable(file, False)
-        except OSError as error:
-            message = f"the inherited descriptor {file} cannot be used: {error.strerror}"
-            raise UsageError(message, help="unset LISTEN_PID, or pass sockets as systemd does") from None
     expected = ["grpc", "http"] if has_http else ["grpc"]
-    if sorted(names.split(":")) != expected or len(files) != len(expected):
-        message = f"{len(files)} inherited sockets are named {names!r}, but the node needs {' and '.join(expected)}"
+    if sorted(names.split(":")) != expected or int(count) != len(expected):
+        message = f"{count} inherited sockets are named {names!r}, but the node needs {' and '.join(expected)}"
         raise UsageError(message, help=f"{_HELP}; `--http none` serves without HTTP")
     with ExitStack() as taken:
-        named = zip(names.split(":"), files, strict=True)
-        sockets = {name: taken.enter_context(_listener(name, file)) for name, file in named}
+        named = enumerate(names.split(":"), first)
+        sockets = {name: taken.enter_context(_listener(name, file)) for file, name in named}
         taken.pop_all()
     return InheritedSockets(sockets["grpc"], sockets.get("http"))
 
@@ -81,6 +74,7 @@ def _listener(name: str, file: int) -> socket.socket:
     """Return the socket of a descriptor, if it listens by TCP."""
     try:
         one = socket.socket(fileno=file)
+        one.set_inheritable(False)
     except OSError as error:
         message = f"the inherited descriptor of {name} is not a socket: {error.strerror}"
         raise UsageError(message, help=_HELP) from None
