@@ -60,7 +60,7 @@ def _of_registry(found: Gathered) -> Iterator[Trouble]:
         help = "nodes read the store meanwhile, and moves still take effect; see docs/operating/registry.md"
         yield Trouble("bad", "registry", f"nodes are unknown: {found.registry}", help)
         return
-    is_answered = any(node.state in ("ready", "stale", "draining") for node in found.nodes)
+    is_answered = any(node.state in ("ready", "stale", "aside", "draining") for node in found.nodes)
     if found.pointer.active is not None and not is_answered:
         text = "no node answers" if found.nodes else "no nodes are registered"
         yield Trouble("bad", "nodes", text, "start some with `streamlearn serve APP`, or see why they are not ready")

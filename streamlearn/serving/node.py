@@ -27,6 +27,7 @@ from streamlearn.serving.inherited_sockets import InheritedSockets
 from streamlearn.serving.lanes.lane_kind import LaneKind
 from streamlearn.serving.lanes.lanes import Lanes
 from streamlearn.serving.servable_versions import Answering
+from streamlearn.serving.switch_follower import UNKNOWN, SwitchFollower
 from streamlearn.settings.front import FrontSettings
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.telemetry import metrics_text
@@ -73,7 +74,6 @@ class Node:
             share them.
         sockets: Listening sockets in place of the addresses of the settings. The node closes its own descriptors of
             them.
-        aside: The reason to stand aside from the start.
 
     Attributes:
         grpc: The gRPC address.
@@ -90,7 +90,6 @@ class Node:
         cache: CompileCache | None = None,
         places: list[Place] | None = None,
         sockets: InheritedSockets | None = None,
-        aside: str | None = None,
     ) -> None:
         settings = folder.settings
         self._settings, self._has_tls = settings.front, tls is not None
@@ -104,7 +103,7 @@ class Node:
         self._front.connect(self._answering, self._kind.check)
         self._impressions = WrittenBack(folder, native_front) if settings.impressions.write_back else None
         self._native = _listen(
-            folder.app.name, native_front, settings.front, token=token, tls=tls, sockets=sockets, aside=aside
+            folder.app.served_name, native_front, settings.front, token=token, tls=tls, sockets=sockets, aside=UNKNOWN
         )
         if self._impressions is not None:
             self._impressions.start(self._native)
@@ -126,6 +125,7 @@ class Node:
         )
         nice, failures_max = settings.serving.lane_nice, settings.serving.lane_failures_max
         self._lanes = Lanes(self._front, self._front, self._kind.places, failures_max, nice=nice)
+        self._switches = SwitchFollower(store, folder.app.served_name, folder.app.name, self._follow_switch)
         self._replica.start()
         self._reporter = threading.Thread(target=self._report_often, name="node-state", daemon=True)
         self._reporter.start()
@@ -146,17 +146,19 @@ class Node:
                 if left_s <= 0:
                     raise
             else:
-                self._report()
-                return True
+                if self._switches.is_known.wait(max(0.0, min(_WAIT_S, left_s))) or left_s <= 0:
+                    self._report()
+                    return True
         return False
 
-    def stand_aside(self, reason: str | None) -> None:
-        """Be not ready for a reason, also before the first version; None ends that.
+    def _follow_switch(self, reason: str) -> None:
+        """Be not ready for a reason, also before the first version; an empty one ends that.
 
         Requests that reach the node are still answered. If it inherited its sockets, other processes may share them: it
         then accepts no connections, and lets those that it has end after their next answer.
         """
-        self._native.stand_aside(reason)
+        self._native.stand_aside(reason or None)
+        self._replica.stand_aside(bool(reason))
 
     def status(self) -> NodeStatus:
         """Return the status of the replica."""
@@ -170,6 +172,7 @@ class Node:
     def close(self) -> None:
         """Drain and end."""
         self._ended.set()
+        self._switches.close()
         self._reporter.join()
         self._native.set_state(False, "it is shutting down")
         self._front.native.drain()
@@ -215,7 +218,7 @@ class Node:
         except NodeNotReady:
             return
         reason = status.error or "it has not heard of the pointer lately" if status.state == "stale" else None
-        self._native.set_state(status.state in ("ready", "stale"), reason)
+        self._native.set_state(status.state in ("ready", "stale", "aside"), reason)
 
 
 def _lane_kind(folder: AppFolder, front: Front, cache: CompileCache | None, places: list[Place] | None) -> LaneKind:

@@ -10,26 +10,29 @@ from streamlearn.errors import StreamlearnError
 from streamlearn.versions import Store
 from streamlearn.versions.pointer.switch_log import Switch, SwitchLog
 
-__all__ = ["SwitchFollower"]
+__all__ = ["UNKNOWN", "SwitchFollower"]
 
 _LOG = logging.getLogger(__name__)
 # How often the log is read: while two applications stand ready, and otherwise.
 _BESIDE_S, _ALONE_S = 0.2, 3.0
+UNKNOWN = "which application answers is not known yet"
+"""The reason to stand aside before the first read: a node does not answer before it knows that it may."""
 
 
 class SwitchFollower:
     """Reads the switches of a served name in a thread, and calls `act` with the reason to stand aside at each change.
 
-    An empty reason says that the application answers. `act` is called before the first read too: a node does not
-    answer before it knows that it may.
+    An empty reason says that the application answers. The caller stands aside until the first call.
+
+    Attributes:
+        is_known: Set once the log was read.
     """
 
     def __init__(self, store: Store, served_name: str, model: str, act: Callable[[str], None]) -> None:
         self._log, self._model, self._act = SwitchLog(store, served_name), model, act
         self._newest: Switch | None = None
-        self._why = "which application answers is not known yet"
-        self._ended = threading.Event()
-        self._act(self._why)
+        self._why = UNKNOWN
+        self._ended, self.is_known = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._follow, name="switch-follower", daemon=True)
         self._thread.start()
 
@@ -53,9 +56,9 @@ class SwitchFollower:
         newest = self._log.newest(self._newest)
         why = newest.why_aside(self._model)
         is_first, self._newest = self._newest is None, newest
-        if why == self._why:
-            return
-        self._why = why
-        self._act(why)
-        if why or not is_first:
+        is_changed, self._why = why != self._why, why
+        if is_changed:
+            self._act(why)
+        self.is_known.set()
+        if is_changed and (why or not is_first):
             _LOG.info("%s", why or f"this application answers (switch {newest.seq})", extra={"by": newest.by})

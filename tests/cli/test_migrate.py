@@ -11,56 +11,16 @@ from typing import Any
 import pytest
 
 from streamlearn.apps import AppFolder, load_app
-from streamlearn.trainer.intake.feed import Until
-from streamlearn.trainer.trainer_setup import train
 from streamlearn.versions import Registry, open_registry, open_store
 from streamlearn.versions.pointer.registry import Node
 from streamlearn.versions.pointer.switch_log import SwitchLog
-from tests.trainer.stream import messages_of, write_messages
-
-APP = """
-from dataclasses import replace
-
-from streamlearn.features import Slot
-from tests.trainer.stream import learnable_app
-
-app = replace(learnable_app({name!r}), serves="learnable")
-slots = (*app.features.slots, *{slots})
-app = replace(app, features=replace(app.features, slots=slots))
-"""
-ADDED = '(Slot("mood", "item", table="mood", dim=8, default=0),)'
-TOML = """
-[topics]
-root = "file://{root}/topics"
-{more}
-
-[versions]
-store = "file://{root}/store"
-
-[registry]
-url = "sqlite://{root}/registry.db"
-
-[tables]
-rows_max = 20000
-"""
-
-
-def folder_of(root: Path, name: str, slots: str = "()", more: str = "") -> Path:
-    folder = root / name
-    folder.mkdir(exist_ok=True)
-    (folder / "app.py").write_text(APP.format(name=name, slots=slots))
-    (folder / "app.toml").write_text(TOML.format(root=root, more=more))
-    return folder
+from tests.replaced import ADDED, folder_of, learned_folder
 
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an application with a version, beside which others are made."""
-    root = tmp_path_factory.mktemp("live")
-    folder = load_app(folder_of(root, "learnable"))
-    write_messages(folder, messages_of(folder.app, 4))
-    train(folder, threading.Event(), until=lambda topic: Until(None, 0.1))
-    return folder.folder
+    return learned_folder(tmp_path_factory.mktemp("live"))
 
 
 @pytest.fixture
