@@ -9,6 +9,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from streamlearn.access import socket_address
 from streamlearn.errors import UsageError
 from streamlearn.native import native
 from streamlearn.serving.hello import answers_hello, is_at_door
-from streamlearn.serving.inherited_sockets import inherited_sockets
-from streamlearn.serving.node import NodeLimits
-from streamlearn.testing import wait_until
+from streamlearn.serving.inherited_sockets import InheritedSockets, inherited_sockets
+from streamlearn.serving.lanes.tf_calls import Place
+from streamlearn.serving.node import Node, NodeLimits
+from streamlearn.testing import small_folder, wait_until
 from tests.serving.test_front import Rig
 
 _FIRST = 200
@@ -183,6 +185,26 @@ def test_of_nodes_that_share_sockets_only_the_one_that_does_not_stand_aside_acce
         assert not is_at_door(old, _HELLO_S, tls=False)
     with socket.create_connection(listeners[1].getsockname(), _WAIT_S):
         listeners[1].accept()[0].close()
+
+
+def test_a_node_stands_aside_before_its_first_version(
+    tmp_path: Path, listeners: tuple[socket.socket, socket.socket]
+) -> None:
+    sockets = InheritedSockets(*(one.dup() for one in listeners))
+    where, grpc = socket_address(listeners[1]), socket_address(listeners[0])
+    with Node(small_folder(tmp_path), places=[Place("/CPU:0")], sockets=sockets, aside="not yet") as node:
+        assert (node.grpc, node.http, sockets.grpc.fileno()) == (grpc, where, -1)
+        with socket.create_connection(listeners[1].getsockname(), _WAIT_S) as waiting:
+            waiting.sendall(b"GET /ready HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n")
+            assert node._is_working(_WAIT_S)
+            node.stand_aside("really not yet")
+            node.stand_aside(None)
+            waiting.settimeout(_WAIT_S)
+            answer = waiting.makefile().read()
+        assert answer.startswith("HTTP/1.1 503")
+        assert "not yet" not in answer
+        node.stand_aside("not any more")
+        assert node._native.is_aside
 
 
 def test_a_descriptor_that_is_not_open_is_a_service_error(rig: Rig) -> None:
