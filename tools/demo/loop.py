@@ -54,7 +54,7 @@ class Loop:
             pass
         self._logs.mkdir(parents=True)
         # The tether ends the loop when this process ends in any way.
-        command = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
+        command = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), ""]
         command += [sys.executable, "-m", "streamlearn", "up", str(folder.folder), "--logs", str(self._logs)]
         command += ["--nodes", str(nodes), "--shards", str(shards)]
         command += [word for change in changes for word in ("--set", change)]
