@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy.typing as npt
 from msgspec import structs
@@ -12,7 +12,20 @@ from msgspec import structs
 from streamlearn.versions import Chain, Cut, Request, VersionRef
 from streamlearn.versions.pointer.request import OBEYED
 
-__all__ = ["CutState", "Resumed"]
+__all__ = ["CutState", "Predictions", "Resumed"]
+
+
+class Predictions(Protocol):
+    """First predictions that no committed version holds, as of a step boundary."""
+
+    def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Return them as a version holds them; called by the thread that writes the version."""
+        ...
+
+    def committed(self) -> None:
+        """Note that a committed version holds them."""
+        ...
+
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +40,7 @@ class CutState:
         dense_optimizer: The state of their optimizer, by name.
         marks: The marks on what was learned, by name.
         golden: Golden requests and their scores, by name.
+        predictions: First predictions that no committed version holds; None without any.
     """
 
     cut: Cut = field(default_factory=Cut)
@@ -35,6 +49,7 @@ class CutState:
     dense_optimizer: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     marks: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     golden: Mapping[str, bytes | memoryview] = field(default_factory=dict)
+    predictions: Predictions | None = None
 
     def obeying(self, obeyed: float) -> CutState:
         """The same state with `requests_obeyed` raised to at least this number."""

@@ -382,6 +382,8 @@ class Publisher:
 
     def _committed(self, done: Committed, noted: CutState) -> None:
         ref = done.ref
+        if noted.predictions is not None:
+            noted.predictions.committed()
         self.committed, self._learned, self._failures = ref, noted.learned_rows, 0
         self._obeyed = done.manifest.metrics.get(OBEYED, 0.0)
         self._positions, self._positions_s = done.manifest.positions, self._clock.monotonic_s()

@@ -55,6 +55,7 @@ from streamlearn.trainer.validation_thread import ValidationThread
 from streamlearn.trainer.version_scores import SCORED_ROWS, VersionScorer, score_rows
 from streamlearn.versions import Chain, Cut, Registry, Request, Store
 from streamlearn.versions.format.manifest import Origin, Position, Skip
+from streamlearn.versions.format.predictions import waiting_in
 
 __all__ = ["COUNTED", "TrainReport", "Trainer"]
 
@@ -165,7 +166,7 @@ class Trainer:
             try:
                 with PULSE.patience(self._apart_s_max):
                     self._restore(resumed)
-                    self._validation = self._validation or ends.enter_context(self._new_validation())
+                    self._validation = self._validation or ends.enter_context(self._new_validation(resumed))
                     has_rewound = self._obey(resumed)
                 PULSE.ready()
                 if not has_rewound and not self._learn(stop, until, show):
@@ -255,14 +256,16 @@ class Trainer:
         if resumed.chain is None:
             self.publisher.first(self._note)
 
-    def _new_validation(self) -> ValidationThread:
+    def _new_validation(self, resumed: Resumed) -> ValidationThread:
         """Create the validation. It outlives recoveries, so that rows learned again keep their first prediction."""
         assert self._reached is not None
-        app, settings = self._folder.app, self._folder.settings.validation
         # Figures of rows that the model's origin has learned would be better than they are.
         known_ms = [ms for ms in (self._reached.clock_ms, self._origin_ms) if ms is not None]
-        learned_before_ms = max(known_ms, default=None)
-        return ValidationThread(app, settings, on_scores=self._on_scores, learned_before_ms=learned_before_ms)
+        links = () if resumed.chain is None else resumed.chain.links
+        return ValidationThread(
+            self._folder.app, self._folder.settings.validation, on_scores=self._on_scores,
+            learned_before_ms=max(known_ms, default=None), saved=waiting_in(self._store, links),
+        )  # fmt: skip
 
     def _obey(self, resumed: Resumed) -> bool:
         """Carry out the operators' rewinds; returns whether there was one. A request that fails is refused."""
@@ -407,6 +410,7 @@ class Trainer:
             dense_optimizer=self._learner.optimizer_state(),
             marks=self._marks.save(reached),
             golden=self._golden(),
+            predictions=None if self._validation is None else self._validation.note(),
         )  # fmt: skip
 
     def _positions(self) -> tuple[Position, ...]:

@@ -13,8 +13,9 @@ from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Learned
 from streamlearn.trainer.validation import Predicted, ProgressiveValidation, WindowScore
+from streamlearn.versions.format.pieces import Tensors
 
-__all__ = ["ValidationThread", "predicted_of"]
+__all__ = ["NotedPredictions", "ValidationThread", "predicted_of"]
 
 _LOOK_S = 0.25
 
@@ -22,8 +23,9 @@ _LOOK_S = 0.25
 class ValidationThread:
     """Takes the predictions of steps and scores windows as they close.
 
-    `on_scores` runs in the scoring thread. Impressions up to `learned_before_ms` may have been learned by an earlier
-    process. `refuse` takes rows that are never learned; see `ProgressiveValidation`.
+    `on_scores` runs in the scoring thread, or in one that waits for scores. Impressions up to `learned_before_ms` may
+    have been learned by an earlier process, whose predictions are lost. `saved` is what waits in the version that
+    training continues from. `refuse` takes rows that are never learned; see `ProgressiveValidation`.
     """
 
     def __init__(
@@ -33,11 +35,14 @@ class ValidationThread:
         *,
         on_scores: Callable[[Sequence[WindowScore]], None],
         learned_before_ms: int | None,
+        saved: Tensors | None = None,
     ) -> None:
-        self._validation = ProgressiveValidation(app, settings, learned_before_ms=learned_before_ms)
+        self._validation = ProgressiveValidation(
+            app, settings, learned_before_ms=learned_before_ms, is_versioned=True
+        )
         self._on_scores, self.refuse = on_scores, self._validation.refuse
-        self._watermark_ms: int | None = None
-        self._summary: dict[str, float] = {}
+        self._watermark_ms = None if saved is None else self._validation.load(saved)
+        self._summary = self._validation.summary()
         self._error: BaseException | None = None
         self._has_ended, self._closing = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._run, name="streamlearn-trainer-validation", daemon=True)
@@ -62,8 +67,18 @@ class ValidationThread:
 
     def catch_up(self) -> None:
         """Score all windows that have closed before this returns."""
-        if self._watermark_ms is not None:
-            self._close(self._watermark_ms)
+        self.score_up_to(self._watermark_ms)
+
+    def note(self) -> NotedPredictions:
+        """Note what no committed version holds, at a step boundary."""
+        return NotedPredictions(self, self._validation, self._watermark_ms)
+
+    def score_up_to(self, watermark_ms: int | None) -> None:
+        """Score all windows that a watermark closes; raises the error of the scoring thread if there is one."""
+        if self._error is not None:
+            raise self._error
+        if watermark_ms is not None:
+            self._close(watermark_ms)
 
     @property
     def summary(self) -> dict[str, float]:
@@ -93,6 +108,23 @@ class ValidationThread:
             if scores:
                 self._summary = self._validation.summary()
                 self._on_scores(scores)
+
+
+class NotedPredictions:
+    """The predictions of a cut; see `publisher.Predictions`."""
+
+    def __init__(self, thread: ValidationThread, validation: ProgressiveValidation, watermark_ms: int | None) -> None:
+        self._thread, self._validation, self._watermark_ms = thread, validation, watermark_ms
+        self._note = validation.note()
+
+    def tensors(self) -> Tensors:
+        """Return the files' tensors; the scores of windows that closed before the cut are handed over first."""
+        self._thread.score_up_to(self._watermark_ms)
+        return self._validation.tensors(self._note, self._watermark_ms)
+
+    def committed(self) -> None:
+        """Forget what the version holds."""
+        self._validation.committed(self._note)
 
 
 def predicted_of(columns: StepColumns, logits: npt.NDArray[np.float32]) -> Predicted:

@@ -12,13 +12,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.trainer.validation.open_rows import DueRows, OpenRows
-from streamlearn.trainer.validation.rows import SettledRows
+from streamlearn.trainer.validation.journal import Journal
+from streamlearn.trainer.validation.open_rows import DueRows, OpenRows, is_sampled
+from streamlearn.trainer.validation.rows import Rows, SettledRows, Uint64s
+from streamlearn.trainer.validation.runs import Run
 from streamlearn.trainer.validation.score import Window
+from streamlearn.trainer.validation.waiting import LabelNote
 
 __all__ = ["LabelRows"]
 
 Int64s = npt.NDArray[np.int64]
+
+_FIRST = -(1 << 62)
 
 
 class LabelRows:
@@ -30,6 +35,7 @@ class LabelRows:
     Attributes:
         open: Rows of windows that are not closed.
         settled: Rows of closed windows that a longer window or the summary needs, by the begin of the window.
+        journal: Rows and corrections that no committed version holds.
         closed_ms: Impressions before this time are closed; None before the first watermark.
     """
 
@@ -39,6 +45,8 @@ class LabelRows:
         self._watermark_ms: int | None = None
         self.open = OpenRows(kind)
         self.settled: dict[int, SettledRows] = {}
+        self.journal = Journal(kind)
+        self._due_halvings: dict[int, int] = {}
         self._lacking_ms: set[int] = set()
         self.closed_ms: int | None = None
 
@@ -52,6 +60,37 @@ class LabelRows:
         if self.closed_ms is None:
             return np.ones(len(windows), np.bool_)
         return windows >= self.closed_ms // self._widths_ms[0]
+
+    def add(self, rows: Rows, windows: Int64s, *, is_new: bool) -> int:
+        """Add rows of open windows; returns how many were kept. New ones are in no version."""
+        return self._added(self.open.add(rows, windows), is_new)
+
+    def correct(self, identity: Uint64s, windows: Int64s, *, is_new: bool) -> int:
+        """Add identities of rows of open windows that turned positive; returns how many were kept."""
+        return self._added(self.open.correct(identity, windows), is_new)
+
+    def note(self) -> LabelNote:
+        """Return what no committed version holds. Nothing is copied but what is known of windows."""
+        lots = self.journal.cut()
+        runs = tuple([run for lot in lots for run in lot[at].runs] for at in (0, 1))
+        lacking = self.open.lacking | {begin // self._widths_ms[0] for begin in self._lacking_ms}
+        return LabelNote(self.name, lots, (runs[0], runs[1]), self._halvings, list(lacking), self._newest_ms)
+
+    def thin(self) -> None:
+        """Drop rows of the journal that were thinned out, or that no window needs."""
+        halvings, first = self._halvings, self.first_needed(self._watermark_ms, self._newest_ms)
+        self.journal.keep(lambda run: is_sampled(run, halvings) & np.repeat(run.windows >= first, run.counts))
+
+    def first_needed(self, watermark_ms: int | None, newest_ms: int | None) -> int:
+        """Return the first window whose rows are needed once a watermark has closed all windows that it can.
+
+        `newest_ms` is the begin of the newest closed window with rows, which a summary ends with.
+        """
+        if watermark_ms is None:
+            return _FIRST
+        shortest_ms, longest_ms = self._widths_ms[0], self._widths_ms[-1]
+        closed_ms = self._due_ms(watermark_ms, shortest_ms) if newest_ms is None else newest_ms + shortest_ms
+        return min(self._due_ms(watermark_ms, longest_ms), closed_ms - self._summary_ms) // shortest_ms
 
     def lack(self, windows: Int64s) -> None:
         """Note windows with rows that are not scored; longer windows that hold them are incomplete too."""
@@ -69,6 +108,7 @@ class LabelRows:
         assert self.is_due(watermark_ms)
         self.closed_ms = self._due_ms(watermark_ms, self._widths_ms[0])
         due = self.open.take(self.closed_ms // self._widths_ms[0])
+        self._due_halvings = due.halvings
         self._lack(due.lacking)
         return due
 
@@ -116,7 +156,22 @@ class LabelRows:
     @property
     def nbytes(self) -> int:
         """The bytes of memory of all held rows."""
-        return self.open.nbytes + sum(rows.nbytes for rows in self.settled.values())
+        return self.open.nbytes + self.journal.nbytes + sum(rows.nbytes for rows in self.settled.values())
+
+    def _added(self, run: Run, is_new: bool) -> int:
+        if is_new:
+            self.journal.add(run)
+        return len(run)
+
+    @property
+    def _newest_ms(self) -> int | None:
+        return max(self.settled, default=None)
+
+    @property
+    def _halvings(self) -> dict[int, int]:
+        """How often windows were halved: those that are being settled, open ones and closed ones."""
+        closed = {begin // self._widths_ms[0]: rows.halvings for begin, rows in self.settled.items() if rows.halvings}
+        return self._due_halvings | self.open.halvings | closed
 
     def _lack(self, windows: Iterable[int]) -> None:
         begins = (window * self._widths_ms[0] for window in windows)

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.trainer.validation.rows import HALVINGS_MAX, Rows, SettledRows, Uint64s, settled, stands_for
+from streamlearn.trainer.validation.rows import HALVINGS_MAX, Rows, SettledRows, Uint64s, settled
 from streamlearn.trainer.validation.runs import Run, Runs, merged, run_of
+from streamlearn.versions.format.predictions import stands_for
 
-__all__ = ["DueRows", "OpenRows", "SettledWindow"]
+__all__ = ["DueRows", "OpenRows", "SettledWindow", "is_sampled"]
 
 Int64s = npt.NDArray[np.int64]
 
 
 class OpenRows:
-    """Rows by window number. Corrections are stored beside the rows and applied when these are settled."""
+    """Rows by window number. Corrections are stored beside the rows and applied when these are settled.
 
-    __slots__ = ("_corrected", "_halvings", "_lacking", "_rows")
+    Attributes:
+        halvings: How often windows were halved; 0 for windows not listed.
+        lacking: Windows with rows that could not be taken.
+    """
+
+    __slots__ = ("_corrected", "_rows", "halvings", "lacking")
 
     def __init__(self, kind: np.dtype[Any]) -> None:
         self._rows, self._corrected = Runs(kind), Runs(np.dtype(np.uint64))
-        self._halvings: dict[int, int] = {}  # of windows that were halved
-        self._lacking: set[int] = set()
+        self.halvings: dict[int, int] = {}
+        self.lacking: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._rows) + len(self._corrected)
@@ -35,51 +41,46 @@ class OpenRows:
         """The bytes of memory of the held rows."""
         return self._rows.nbytes + self._corrected.nbytes
 
-    def add(self, rows: Rows, windows: Int64s) -> int:
-        """Add rows; returns how many were kept."""
+    def add(self, rows: Rows, windows: Int64s) -> Run:
+        """Add rows; returns those that were kept."""
         return self._append(self._rows, run_of(rows, windows))
 
-    def correct(self, identity: Uint64s, windows: Int64s) -> int:
-        """Add identities of rows that turned positive; returns how many were kept."""
+    def correct(self, identity: Uint64s, windows: Int64s) -> Run:
+        """Add identities of rows that turned positive; returns those that were kept."""
         return self._append(self._corrected, run_of(identity, windows))
 
     def lack(self, windows: Int64s) -> None:
         """Note windows with rows that could not be taken."""
-        self._lacking.update(windows.tolist())
+        self.lacking.update(windows.tolist())
 
     def take(self, before: int) -> DueRows:
         """Take all windows before a number."""
-        halvings = {window: count for window, count in self._halvings.items() if window < before}
-        lacking = {window for window in self._lacking if window < before}
+        halvings = {window: count for window, count in self.halvings.items() if window < before}
+        lacking = {window for window in self.lacking if window < before}
         for window in halvings:
-            del self._halvings[window]
-        self._lacking -= lacking
+            del self.halvings[window]
+        self.lacking -= lacking
         return DueRows(self._rows.take(before), self._corrected.take(before), halvings, lacking)
 
     @property
     def halvings_least(self) -> int | None:
         """The smallest number of times a window was halved; None if no window can be halved again."""
-        halvings = [self._halvings.get(window, 0) for window in self._rows.windows | self._corrected.windows]
+        halvings = [self.halvings.get(window, 0) for window in self._rows.windows | self._corrected.windows]
         return min((count for count in halvings if count < HALVINGS_MAX), default=None)
 
     def halve(self, halvings: int) -> None:
         """Drop half the rows of windows that were halved `halvings` times, and the corrections of those rows."""
         for window in self._rows.windows | self._corrected.windows:
-            if self._halvings.get(window, 0) == halvings:
-                self._halvings[window] = halvings + 1
+            if self.halvings.get(window, 0) == halvings:
+                self.halvings[window] = halvings + 1
         for runs in (self._rows, self._corrected):
-            runs.keep(self._is_sampled)
+            runs.keep(lambda run: is_sampled(run, self.halvings))
 
-    def _append(self, runs: Runs, run: Run) -> int:
-        if self._halvings:
-            run = run.kept(self._is_sampled(run))
+    def _append(self, runs: Runs, run: Run) -> Run:
+        if self.halvings:
+            run = run.kept(is_sampled(run, self.halvings))
         runs.append(run)
-        return len(run)
-
-    def _is_sampled(self, run: Run) -> npt.NDArray[np.bool_]:
-        """Return which rows are in the sample of their window."""
-        halvings = np.array([self._halvings.get(window, 0) for window in run.windows.tolist()], np.uint64)
-        return stands_for(_identity(run.rows), np.repeat(halvings, run.counts))
+        return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +110,12 @@ class DueRows:
             halvings, lacks = self.halvings.get(window, 0), window in self.lacking
             settled_rows, unmatched = settled(predictions, corrections, halvings, lacks=lacks)
             yield SettledWindow(window, len(predictions) + len(corrections), settled_rows, unmatched)
+
+
+def is_sampled(run: Run, halvings: Mapping[int, int]) -> npt.NDArray[np.bool_]:
+    """Return which rows are in the sample of their window; `halvings` says how often a window was halved."""
+    counts = np.array([halvings.get(window, 0) for window in run.windows.tolist()], np.uint64)
+    return stands_for(_identity(run.rows), np.repeat(counts, run.counts))
 
 
 def _identity(rows: Rows) -> Uint64s:

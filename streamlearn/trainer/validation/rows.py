@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.trainer.intake.identity import mixed
+from streamlearn.versions.format.predictions import stands_for
 
-__all__ = ["HALVINGS_MAX", "Rows", "SettledRows", "Uint64s", "joined", "row_type", "settled", "stands_for", "taken"]
+__all__ = ["HALVINGS_MAX", "Rows", "SettledRows", "Uint64s", "joined", "row_type", "settled", "taken"]
 
 HALVINGS_MAX = 60
 Rows = npt.NDArray[Any]
@@ -45,18 +45,6 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 def _bytes_of(kind: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype((np.void, kind.itemsize))
-
-
-def stands_for(identity: Uint64s, halvings: int | Uint64s) -> npt.NDArray[np.bool_]:
-    """Return which rows stay in the sample after a number of halvings, for all rows or one for each.
-
-    At most `HALVINGS_MAX` halvings. Identities are mixed first, so that no pattern in them decides which rows stay.
-    """
-    counts = np.asarray(halvings, np.uint64)
-    # A shift by all 64 bits is undefined.
-    shift = np.uint64(64) - np.maximum(counts, np.uint64(1))
-    kept: npt.NDArray[np.bool_] = (mixed(identity) >> shift == 0) | (counts == 0)
-    return kept
 
 
 @dataclass(eq=False)

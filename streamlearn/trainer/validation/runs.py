@@ -94,6 +94,11 @@ class Runs:
         return sum(run.nbytes for run in self._runs)
 
     @property
+    def runs(self) -> tuple[Run, ...]:
+        """All runs, oldest first."""
+        return tuple(self._runs)
+
+    @property
     def windows(self) -> set[int]:
         """The windows that have rows."""
         return set().union(*(run.windows.tolist() for run in self._runs))

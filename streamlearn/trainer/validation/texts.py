@@ -36,6 +36,15 @@ class Texts:
         """Return the texts of a segment by code."""
         return tuple(self._codes[segment])
 
+    @property
+    def all(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The names of all segments, each with its texts by code."""
+        return tuple((name, self.of(at)) for at, name in enumerate(self.names))
+
+    def codes_of(self, segment: int, texts: Sequence[str]) -> npt.NDArray[np.uint8]:
+        """Return the codes of some texts of a segment."""
+        return np.array([self._code(segment, text) for text in texts], np.uint8)
+
     def codes(self, columns: Sequence[SegmentColumns], rows: int) -> npt.NDArray[np.uint8]:
         """Return the codes of some rows, uint8[rows, segments]; a segment that is missing is `(other)`.
 
@@ -45,8 +54,7 @@ class Texts:
         given = {column.name: column for column in columns}
         for at, name in enumerate(self.names):
             if name in given:
-                codes = np.array([self._code(at, text) for text in given[name].texts], np.uint8)
-                result[:, at] = codes[given[name].codes]
+                result[:, at] = self.codes_of(at, given[name].texts)[given[name].codes]
         return result
 
     def _code(self, segment: int, text: str) -> int:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +24,17 @@ from streamlearn.trainer.validation.predictions import Predicted
 from streamlearn.trainer.validation.rows import HALVINGS_MAX, SettledRows, row_type
 from streamlearn.trainer.validation.score import Window, WindowScore, scores_of
 from streamlearn.trainer.validation.texts import Texts
+from streamlearn.trainer.validation.waiting import (
+    LabelNote,
+    State,
+    column_tensors,
+    saved_rows,
+    state_of,
+    state_tensors,
+)
+from streamlearn.versions.format.pieces import Tensors
 
-__all__ = ["ProgressiveValidation"]
+__all__ = ["ProgressiveValidation", "WaitingNote"]
 
 # The share of `rows_max` that is freed when it is reached.
 _ROOM_SHARE = 0.125
@@ -30,19 +42,34 @@ _SUMMED = ("auc", "log_loss", "calibration", "rows", "positives", "kept")
 _LABELS_MAX = 32  # the bits of a mask
 
 
+@dataclass(frozen=True, eq=False)
+class WaitingNote:
+    """What no committed version holds at a step boundary; see `ProgressiveValidation.note`."""
+
+    labels: Sequence[LabelNote]
+    segments: tuple[tuple[str, tuple[str, ...]], ...]
+    is_whole: bool
+
+
 class ProgressiveValidation:
     """Scores first predictions against final labels, by label, window and segment.
 
     The training thread calls `add`. Another thread may call `close` and `summary`, one at a time: rows are accepted
     while they score. Impressions up to the event time `learned_before_ms` may have been learned by an earlier process,
-    whose predictions are lost: windows that hold such impressions are not complete. None: there are none.
+    whose predictions are lost: windows that hold such impressions are not complete. None: there are none. With
+    `is_versioned`, what came since the newest committed version is kept for `note`.
     """
 
     def __init__(
-        self, app: App, settings: ValidationSettings | None = None, *, learned_before_ms: int | None = None
+        self,
+        app: App,
+        settings: ValidationSettings | None = None,
+        *,
+        learned_before_ms: int | None = None,
+        is_versioned: bool = False,
     ) -> None:
         self._settings = settings or ValidationSettings()
-        self._learned_before_ms = learned_before_ms
+        self._learned_before_ms, self._is_versioned = learned_before_ms, is_versioned
         widths_ms = [width * 1_000 for width in _checked(self._settings.windows_s)]
         self._texts = Texts([segment.name for segment in app.features.segments], self._settings.segment_texts_max)
         self._kind = row_type(len(self._texts.names))
@@ -55,6 +82,7 @@ class ProgressiveValidation:
         self._shortest_s = self._settings.windows_s[0]
         self._lock, self._closing = threading.Lock(), threading.Lock()
         self._held = 0
+        self._is_apart = False  # whether the next version must not need the predictions of earlier ones
         self._meters = ScoreMeters()
         self._meters.held.set_function(lambda: self._held / self._settings.rows_max)
 
@@ -101,7 +129,7 @@ class ProgressiveValidation:
             for at in range(len(self._labels)):
                 self._learn(rows, at, codes)
                 self._correct(rows, at)
-            if self._held > self._settings.rows_max:
+            if self._used > self._settings.rows_max:
                 self._make_room()
 
     def refuse(self, event_time_ms: npt.NDArray[np.int64], labels: npt.NDArray[np.uint32]) -> None:
@@ -113,6 +141,52 @@ class ProgressiveValidation:
         with self._lock:
             for at, label in enumerate(self._labels):
                 label.lack(label.windows_of(event_time_ms[labels >> np.uint32(at) & np.uint32(1) != 0]))
+
+    def load(self, saved: Tensors) -> int | None:
+        """Take over what waits in a version, before the first step; returns the watermark up to which it is scored.
+
+        Scores that were made before the version are not made again.
+        """
+        state = state_of(saved)
+        if state.width_ms != self._shortest_s * 1_000:  # windows of other widths cannot be continued
+            self._is_apart = True
+            return None
+        known = {name: (at, texts) for at, (name, texts) in enumerate(state.segments)}
+        self._is_apart = tuple(known) != self._texts.names
+        codes_of = [
+            (known[name][0], self._texts.codes_of(at, known[name][1])) if name in known else None
+            for at, name in enumerate(self._texts.names)
+        ]
+        self._learned_before_ms = state.learned_before_ms
+        for label in self._labels:
+            rows, corrected = saved_rows(saved, label.name, self._kind, codes_of)
+            halved = (saved[f"{label.name}.{name}"].tolist() for name in ("halved", "halvings"))
+            label.open.halvings = dict(zip(*halved, strict=True))
+            label.open.lack(saved[f"{label.name}.lacking"])
+            self._held += label.add(*rows, is_new=self._is_apart) + label.correct(*corrected, is_new=self._is_apart)
+            if state.watermark_ms is not None:
+                self._closed(label, state.watermark_ms, is_again=True)
+        return state.watermark_ms
+
+    def note(self) -> WaitingNote:
+        """Note what came since the newest committed version, at a step boundary. It copies no rows."""
+        with self._lock:
+            return WaitingNote([label.note() for label in self._labels], self._texts.all, self._is_apart)
+
+    def tensors(self, note: WaitingNote, watermark_ms: int | None) -> dict[str, npt.NDArray[Any]]:
+        """Return a note as the tensors of a version, which has the scores of all windows that a watermark closes."""
+        state = State(self._shortest_s * 1_000, watermark_ms, self._learned_before_ms, note.segments)
+        tensors = state_tensors(state, is_whole=note.is_whole)
+        for label, of_label in zip(self._labels, note.labels, strict=True):
+            tensors |= column_tensors(of_label, label.first_needed(watermark_ms, of_label.newest_ms))
+        return tensors
+
+    def committed(self, note: WaitingNote) -> None:
+        """Forget what a committed version holds."""
+        with self._lock:
+            self._is_apart &= not note.is_whole
+            for label, of_label in zip(self._labels, note.labels, strict=True):
+                label.journal.drop(of_label.lots)
 
     def close(self, watermark_ms: int) -> list[WindowScore]:
         """Score the windows that have closed since the last call, oldest first.
@@ -151,13 +225,15 @@ class ProgressiveValidation:
                         metrics.setdefault("auc", score.auc)
         return metrics
 
-    def _closed(self, label: LabelRows, watermark_ms: int) -> list[tuple[Window, list[SettledRows]]]:
+    def _closed(
+        self, label: LabelRows, watermark_ms: int, *, is_again: bool = False
+    ) -> list[tuple[Window, list[SettledRows]]]:
         if not label.is_due(watermark_ms):
             return []
         with self._lock:
             due = label.due(watermark_ms)
         for entry in due.settled():
-            self._lose(label, "unmatched_corrections", entry.unmatched)
+            self._lose(label, "unmatched_corrections", 0 if is_again else entry.unmatched)
             with self._lock:
                 self._held += len(entry.rows) - entry.held
                 label.settle(entry.window, entry.rows)
@@ -184,7 +260,7 @@ class ProgressiveValidation:
             records[name] = column[which, at]
         records["positive"] = rows.positive[which] >> np.uint32(at) & np.uint32(1)
         records["codes"] = codes[which]
-        self._held += label.open.add(records, windows)
+        self._held += label.add(records, windows, is_new=self._is_versioned)
 
     def _usable(
         self, label: LabelRows, windows: npt.NDArray[np.int64], logits: npt.NDArray[np.float32]
@@ -208,13 +284,24 @@ class ProgressiveValidation:
         is_open = label.are_open(windows)
         self._lose(label, "late_corrections", len(chosen) - int(np.count_nonzero(is_open)))
         label.lack(windows[~is_open])
-        self._held += label.open.correct(rows.identity[chosen[is_open]], windows[is_open])
+        identity, is_new = rows.identity[chosen[is_open]], self._is_versioned
+        self._held += label.correct(identity, windows[is_open], is_new=is_new)
 
     def _make_room(self) -> None:
         """Halve the windows that were halved least, until there is room."""
         most = int(self._settings.rows_max * (1 - _ROOM_SHARE))
-        while self._held > most and (self._halve_closed(is_most=True) or self._halve_open() or self._halve_closed()):
-            pass  # the remaining rows are being settled
+        self._thin()
+        while self._used > most and (self._halve_closed(is_most=True) or self._halve_open() or self._halve_closed()):
+            self._thin()  # if rows remain, they are being settled
+
+    def _thin(self) -> None:
+        for label in self._labels:
+            label.thin()
+
+    @property
+    def _used(self) -> int:
+        """The number of held rows, or of those that no version holds yet, whichever is larger."""
+        return max(self._held, sum(len(label.journal) for label in self._labels))
 
     def _halve_closed(self, *, is_most: bool = False) -> bool:
         """Halve closed windows if there are any; with `is_most` only while they hold more than half of all rows."""
@@ -246,7 +333,7 @@ class ProgressiveValidation:
         return self._learned_before_ms is None or window.begin_ms > self._learned_before_ms
 
     def _segments(self) -> list[tuple[str, tuple[str, ...]]]:
-        return [(name, self._texts.of(at)) for at, name in enumerate(self._texts.names)]
+        return list(self._texts.all)
 
     def _lose(self, label: LabelRows, reason: str, count: int) -> None:
         if count:

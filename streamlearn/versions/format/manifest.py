@@ -21,7 +21,7 @@ FORMAT = 1
 PARTS = 1024
 
 Kind = Literal["base", "delta", "revert"]
-FileKind = Literal["rows", "optimizer", "gone", "upkeep", "dense", "dense_optimizer", "marks", "golden"]
+FileKind = Literal["rows", "optimizer", "gone", "upkeep", "dense", "dense_optimizer", "marks", "golden", "predictions"]
 KINDS: tuple[FileKind, ...] = get_args(FileKind)
 
 _Text = Annotated[str, Meta(min_length=1, max_length=200)]

@@ -128,6 +128,10 @@ class VersionWriter:
         """Write golden requests and their scores, by name."""
         return self._added(write_bytes(self._place, _entry("golden", "golden"), named))
 
+    def add_predictions(self, tensors: Tensors) -> list[FileEntry]:
+        """Write first predictions that wait for their labels: for a base all, for a delta those since its parent."""
+        return self._added(write_tensors(self._place, _entry("predictions", "waiting"), tensors))
+
     def finish(self, cut: Cut, others: Iterable[FileEntry] = (), *, clock: Clock = SYSTEM_CLOCK) -> Committed:
         """Commit the version with the files of this writer and those of other processes.
 

@@ -13,6 +13,7 @@ from streamlearn.errors import FileTaken
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.copies import MODEL_KINDS, copy_files
 from streamlearn.versions.format.manifest import Cut, Head, Manifest, VersionRef
+from streamlearn.versions.format.predictions import waiting_in
 from streamlearn.versions.format.scratch import Progress, shards_in, upkeep_at
 from streamlearn.versions.format.writer import VersionWriter
 from streamlearn.versions.store.interface import Store
@@ -73,6 +74,8 @@ def compact(
     for record in manifest.tables:
         for shard, upkeep in upkeep_at(chain, record.name, reading):
             writer.add_upkeep(record.name, upkeep, shard=shard.number, parts=shard.parts)
+    if (waiting := waiting_in(store, chain.links, settings=reading)) is not None:
+        writer.add_predictions(waiting)
     copied = copy_files(store, chain.head, writer.head.folder, MODEL_KINDS, reading)
     is_new, written = True, [*writer.entries, *copied]
     try:

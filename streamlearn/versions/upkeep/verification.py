@@ -194,7 +194,7 @@ def _jobs(store: Store, link: Committed, limits: LoadSettings) -> Iterator[_File
         shards.setdefault((entry.table, entry.shard), []).append(entry)
     for entries in shards.values():
         yield _Files(store, link, entries, limits, _check_upkeep)
-    for kind in MODEL_KINDS:
+    for kind in (*MODEL_KINDS, "predictions"):
         if of_kind := manifest.of_kind(kind):
             yield _Files(store, link, of_kind, limits, _check_pieces)
 
