@@ -27,7 +27,6 @@ class Predictions(Protocol):
         ...
 
 
-
 @dataclass(frozen=True, eq=False)
 class CutState:
     """The trainer's state at a step boundary. It is written later, while training continues: arrays must be copies.

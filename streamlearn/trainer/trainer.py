@@ -40,6 +40,7 @@ from streamlearn.trainer.intake.extract import golden_rows
 from streamlearn.trainer.intake.feed import Feed, Until, quiet_s_max, skip_lost
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.recent import RecentSamples
+from streamlearn.trainer.intake.refill import refill
 from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.intake.step_cutter import StepCutter
 from streamlearn.trainer.learner import Learner
@@ -166,7 +167,9 @@ class Trainer:
             try:
                 with PULSE.patience(self._apart_s_max):
                     self._restore(resumed)
-                    self._validation = self._validation or ends.enter_context(self._new_validation(resumed))
+                    if self._validation is None:
+                        self._validation = ends.enter_context(self._new_validation(resumed))
+                        self._refill(stop)
                     has_rewound = self._obey(resumed)
                 PULSE.ready()
                 if not has_rewound and not self._learn(stop, until, show):
@@ -265,6 +268,16 @@ class Trainer:
         return ValidationThread(
             self._folder.app, self._folder.settings.validation, on_scores=self._on_scores,
             learned_before_ms=max(known_ms, default=None), saved=waiting_in(self._store, links),
+            has_lost=bool(self._lost),
+        )  # fmt: skip
+
+    def _refill(self, stop: threading.Event) -> None:
+        """Read recent samples again, for the judge."""
+        assert self._reached is not None
+        known = () if self.publisher.step is None else self.publisher.step.known
+        refill(
+            self._recent, self._folder, self._topic, self._store, known,
+            reached=self._reached, skips=self._skips, stop=stop,
         )  # fmt: skip
 
     def _obey(self, resumed: Resumed) -> bool:

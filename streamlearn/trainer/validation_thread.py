@@ -23,9 +23,10 @@ _LOOK_S = 0.25
 class ValidationThread:
     """Takes the predictions of steps and scores windows as they close.
 
-    `on_scores` runs in the scoring thread, or in one that waits for scores. Impressions up to `learned_before_ms` may
-    have been learned by an earlier process, whose predictions are lost. `saved` is what waits in the version that
-    training continues from. `refuse` takes rows that are never learned; see `ProgressiveValidation`.
+    `on_scores` runs in the scoring thread, or in one that waits for scores. `saved` is what waits in the version that
+    training continues from; `has_lost` says whether samples after it are gone. Without `saved`, the predictions of
+    impressions up to `learned_before_ms` are lost. `refuse` takes rows that are never learned; see
+    `ProgressiveValidation`.
     """
 
     def __init__(
@@ -36,12 +37,11 @@ class ValidationThread:
         on_scores: Callable[[Sequence[WindowScore]], None],
         learned_before_ms: int | None,
         saved: Tensors | None = None,
+        has_lost: bool = False,
     ) -> None:
-        self._validation = ProgressiveValidation(
-            app, settings, learned_before_ms=learned_before_ms, is_versioned=True
-        )
+        self._validation = ProgressiveValidation(app, settings, learned_before_ms=learned_before_ms, is_versioned=True)
         self._on_scores, self.refuse = on_scores, self._validation.refuse
-        self._watermark_ms = None if saved is None else self._validation.load(saved)
+        self._watermark_ms = None if saved is None else self._validation.load(saved, has_lost=has_lost)
         self._summary = self._validation.summary()
         self._error: BaseException | None = None
         self._has_ended, self._closing = threading.Event(), threading.Lock()

@@ -142,10 +142,11 @@ class ProgressiveValidation:
             for at, label in enumerate(self._labels):
                 label.lack(label.windows_of(event_time_ms[labels >> np.uint32(at) & np.uint32(1) != 0]))
 
-    def load(self, saved: Tensors) -> int | None:
+    def load(self, saved: Tensors, *, has_lost: bool = False) -> int | None:
         """Take over what waits in a version, before the first step; returns the watermark up to which it is scored.
 
-        Scores that were made before the version are not made again.
+        Scores that were made before the version are not made again. With `has_lost`, samples after the version are
+        gone, so that `learned_before_ms` stays.
         """
         state = state_of(saved)
         if state.width_ms != self._shortest_s * 1_000:  # windows of other widths cannot be continued
@@ -157,7 +158,7 @@ class ProgressiveValidation:
             (known[name][0], self._texts.codes_of(at, known[name][1])) if name in known else None
             for at, name in enumerate(self._texts.names)
         ]
-        self._learned_before_ms = state.learned_before_ms
+        self._learned_before_ms = self._learned_before_ms if has_lost else state.learned_before_ms
         for label in self._labels:
             rows, corrected = saved_rows(saved, label.name, self._kind, codes_of)
             halved = (saved[f"{label.name}.{name}"].tolist() for name in ("halved", "halvings"))

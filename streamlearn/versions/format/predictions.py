@@ -42,7 +42,9 @@ def waiting_in(
         tensors = load_tensors(store, link, "predictions", settings=settings)
         newest = newest or tensors
         try:
-            parts.insert(0, {name: column for label in _labels(newest) for name, column in _kept(tensors, newest, label)})
+            parts.insert(
+                0, {name: column for label in _labels(newest) for name, column in _kept(tensors, newest, label)}
+            )
             if tensors and tensors["is_whole"]:
                 break
         except (KeyError, ValueError, IndexError, TypeError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,18 @@ from streamlearn.features import Segment
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.validation import ProgressiveValidation, WindowScore
 from streamlearn.trainer.validation.waiting import state_of
-from streamlearn.versions import Chain, Committed, Cut, Head, Store, VersionRef, VersionWriter, compact, open_store
+from streamlearn.versions import (
+    Chain,
+    Committed,
+    Cut,
+    Head,
+    Store,
+    VersionRef,
+    VersionWriter,
+    compact,
+    open_store,
+    write_revert,
+)
 from streamlearn.versions.format.manifest import TableRecord
 from streamlearn.versions.format.predictions import waiting_in
 from tests.trainer.validation.predictions import BEGIN_MS, Row, app_of, step
@@ -173,12 +184,26 @@ def test_versions_hold_at_most_rows_max_predictions_even_if_none_was_written_for
     assert not score.is_complete
 
 
+def test_a_revert_keeps_the_predictions_of_the_versions_that_it_takes_back() -> None:
+    life = Life()
+    for begin in (0, 3):
+        life.add(rows_of(begin, 3))
+        life.publish()
+    done = write_revert(life.store, "shown", to=1, run=1)
+    life.version, life.parent = done.manifest.version, done.ref
+    life.kill()
+    assert life.validation.held_rows == 6
+    life.add(rows_of(6, 3))
+    life.publish()
+    compact(life.store, "shown", done.manifest.version)
+    life.kill()
+    assert life.validation.held_rows == 9
+
+
 def test_the_text_of_a_segment_is_scored_by_its_name_though_the_segments_of_the_application_changed() -> None:
     life = Life()
     life.add([*rows_of(0, 3), Row(3, BEGIN_MS, learn=1, positive=1)])
     life.publish()
-    from dataclasses import replace
-
     features = replace(life.app.features, segments=(Segment("place"), Segment("page")))
     life.app = replace(life.app, features=features)
     life.kill()
