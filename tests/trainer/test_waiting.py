@@ -171,5 +171,5 @@ def test_samples_are_read_again_from_a_version_whose_rows_have_closed_by_now() -
     assert begins_of(known, None, [100_000], 500) == []
     assert begins_of([], 390_000, [100_000], 500) == []
     # Too much for a week's window, not for that of a minute.
-    many = [version_of(number, number * 10, number * 1e5) for number in range(2, 40)]
+    many = [version_of(number, number * 10, number * 4e5) for number in range(2, 40)]
     assert begins_of(many, 390_000, [300_000, 60_000], 50_000)[0].version == 32

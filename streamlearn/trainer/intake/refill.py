@@ -25,7 +25,7 @@ from streamlearn.versions.format.manifest import Skip
 
 __all__ = ["REREAD_ROWS_MAX", "begins_of", "refill"]
 
-REREAD_ROWS_MAX = 1 << 20
+REREAD_ROWS_MAX = 1 << 22
 """Most rows that are read again. If a label window holds more, only labels with shorter windows are compared."""
 
 _LOG = logging.getLogger("streamlearn.trainer.Refill")

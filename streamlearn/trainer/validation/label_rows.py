@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from streamlearn.trainer.validation.journal import Journal
 from streamlearn.trainer.validation.open_rows import DueRows, OpenRows, is_sampled
+from streamlearn.trainer.validation.prediction_tensors import LabelNote
 from streamlearn.trainer.validation.rows import Rows, SettledRows, Uint64s
 from streamlearn.trainer.validation.runs import Run
 from streamlearn.trainer.validation.score import Window
-from streamlearn.trainer.validation.waiting import LabelNote
 
 __all__ = ["LabelRows"]
 

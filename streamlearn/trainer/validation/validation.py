@@ -20,11 +20,7 @@ from streamlearn.errors import ConfigError
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.validation.label_rows import LabelRows
 from streamlearn.trainer.validation.meters import ScoreMeters
-from streamlearn.trainer.validation.predictions import Predicted
-from streamlearn.trainer.validation.rows import HALVINGS_MAX, SettledRows, row_type
-from streamlearn.trainer.validation.score import Window, WindowScore, scores_of
-from streamlearn.trainer.validation.texts import Texts
-from streamlearn.trainer.validation.waiting import (
+from streamlearn.trainer.validation.prediction_tensors import (
     LabelNote,
     State,
     column_tensors,
@@ -32,6 +28,10 @@ from streamlearn.trainer.validation.waiting import (
     state_of,
     state_tensors,
 )
+from streamlearn.trainer.validation.predictions import Predicted
+from streamlearn.trainer.validation.rows import HALVINGS_MAX, SettledRows, row_type
+from streamlearn.trainer.validation.score import Window, WindowScore, scores_of
+from streamlearn.trainer.validation.texts import Texts
 from streamlearn.versions.format.pieces import Tensors
 
 __all__ = ["ProgressiveValidation", "WaitingNote"]

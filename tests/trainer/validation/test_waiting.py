@@ -16,7 +16,7 @@ from streamlearn.errors import BadRecord, VersionDefect
 from streamlearn.features import Segment
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.validation import ProgressiveValidation, WindowScore
-from streamlearn.trainer.validation.waiting import state_of
+from streamlearn.trainer.validation.prediction_tensors import state_of
 from streamlearn.versions import (
     Chain,
     Committed,

@@ -1,4 +1,4 @@
-"""Waiting: predictions that wait for their labels, in the form in which versions hold them. It scores nothing."""
+"""Prediction tensors: what waits for its labels, in the form in which versions hold it. It scores nothing."""
 
 from __future__ import annotations
 
