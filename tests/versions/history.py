@@ -91,6 +91,7 @@ class Trainer:
         writer.add_dense_optimizer({"m": np.full(3, version, np.float64)})
         writer.add_marks({"page-0": b"marks of %d" % version})
         writer.add_golden({"requests": b"golden of %d" % version})
+        writer.add_predictions(predictions_of(version))
         position = Position(topic="file:///samples", topic_id="id", partition=0, offset=version)
         cut = Cut(positions=(position,), watermark_ms=version, metrics={"auc": 0.5})
         self.last = writer.finish(cut, entries, clock=ManualClock())
@@ -124,6 +125,16 @@ class Trainer:
             self.learn(version, 20, "side")
             found.append(self.cut(version))
         return found
+
+
+def predictions_of(version: int) -> dict[str, npt.NDArray[Any]]:
+    """One prediction of a label, in a window of its own."""
+    none = np.empty(0, np.int64)
+    known = {"begin": np.array([0]), "halved": none, "halvings": none.astype(np.uint8), "lacking": none}
+    rows = {"windows": np.array([version]), "counts": np.array([1]), "identity": np.array([version], np.uint64)}
+    tensors = {f"click.{name}": tensor for name, tensor in known.items()}
+    tensors |= {f"click.rows.{name}": tensor for name, tensor in rows.items()}
+    return {"is_whole": np.array([False]), "state": np.frombuffer(b"{}", np.uint8)} | tensors
 
 
 def of_parts(changes: Changes, parts: tuple[int, int]) -> Changes:
