@@ -24,7 +24,7 @@ from streamlearn.versions.upkeep.verification import verify
 from tests.trainer.runs import run, store_of
 from tests.trainer.stream import learnable_folder, messages_of, write_messages
 
-_SEED, _KILLS, _MESSAGES = 5, 3, 170
+_SEED, _KILLS, _MESSAGES = 5, 2, 170
 _STRICT = {"order": "strict", "step_rows": 64, "rate": 0.01}
 
 
@@ -76,12 +76,12 @@ def killed_run(folder: AppFolder, scores: Scores, steps: int) -> None:
 def test_runs_that_are_killed_score_every_window_as_one_run_would(tmp_path: Path) -> None:
     rng, scores, expected = random.Random(_SEED), Scores(), Scores()
     folder, whole = folder_of(tmp_path / "app", 0.02), folder_of(tmp_path / "whole", 3_600)
-    messages = messages_of(folder.app, _MESSAGES, rows=16)
+    messages = messages_of(folder.app, _MESSAGES, rows=12)
     write_messages(folder, messages)
     write_messages(whole, messages)
     at_once = run(whole, on_scores=expected.take)
     for number in range(_KILLS):
-        killed_run(folder, scores, rng.randrange(9, 14))
+        killed_run(folder, scores, rng.randrange(8, 12))
         if number == 1:
             compact(store_of(folder), folder.app.name)
     last = run(folder, on_scores=scores.take)
@@ -96,7 +96,7 @@ def test_runs_that_are_killed_score_every_window_as_one_run_would(tmp_path: Path
 
 
 def judged_folder(path: Path) -> AppFolder:
-    judge = {"scored_rows_min": 50, "scored_rows_max": 2_000, "norm_ratio_max": 0}
+    judge = {"scored_rows_min": 50, "scored_rows_max": 5_000, "norm_ratio_max": 0}
     settings = {"trainer": _STRICT, "judge": judge, "publisher": {"publish_interval_s": 0.001}}
     return learnable_folder(path, settings)
 
@@ -113,19 +113,7 @@ def first_scores(folder: AppFolder, after: int) -> Any:
 
 def test_the_first_version_after_a_restart_is_compared_on_samples_that_are_read_again(tmp_path: Path) -> None:
     folder = judged_folder(tmp_path)
-    messages = messages_of(folder.app, 200, rows=16)
-    write_messages(folder, messages[:230])
-    before = run(folder).version
-    write_messages(folder, messages[230:])
-    run(folder)
-    scores = first_scores(folder, before)
-    assert scores.is_checked, scores.said
-    assert {"auc.click", "auc.bought", "active.auc.bought"} <= set(scores.values)
-
-
-def test_what_is_read_again_is_what_a_process_that_went_on_would_hold(tmp_path: Path) -> None:
-    folder = judged_folder(tmp_path)
-    write_messages(folder, messages_of(folder.app, 200, rows=16))
+    messages = messages_of(folder.app, 180, rows=16)
     held: list[Any] = []
     begin = RecentSamples.__init__
 
@@ -135,15 +123,18 @@ def test_what_is_read_again_is_what_a_process_that_went_on_would_hold(tmp_path: 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RecentSamples, "__init__", noted)
+        write_messages(folder, messages[:220])
+        before = run(folder).version
+        write_messages(folder, messages[220:])
         run(folder)
-        went_on = held[-1].closed()
-        run(folder)
-    again = held[-1].closed()
-    assert held[-1] is not held[0]
-    known = labels_of(went_on)
-    read = labels_of(again)
-    assert len(read) > 500
-    assert read.items() <= known.items()
+    scores = first_scores(folder, before)
+    assert scores.is_checked, scores.said
+    assert {"auc.click", "auc.bought", "active.auc.bought"} <= set(scores.values)
+    # They have the labels that they have in the process that learned them.
+    learned, read = (labels_of(recent.closed()) for recent in held)
+    shared = learned.keys() & read.keys()
+    assert len(shared) > 500
+    assert all(read[key] == learned[key] for key in shared)
 
 
 def labels_of(batches: Sequence[SampleBatch]) -> dict[tuple[int, str], int]:

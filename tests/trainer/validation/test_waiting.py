@@ -106,7 +106,7 @@ _EVENT = st.tuples(
 )
 
 
-@settings(max_examples=60, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=30, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.lists(_EVENT, max_size=14))
 def test_a_process_that_is_killed_is_followed_by_one_that_scores_the_same_windows_once(
     events: list[tuple[list[Row], int, str]],
