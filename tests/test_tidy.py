@@ -35,7 +35,7 @@ RANKS: tuple[set[str], ...] = (
         "process_exit",
         "settings",
     },
-    {"access", "hints", "native", "niceness", "pulse", "struct_decoder", "telemetry"},
+    {"access", "hints", "native", "niceness", "pulse", "struct_decoder", "telemetry", "times"},
     {"config", "features", "marks", "metrics_server", "topics"},
     {"apps"},
     {"models", "schemas"},

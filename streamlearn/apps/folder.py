@@ -19,6 +19,7 @@ from streamlearn.config import read_settings
 from streamlearn.errors import ConfigError, SpecError, UsageError
 from streamlearn.settings import Settings
 from streamlearn.settings.versions import RegistrySettings, VersionSettings
+from streamlearn.times import time_text
 from streamlearn.topics import AccessSettings, Topic, TopicSettings, WriterSettings, open_topic
 
 __all__ = ["TOPICS", "AppFolder", "load_app", "registry_url", "store_url"]
@@ -84,6 +85,17 @@ class AppFolder:
         """How to write its topics."""
         topics = self.settings.topics
         return WriterSettings(fsync=topics.fsync, delivery_timeout_ms=_ms(topics.delivery_timeout_s))
+
+    def first_window(self, watermarks_ms: Sequence[int]) -> str:
+        """Say when the first window of first predictions closes, from the watermarks of versions; empty without one."""
+        if not watermarks_ms:
+            return ""
+        width_s, wait_s = self.settings.validation.windows_s[0], min(group.window_s for group in self.app.groups)
+        closes_ms = (watermarks_ms[0] // (width_s * 1_000) + 1) * width_s * 1_000 + wait_s * 1_000
+        return (
+            f"the first window closes once samples are complete up to about {time_text(closes_ms)} UTC (a label is "
+            f"final after window_s = {wait_s}); the newest version has samples up to {time_text(watermarks_ms[-1])} UTC"
+        )
 
     def open_topic(self, topic: str) -> Topic:
         """Open a topic.

@@ -117,11 +117,13 @@ class Api:
         except MoveRefused as error:
             return refusal(409, error.message, error.help)
         except StreamlearnError as error:
-            unsure = "; the pointer may have moved anyway" if isinstance(error, StoreUnreachable) else ""
+            done = "the request may be written" if what == "rewind" else "the pointer may have moved"
+            unsure = f"; {done} anyway" if isinstance(error, StoreUnreachable) else ""
             return refusal(503, f"{error.message}{unsure}", error.help)
         finally:
             self._watch.look()
-        _LOG.info("%s by %s: the pointer is at %s", what, move.who, facts["active"], extra={"seq": facts["seq"]})
+        at = f"the pointer is at {facts['active']}" if "active" in facts else facts["lines"][0]
+        _LOG.info("%s by %s: %s", what, move.who, at, extra={"seq": facts["seq"]})
         return json_answer(200, facts)
 
 

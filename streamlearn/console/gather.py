@@ -36,6 +36,7 @@ class Gatherer:
         self._requests: tuple[Request, ...] = ()
         self._refused: Refusal | None = None
         self._listed_s: float | None = None
+        self._known_ms = 0
         self._moves: dict[int, Pointer | None] = {}
 
     def gather(self) -> Gathered:
@@ -48,6 +49,7 @@ class Gatherer:
         self._list(pointer)
         nodes, registry_error = self._model.nodes()
         now_ms = self._clock.wall_ms()
+        self._known_ms = self._known_ms if registry_error else now_ms
         moves = self._moves_of(pointer)
         return Gathered(
             model=self._model.name,
@@ -59,6 +61,7 @@ class Gatherer:
             nodes=tuple(nodes),
             gone=() if registry_error else tuple(self._model.missing(nodes)),
             registry=registry_error,
+            known_ms=self._known_ms,
             requests=self._requests,
             refused=self._refused,
             is_live=self._model.settings.topics.time == "wall",

@@ -1,9 +1,10 @@
-"""Moves: the moves of the pointer that the page offers. The commands use the same decisions and the same mover."""
+"""Moves: the moves of the pointer that the page offers, and rewinds. The commands use the same decisions and words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -13,8 +14,9 @@ from streamlearn.versions import Known, Pointer
 from streamlearn.versions.pointer import moves as decisions
 from streamlearn.versions.pointer.facts import Facts, moved_facts
 from streamlearn.versions.pointer.model import Model
+from streamlearn.versions.pointer.rewind import ask_rewind, parse_skip, request_lines
 
-__all__ = ["MOVES", "Hold", "Move", "Promote", "Release", "Rollback", "make_move"]
+__all__ = ["MOVES", "Hold", "Move", "Promote", "Release", "Rewind", "Rollback", "make_move"]
 
 _Version = Annotated[int, Meta(ge=1, le=10**12 - 1)]
 _Text = Annotated[str, Meta(max_length=1_000)]
@@ -37,7 +39,7 @@ class Move(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return f"{self.by} ({_VIA})" if self.by.strip() else _VIA
 
     def decide(self, pointer: Pointer, known: Sequence[Known]) -> Pointer:
-        """Return the pointer after the move."""
+        """Return the pointer after the move; a rewind has none."""
         raise NotImplementedError
 
 
@@ -83,11 +85,20 @@ class Promote(Move, frozen=True, kw_only=True):
         return decisions.promote(pointer, known, self.version, accept=self.accept)
 
 
-MOVES: dict[str, type[Move]] = {"rollback": Rollback, "hold": Hold, "release": Release, "promote": Promote}
+class Rewind(Move, frozen=True, kw_only=True):
+    """Ask training to go back to the version `to`, and never to learn from the ranges in `skip`; no pointer moves."""
+
+    to: _Version
+    skip: Annotated[tuple[_Text, ...], Meta(max_length=100)] = ()
+
+
+MOVES: dict[str, type[Move]] = {
+    "rollback": Rollback, "hold": Hold, "release": Release, "promote": Promote, "rewind": Rewind,
+}  # fmt: skip
 
 
 def make_move(model: Model, what: str, move: Move, wait_s: float) -> Facts:
-    """Move the pointer, wait up to `wait_s` for the nodes to follow, and return how long each took.
+    """Make a move: move the pointer, wait up to `wait_s` for the nodes to follow, and return how long each took.
 
     `what` names the move in the audit log.
 
@@ -97,6 +108,8 @@ def make_move(model: Model, what: str, move: Move, wait_s: float) -> Facts:
     """
     own = replace(model)  # with its own connections: those of the watch may hang or be behind
     try:
+        if isinstance(move, Rewind):
+            return _rewind(own, move)
         moved, known = own.move(move.decide, what=what, by=move.who, reason=move.reason, wait_s=wait_s)
     finally:
         own.close()
@@ -105,3 +118,10 @@ def make_move(model: Model, what: str, move: Move, wait_s: float) -> Facts:
     return moved_facts(moved) | {
         "what": what, "by": move.who, "tainted": tainted, "is_whole": moved.is_whole, "has_registry": own.url != "",
     }  # fmt: skip
+
+
+def _rewind(model: Model, move: Rewind) -> Facts:
+    now = datetime.now(UTC)
+    skips = [parse_skip(text, now) for text in move.skip]
+    request = ask_rewind(model, move.to, skips, by=move.who, reason=move.reason)
+    return {"what": "rewind", "seq": request.seq, "to": move.to, "lines": request_lines(model.name, request)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
@@ -21,10 +21,12 @@ from streamlearn.console.api import Api, Route
 from streamlearn.console.gather import Gatherer
 from streamlearn.console.guard import Guard
 from streamlearn.console.state import state_of
+from streamlearn.console.trouble import LateAfter
 from streamlearn.console.watch import Watch
 from streamlearn.errors import ServiceError, UsageError
 from streamlearn.hints import Given
 from streamlearn.loopback import is_loopback
+from streamlearn.settings import Settings
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.telemetry import counter, gauge
 from streamlearn.versions.pointer.model import Model
@@ -34,6 +36,7 @@ __all__ = ["ConsoleServer"]
 _GZIP_BYTES_MIN = 1_024
 # Training is late if no version came for five publish intervals, but not before five minutes.
 _LATE_INTERVALS, _LATE_S = 5, 300.0
+_VERSION_INTERVALS = 2
 _DRAINED_BYTES_MAX, _DRAIN_S = 256 << 10, 1.0
 # The time for the store and the registry in a move, in addition to the wait for nodes.
 _MOVE_S = 120.0
@@ -53,6 +56,7 @@ class ConsoleServer:
 
     Without a token for moves it is read-only. `tls` are the files of a certificate and its key. `dead_share` returns
     the share of ingest's recent events that became dead letters. `given` completes the commands that the page shows.
+    `first_window` says when there will be figures of validation, as `AppFolder.first_window` does.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class ConsoleServer:
         tls: tuple[Path, Path] | None = None,
         dead_share: Callable[[], float] = lambda: 0.0,
         given: Given | None = None,
+        first_window: Callable[[Sequence[int]], str] = lambda _: "",
     ) -> None:
         context = None if tls is None else _context(*tls)
         self._server = _listen(settings)
@@ -73,12 +78,11 @@ class ConsoleServer:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.url = f"{'http' if context is None else 'https'}://{self.address}/"
         gatherer = Gatherer(model, settings, dead_share=dead_share)
-        beat_s = model.settings.replica.beat_s
-        late_s = max(_LATE_S, _LATE_INTERVALS * model.settings.publisher.publish_interval_s)
+        given, after = given or Given(model=model.name), _late_after(model.settings)
         self._watch = Watch(
             gatherer.gather,
             lambda found: state_of(
-                found, versions_max=settings.versions_max, late_s=late_s, beat_s=beat_s, given=given or Given()
+                found, versions_max=settings.versions_max, after=after, given=given, first_window=first_window
             ),
             refresh_s=settings.refresh_s,
             idle_s=settings.idle_s,
@@ -99,6 +103,17 @@ class ConsoleServer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _late_after(settings: Settings) -> LateAfter:
+    interval_s = settings.publisher.publish_interval_s
+    return LateAfter(
+        beat_s=settings.replica.beat_s,
+        silent_s=settings.registry.node_ttl_s,
+        # Two intervals, seen with the delay of listing versions.
+        version_s=_VERSION_INTERVALS * interval_s + settings.console.versions_s,
+        training_s=max(_LATE_S, _LATE_INTERVALS * interval_s),
+    )
 
 
 class _Server(BoundedServer):

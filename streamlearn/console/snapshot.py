@@ -24,6 +24,7 @@ class Gathered:
         nodes: The nodes that send heartbeats.
         gone: Nodes that sent heartbeats lately, did not leave, and no longer do.
         registry: Why the nodes are unknown; empty if they are known.
+        known_ms: When the nodes were last known; 0 if never.
         requests: Requests to training that it has not carried out.
         refused: The newest request, if training could not carry it out.
         is_live: Whether event time follows wall time, as it does outside a replay.
@@ -39,6 +40,7 @@ class Gathered:
     nodes: tuple[Node, ...] = ()
     gone: tuple[Node, ...] = ()
     registry: str = ""
+    known_ms: int = 0
     requests: tuple[Request, ...] = ()
     refused: Refusal | None = None
     is_live: bool = True

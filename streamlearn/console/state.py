@@ -11,13 +11,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from streamlearn.console.snapshot import Gathered
-from streamlearn.console.trouble import LEVELS, Trouble, troubles
+from streamlearn.console.trouble import LEVELS, LateAfter, Trouble, is_late, troubles
 from streamlearn.errors import MoveRefused
 from streamlearn.hints import Given, completed
 from streamlearn.versions import Known, Node, Pointer
 from streamlearn.versions.pointer import moves as decisions
 from streamlearn.versions.pointer.facts import Facts, node_facts, pointer_facts, version_facts
 from streamlearn.versions.pointer.rebuild import kind_of_move
+from streamlearn.versions.pointer.rewind import rewind_targets
 from streamlearn.versions.pointer.version_state import standings
 
 __all__ = ["may_go_back_to", "state_of"]
@@ -25,31 +26,42 @@ __all__ = ["may_go_back_to", "state_of"]
 _FIGURES_MAX = 24
 _DIGITS = 6
 _RATIOS = (".auc", ".log_loss", ".calibration")
+_SIZES = ("rows", "bytes")
+_COUNTS = ("labels_learned", "samples", *_SIZES)
 
 
-def state_of(found: Gathered, *, versions_max: int, late_s: float, beat_s: float, given: Given) -> Facts:
+def state_of(
+    found: Gathered,
+    *,
+    versions_max: int,
+    after: LateAfter,
+    given: Given,
+    first_window: Callable[[Sequence[int]], str] = lambda _: "",
+) -> Facts:
     """Return the whole state of the page, with the newest `versions_max` versions.
 
-    Training is late after `late_s` without a version, and nodes send a heartbeat every `beat_s`. `given` completes the
-    commands that the page shows.
+    `given` completes the commands that the page shows. `first_window` says, from the watermarks of versions, when they
+    will have a figure of validation.
     """
     shown = found.known[-versions_max:]
-    problems = troubles(found, late_s=late_s, beat_s=beat_s)
+    problems = troubles(found, after)
+    figures, watermarks = _figures(shown), [known.watermark_ms for known in shown if known.watermark_ms is not None]
     return {
         "model": found.model,
         "place": given.place or found.model,
         "options": given.tail,
         "at_ms": found.at_ms,
         "is_live": found.is_live,
-        "late_s": late_s,
+        "late": _late(found, after),
         "headline": _headline(found, problems),
         "trouble": [vars(problem) | {"help": completed(problem.help, given)} for problem in problems],
         "pointer": pointer_facts(found.pointer, found.nodes, {move.seq: move for move in found.moves}.__getitem__)
         | {"accepted": list(found.pointer.accepted)},
-        "figures": (figures := _figures(shown)),
+        "figures": figures,
+        "first_window": "" if figures[0] not in _COUNTS else first_window(watermarks),
         "versions": _versions(found, shown, figures),
         "versions_left": len(found.known) - len(shown),
-        "nodes": _nodes(found),
+        "nodes": _nodes(found, after.beat_s),
         "registry": found.registry,
         "moves": _moves(found.moves),
         "moves_left": found.moves_left,
@@ -71,6 +83,18 @@ def may_go_back_to(found: Gathered) -> set[int]:
         known.version
         for known in found.known
         if pointer.floor <= known.version < pointer.active.version and known.is_whole and known.version not in tainted
+    }
+
+
+def _late(found: Gathered, after: LateAfter) -> Facts:
+    """Return whether the active version, by what it has learned, and the newest one are old."""
+    versions = {known.version: known for known in found.known}
+    active, newest = versions.get(found.pointer.active_version), found.known[-1] if found.known else None
+    learned_ms = 0 if active is None else (found.is_live and active.watermark_ms) or active.written_wall_ms
+    written_ms = 0 if newest is None else newest.written_wall_ms
+    return {
+        "active": bool(learned_ms) and found.at_ms - learned_ms > after.training_s * 1000,
+        "newest": bool(written_ms) and found.at_ms - written_ms > after.version_s * 1000,
     }
 
 
@@ -96,6 +120,7 @@ def _headline_text(found: Gathered) -> str:
 
 def _versions(found: Gathered, shown: Sequence[Known], figures: Sequence[str]) -> list[Facts]:
     standing, back = standings(found.pointer, found.known), may_go_back_to(found)
+    targets = set(rewind_targets(found.pointer, found.known))
     rows = []
     for known in shown:
         facts = version_facts(known, standing[known.version], found.nodes, found.at_ms)
@@ -105,18 +130,25 @@ def _versions(found: Gathered, shown: Sequence[Known], figures: Sequence[str]) -
             "outcome": known.outcome,
             "written_ms": known.written_wall_ms,
             "watermark_ms": known.watermark_ms,
-            "figures": [_rounded(known.metrics.get(name)) for name in figures],
+            "figures": [_figure(known, name) for name in figures],
             "may_go_back": known.version in back,
+            "may_rewind": known.version in targets,
         }
         rows.append(facts | more)
     return rows
 
 
 def _figures(shown: Sequence[Known]) -> list[str]:
-    """Return the names of the judged figures in manifests: `auc`, then those of validation by label."""
+    """Return the names of figures: `auc` and those of validation by label, if any, then the counts of each version."""
     names = {name for known in shown for name in known.metrics if name == "auc" or name.startswith("validation.")}
     ranked = sorted(names, key=lambda name: (name != "auc", not name.endswith(_RATIOS), name))
-    return ranked[:_FIGURES_MAX]
+    return ranked[:_FIGURES_MAX] + [
+        name for name in _COUNTS if any(_figure(known, name) is not None for known in shown) or name in _SIZES
+    ]
+
+
+def _figure(known: Known, name: str) -> float | None:
+    return getattr(known, name) if name in _SIZES else _rounded(known.metrics.get(name))
 
 
 def _rounded(value: float | None) -> float | None:
@@ -124,10 +156,14 @@ def _rounded(value: float | None) -> float | None:
     return round(value, _DIGITS) if value is not None and math.isfinite(value) else None
 
 
-def _nodes(found: Gathered) -> list[Facts]:
+def _nodes(found: Gathered, beat_s: float) -> list[Facts]:
     versions = [known.version for known in found.known]
-    return [_node(node, found, versions) | {"is_gone": False} for node in found.nodes] + [
-        _node(node, found, versions) | {"is_gone": True} for node in found.gone
+    return [
+        *(
+            _node(node, found, versions) | {"is_gone": False, "is_late": is_late(found, node, beat_s)}
+            for node in found.nodes
+        ),
+        *(_node(node, found, versions) | {"is_gone": True, "is_late": False} for node in found.gone),
     ]
 
 
@@ -183,10 +219,14 @@ def _kind_of_move(before: Pointer | None, after: Pointer) -> str:
 def _may(found: Gathered) -> Facts:
     """Return the result of each move, or why it would be refused, by making the decision."""
     pointer, known = found.pointer, found.known
+    targets = rewind_targets(pointer, known)
     return {
         "rollback": _outcome(lambda: decisions.rollback(pointer, known, decisions.steps_back(pointer, known, 1))),
         "hold": _outcome(lambda: decisions.hold(pointer, known)),
         "release": _outcome(lambda: decisions.release(pointer, known)),
+        "rewind": {"version": targets[-1], "refused": "", "help": ""}
+        if targets
+        else {"version": None, "refused": "no version is complete and clean", "help": "accept one first"},
     }
 
 

@@ -6,21 +6,47 @@ rejected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from streamlearn.console.snapshot import Gathered
-from streamlearn.versions import Node
-from streamlearn.versions.pointer.moves import taints_of
+from streamlearn.errors import MoveRefused
+from streamlearn.times import time_text
+from streamlearn.versions import Node, Pointer
+from streamlearn.versions.pointer.moves import release, taints_of
+from streamlearn.versions.pointer.rewind import rewind_targets
 
-__all__ = ["LEVELS", "Trouble", "troubles"]
+__all__ = ["LEVELS", "LateAfter", "Trouble", "is_late", "troubles"]
 
 _Level = Literal["bad", "warn", "note"]
 LEVELS: tuple[_Level, ...] = ("bad", "warn", "note")
 # A node follows within milliseconds; one that learns of moves only with its heartbeats gets three of them.
 _BEATS = 3
+_LATE_BEATS = 2
 _REFUSED_SHOWN_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class LateAfter:
+    """The ages, in seconds, from which something is late.
+
+    Attributes:
+        beat_s: How often nodes send a heartbeat: after two without one, a node or a registry is late.
+        silent_s: From then on a registry without an answer is bad, as a node without a heartbeat is.
+        version_s: The newest version is late.
+        training_s: Training is in trouble.
+    """
+
+    beat_s: float
+    silent_s: float
+    version_s: float
+    training_s: float
+
+
+def is_late(found: Gathered, node: Node, beat_s: float) -> bool:
+    """Return whether two heartbeats of a node are missing."""
+    return found.at_ms - node.wall_ms > _LATE_BEATS * beat_s * 1000
 
 
 @dataclass(frozen=True)
@@ -42,12 +68,10 @@ class Trouble:
     since_ms: int = 0
 
 
-def troubles(found: Gathered, *, late_s: float, beat_s: float) -> list[Trouble]:
-    """Return all problems, worst first.
-
-    Training is late after `late_s` without a version, and nodes send a heartbeat every `beat_s`.
-    """
-    problems = [*_of_registry(found), *_of_nodes(found, beat_s), *_of_versions(found, late_s), *_of_pointer(found)]
+def troubles(found: Gathered, after: LateAfter) -> list[Trouble]:
+    """Return all problems, worst first."""
+    problems = [*_of_registry(found, after), *_of_nodes(found, after.beat_s)]
+    problems += [*_of_versions(found, after.training_s), *_of_pointer(found)]
     if found.dead_share:
         text = f"{found.dead_share:.1%} of ingest's recent events became dead letters"
         help = "see `streamlearn peek APP dead_letters` for each one and its reason"
@@ -55,10 +79,11 @@ def troubles(found: Gathered, *, late_s: float, beat_s: float) -> list[Trouble]:
     return sorted(problems, key=lambda problem: LEVELS.index(problem.level))
 
 
-def _of_registry(found: Gathered) -> Iterator[Trouble]:
+def _of_registry(found: Gathered, after: LateAfter) -> Iterator[Trouble]:
     if found.registry:
+        level: _Level = "warn" if found.at_ms - found.known_ms <= after.silent_s * 1000 else "bad"
         help = "nodes read the store meanwhile, and moves still take effect; see docs/operating/registry.md"
-        yield Trouble("bad", "registry", f"nodes are unknown: {found.registry}", help)
+        yield Trouble(level, "registry", f"nodes are unknown: {found.registry}", help, found.known_ms)
         return
     is_answered = any(node.state in ("ready", "stale", "aside", "draining") for node in found.nodes)
     if found.pointer.active is not None and not is_answered:
@@ -72,6 +97,9 @@ def _of_nodes(found: Gathered, beat_s: float) -> Iterator[Trouble]:
         help = "it may still answer: take it out of the load balancer, and see its log"
         yield Trouble("bad", "node", text, help, node.wall_ms)
     for node in found.nodes:
+        if is_late(found, node, beat_s):
+            text = f"the heartbeat of {node.name} is late"
+            yield Trouble("warn", "node", text, "see its log if it does not come back", node.wall_ms)
         if _lags(found, node, beat_s):
             moves = found.pointer.seq - node.seq
             text = f"{node.name} has not followed {'the last move' if moves == 1 else f'the last {moves} moves'}"
@@ -127,17 +155,30 @@ def _of_taints(found: Gathered) -> Iterator[Trouble]:
     first = next((known for known in found.known if known.version == began), found.known[-1])
     why = f"the judge rejected {began}" if first.outcome == "rejected" else f"{began} was rolled back"
     text = f"{_named(versions)} {'is' if len(versions) == 1 else 'are'} tainted, and not followed: {why}"
-    clean = [known.version for known in found.known if known.version not in tainted and not known.lacks]
-    back = f"`streamlearn rewind MODEL --to {clean[-1]}`" if clean else "`rewind`"
-    help = f"{back} takes training back; `promote --accept` serves it anyway"
-    yield Trouble("warn", "versions", text, help, first.written_wall_ms)
+    yield Trouble("warn", "versions", text, _way_out(found, tainted), first.written_wall_ms)
+
+
+def _way_out(found: Gathered, tainted: Container[int]) -> str:
+    """Return what ends the taint of the newest versions, and then the hold."""
+    targets = rewind_targets(found.pointer, found.known)
+    good = [known.version for known in found.known if known.version in tainted and known.is_whole]
+    ways = [f"`streamlearn promote MODEL {good[-1]} --accept` if the model was good"] if good else []
+    if found.requests:
+        ways.insert(0, "wait until training has gone back, as it was asked to")
+    elif targets:
+        ways.insert(0, f"`streamlearn rewind MODEL --to {targets[-1]}` takes training back")
+    return f"{', or '.join(ways)}{'; then `streamlearn release MODEL`' if found.pointer.held else ''}"
 
 
 def _of_pointer(found: Gathered) -> Iterator[Trouble]:
     pointer = found.pointer
     if pointer.held and pointer.active is not None:
+        began = _hold_began(found)
         text = f"the pointer is held at {pointer.active.version}: nodes do not follow newer versions"
-        yield Trouble("note", "pointer", text, "release it to follow new versions again", _held_since_ms(found))
+        if began is not None:
+            who, reason = began.by or "somebody", f": {began.reason}" if began.reason else ""
+            text += f". Held by {who} since {time_text(began.wall_ms)} UTC{reason}"
+        yield Trouble("note", "pointer", text, _release_help(found), 0 if began is None else began.wall_ms)
     if pointer.canary is not None:
         does = "scores" if pointer.canary.shadow else "answers"
         text = f"version {pointer.canary.version.version} {does} {pointer.canary.share:.1%} of the requests"
@@ -152,14 +193,22 @@ def _of_pointer(found: Gathered) -> Iterator[Trouble]:
         yield Trouble("warn", "request", text, help, refused.wall_ms)
 
 
-def _held_since_ms(found: Gathered) -> int:
-    """Return the time of the move that began the hold, as far as the moves are known."""
-    since_ms = found.pointer.wall_ms
+def _release_help(found: Gathered) -> str:
+    try:
+        release(found.pointer, found.known)
+    except MoveRefused:
+        return "a release is refused until a newer version is clean"
+    return "`streamlearn release MODEL` lets nodes follow new versions again"
+
+
+def _hold_began(found: Gathered) -> Pointer | None:
+    """Return the move that began the hold; None if it is older than the moves that are known."""
+    began = None
     for move in reversed(found.moves):
         if not move.held:
-            break
-        since_ms = move.wall_ms
-    return since_ms
+            return began
+        began = move
+    return began if began is not None and began.seq == 1 else None
 
 
 def _active(node: Node) -> str:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from streamlearn.apps import load_app
-from streamlearn.cli.output.units import time_text
 from streamlearn.cli.report.marks import read_story
 from streamlearn.testing import ManualClock
+from streamlearn.times import time_text
 from streamlearn.trainer.validation import ScoreLog, WindowScore, read_scores
 from streamlearn.versions import (
     Committed,

@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 
 from streamlearn.apps import load_app
-from streamlearn.cli.output.units import time_text
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.testing import ManualClock, wait_until
+from streamlearn.times import time_text
 from streamlearn.versions import (
     History,
     Node,

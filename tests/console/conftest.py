@@ -25,7 +25,7 @@ from tests.versions.history import MODEL, Trainer, serving
 __all__: list[str] = []
 
 DEADLINE_S = 60.0
-_FAST = ConsoleSettings(listen="127.0.0.1:0", refresh_s=0.05, versions_s=0.05, move_wait_s=30.0)
+FAST = ConsoleSettings(listen="127.0.0.1:0", refresh_s=0.05, versions_s=0.05, move_wait_s=30.0)
 
 
 Opener: TypeAlias = Callable[..., "Console"]
@@ -41,7 +41,7 @@ class Console:
 
 
 @contextmanager
-def _made(folder: Path) -> Iterator[Place]:
+def made(folder: Path) -> Iterator[Place]:
     store = open_store(str(folder / "store"))
     with open_registry(f"sqlite://{folder}/registry.db", MODEL) as registry:
         found = Place(folder, store, registry, Trainer(store))
@@ -77,7 +77,7 @@ def _opening(place: Place) -> Iterator[Opener]:
     with ExitStack() as stack:
 
         def serve(*, token: bytes | None = TOKEN, tls: tuple[Path, Path] | None = None, **changed: Any) -> Console:
-            settings = structs.replace(_FAST, **changed)
+            settings = structs.replace(FAST, **changed)
             url = f"sqlite://{place.folder}/registry.db"
             model = Model(MODEL, str(place.folder / "store"), url, Settings(console=settings))
             server = stack.enter_context(ConsoleServer(model, settings, token=token, tls=tls))
@@ -89,7 +89,7 @@ def _opening(place: Place) -> Iterator[Opener]:
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     """A model with four versions that passed, of which 5 is served."""
-    with _made(tmp_path) as found:
+    with made(tmp_path) as found:
         yield found
 
 
@@ -110,7 +110,7 @@ def console(place: Place) -> Iterator[Console]:
 @pytest.fixture(scope="package")
 def still_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Such a model for all tests here that leave it as it is; its nodes end before others look for threads."""
-    with _made(tmp_path_factory.mktemp("still")) as found:
+    with made(tmp_path_factory.mktemp("still")) as found:
         yield found
 
 

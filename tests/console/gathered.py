@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamlearn.console import Gathered, state_of
+from streamlearn.console.trouble import LateAfter
 from streamlearn.hints import Given
 from streamlearn.versions import Known, Node, Pointer, VersionRef
 
@@ -49,5 +50,6 @@ def gathered(pointer: Pointer, **changed: Any) -> Gathered:
 
 
 def said(found: Gathered, **changed: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"versions_max": 100, "late_s": 60.0, "beat_s": 1.0, "given": Given()} | changed
+    after = LateAfter(beat_s=1.0, silent_s=15.0, version_s=30.0, training_s=60.0)
+    given: dict[str, Any] = {"versions_max": 100, "after": after, "given": Given()} | changed
     return state_of(found, **given)

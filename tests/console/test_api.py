@@ -6,6 +6,7 @@ import socket
 import socketserver
 import ssl
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from streamlearn.errors import RegistryUnreachable, ServiceError
 from streamlearn.settings import Settings
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.testing import wait_until
-from streamlearn.versions import PointerLog, Replica
+from streamlearn.versions import PointerLog, Replica, Requests
 from streamlearn.versions.pointer.facts import pointer_facts
 from streamlearn.versions.pointer.model import Model
+from streamlearn.versions.pointer.moves import rollback
 from streamlearn.versions.pointer.registry_sqlite import SqliteRegistry
 from tests.console.asked import TOKEN, Asked
 from tests.console.conftest import Console, Opener
@@ -44,7 +46,7 @@ def test_the_state_is_what_store_and_registry_say(still: Console, still_nodes: l
         ("node-1", 5, "ready"), ("node-2", 5, "ready"),
     ]  # fmt: skip
     assert [one["what"] for one in state["moves"]] == ["promote"] * 4
-    assert state["figures"] == ["auc"]
+    assert state["figures"] == ["auc", "rows", "bytes"]
 
 
 def test_a_rollback_says_of_each_node_how_long_it_took(console: Console, nodes: list[Replica]) -> None:
@@ -78,6 +80,23 @@ def test_hold_release_and_promote_do_as_the_decisions_do(console: Console) -> No
     assert (accepted.status, accepted.json["active"], accepted.json["held"]) == (200, 5, True)
 
 
+def test_a_rewind_asks_training_in_the_words_of_the_command(console: Console) -> None:
+    asked = {"to": 4, "skip": ["2026-11-20T12:20..2026-11-20T12:25"], "reason": "prices were wrong", "by": "anna"}
+    told = console.ask.move("rewind", asked)
+    assert told.status == 200, told
+    assert told.json["lines"] == [
+        "request 1: training of ctr goes back to version 4 at its next cut",
+        "skipped: impressions of 2026-11-20T12:20:00+00:00..2026-11-20T12:25:00+00:00",
+    ]
+    (request,) = Requests(console.place.store, MODEL).waiting(console.place.known)
+    assert (request.to.version, request.by, request.reason) == (4, "anna (console)", "prices were wrong")
+    assert console.place.pointer.seq == 4, "the pointer stays"
+    assert console.ask.move("rewind", {"to": 4}, token=None).status == 401
+    PointerLog(console.place.store, MODEL).move(partial(rollback, known=console.place.known, to=4), by="test")
+    tainted = console.ask.move("rewind", {"to": 5})
+    assert (tainted.status, "version 5 of 'ctr' is tainted" in tainted.json["error"]) == (409, True)
+
+
 @pytest.mark.parametrize(
     ("what", "asked", "status"),
     [
@@ -91,6 +110,9 @@ def test_hold_release_and_promote_do_as_the_decisions_do(console: Console) -> No
         pytest.param("rollback", {"to": 3}, 409, id="no such version"),
         pytest.param("rollback", {"to": 9}, 409, id="a version to come"),
         pytest.param("promote", {"accept": True}, 400, id="no version"),
+        pytest.param("rewind", {"to": 3}, 400, id="a rewind to no version"),
+        pytest.param("rewind", {"to": 4, "skip": ["12:20.."]}, 400, id="half a range"),
+        pytest.param("rewind", {"to": 4, "skip": ["12:20..12:20"]}, 400, id="an empty range"),
     ],
 )
 def test_a_move_that_cannot_be_is_refused_and_moves_nothing(still: Console, what: str, asked: Any, status: int) -> None:

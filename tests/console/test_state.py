@@ -92,6 +92,60 @@ def test_a_node_that_is_silent_is_gone_until_its_name_is_back() -> None:
     assert levels(state) == [("bad", "node")]
 
 
+@pytest.mark.parametrize(
+    ("age_ms", "level", "is_late"),
+    [pytest.param(2_000, "good", False, id="two beats"), pytest.param(2_001, "warn", True, id="more")],
+)
+def test_a_node_is_late_after_two_beats_and_the_headline_is_not_green(age_ms: int, level: str, is_late: bool) -> None:
+    nodes = (node_of("a", 10, 3), node_of("b", 10, 3, wall_ms=NOW_MS - age_ms))
+    state = said(gathered(moved(3, 10), nodes=nodes))
+    assert (state["headline"]["level"], state["nodes"][1]["is_late"]) == (level, is_late)
+
+
+def test_a_registry_that_was_known_lately_is_a_warning_first() -> None:
+    away = gathered(moved(3, 10), nodes=(), registry="no answer", known_ms=NOW_MS - 15_000)
+    (trouble,) = said(away)["trouble"]
+    assert (trouble["level"], trouble["since_ms"]) == ("warn", NOW_MS - 15_000)
+    assert levels(said(gathered(moved(3, 10), nodes=(), registry="no answer", known_ms=NOW_MS - 15_001))) == [
+        ("bad", "registry")
+    ]
+
+
+def test_the_newest_version_and_the_served_one_are_late_each_by_its_own_measure() -> None:
+    def late(after_ms: int) -> dict[str, bool]:
+        return dict(said(gathered(moved(3, 9), at_ms=NOW_MS + after_ms))["late"])
+
+    assert late(30_000) == {"active": False, "newest": False}
+    assert late(30_001) == {"active": False, "newest": True}
+    assert late(60_000) == {"active": True, "newest": True}, "the served one by the event time it has learned"
+    assert said(gathered(Pointer(), known=()))["late"] == {"active": False, "newest": False}
+
+
+def test_a_hold_says_who_holds_since_when_and_why_and_what_ends_it() -> None:
+    held = moved(4, 9, held=True, taints=(10,), by="anna", reason="clicks fell")
+    state = said(gathered(held, moves=(moved(3, 10), held)))
+    tainted, hold = state["trouble"]
+    rewind, promote = "`streamlearn rewind MODEL --to 9`", "`streamlearn promote MODEL 10 --accept`"
+    ways = f"{rewind} takes training back, or {promote} if the model was good"
+    assert tainted["help"] == f"{ways}; then `streamlearn release MODEL`"
+    assert hold["said"].endswith(". Held by anna since 2023-11-14 22:11:44 UTC: clicks fell")
+    assert hold["help"] == "a release is refused until a newer version is clean"
+    asked = Request(seq=1, to=ref(9), by="anna", wall_ms=NOW_MS)
+    waiting = said(gathered(held, moves=(moved(3, 10), held), requests=(asked,)))["trouble"][0]
+    assert waiting["help"].startswith("wait until training has gone back")
+    clean = (*gathered(held).known, known_of(11, kind="revert", content_of=ref(9)))
+    (free,) = said(gathered(held, known=clean))["trouble"]
+    assert free["help"] == "`streamlearn release MODEL` lets nodes follow new versions again"
+
+
+def test_versions_without_a_judged_figure_have_counts_and_say_when_a_window_closes() -> None:
+    young = tuple(known_of(version, metrics={"samples": 9.0, "labels_learned": 4.0}) for version in range(1, 4))
+    state = said(gathered(moved(1, 3), known=young), first_window=lambda watermarks: f"after {watermarks[0]}")
+    assert state["figures"] == ["labels_learned", "samples", "rows", "bytes"]
+    assert state["first_window"] == f"after {young[0].watermark_ms}"
+    assert said(gathered(moved(3, 10)), first_window=lambda _: "never")["first_window"] == ""
+
+
 def test_what_is_tainted_is_said_with_where_it_began() -> None:
     known = tuple(known_of(version, outcome="rejected" if version == 8 else "passed") for version in range(1, 11))
     state = said(gathered(moved(3, 7), known=known))
@@ -160,8 +214,9 @@ def test_only_the_newest_versions_are_said_and_figures_are_the_judged_ones() -> 
     state = said(gathered(moved(3, 10), known=known), versions_max=2)
     assert [one["version"] for one in state["versions"]] == [9, 10]
     assert state["versions_left"] == 8
-    assert state["figures"] == ["auc", "validation.click.log_loss", "validation.click.rows"]
-    assert state["versions"][-1]["figures"] == [0.7, None, 12.0]
+    judged = ["auc", "validation.click.log_loss", "validation.click.rows"]
+    assert state["figures"] == [*judged, "samples", "rows", "bytes"]
+    assert state["versions"][-1]["figures"] == [0.7, None, 12.0, 9.0, 7, 2_048]
     assert state["versions"][-1]["samples"] == 9.0
     assert json.dumps(state, allow_nan=False), "it is JSON as it stands"
 

@@ -10,8 +10,9 @@ import typer
 from streamlearn.cli.events.replay_progress import show_progress
 from streamlearn.cli.options import AppArgument, HistoryOption, JsonOption, SetOption, named_values
 from streamlearn.cli.output.table import print_facts, print_json
-from streamlearn.cli.output.units import counted, time_text
+from streamlearn.cli.output.units import counted
 from streamlearn.errors import EXIT_PARTLY
+from streamlearn.times import time_text
 
 if TYPE_CHECKING:
     from streamlearn.replay.replayer import ReplayReport

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from streamlearn.cli.output.progress import LINE_S, once_every
-from streamlearn.cli.output.units import time_text
+from streamlearn.times import time_text
 
 if TYPE_CHECKING:
     from streamlearn.replay.replayer import ReplayProgress

@@ -63,10 +63,13 @@ def console(
         metrics = serve_metrics(model.settings.telemetry)
     except ServiceError as error:  # most often `streamlearn up` has this port
         print(f"the console goes on without metrics of its own: {error.message}", file=sys.stderr, flush=True)
-    dead_share = DeadShare(load_app(app, [f"topics.reach_s={REACH_S:g}", *(set_ or ())]))
+    folder = load_app(app, [f"topics.reach_s={REACH_S:g}", *(set_ or ())])
+    dead_share = DeadShare(folder)
     given = Given.of({"app": app.resolve(), "store": store, "registry": registry, "set_": set_})
     try:
-        with ConsoleServer(model, settings, token=token, tls=tls, dead_share=dead_share, given=given) as server:
+        with ConsoleServer(
+            model, settings, token=token, tls=tls, dead_share=dead_share, given=given, first_window=folder.first_window
+        ) as server:
             # Scripts wait for this line.
             access = "moves need the token" if token is not None else "read-only: no --token-file"
             print(f"the console of {model.name} is at {server.url} ({access})", flush=True)

@@ -12,8 +12,8 @@ import typer
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.output.progress import LINE_S, once_every
 from streamlearn.cli.output.table import print_facts, print_json, print_table
-from streamlearn.cli.output.units import parse_time_ms, time_text
 from streamlearn.errors import EXIT_PARTLY
+from streamlearn.times import parse_time_ms, time_text
 
 if TYPE_CHECKING:
     from streamlearn.trainer.evaluation import EvaluationResult, Pass

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import Annotated
 
 import typer
 
-from streamlearn.cli.model.model_options import Model, ModelArgument, ReasonOption, author, open_model
+from streamlearn.cli.model.model_options import ModelArgument, ReasonOption, author, open_model
 from streamlearn.cli.model.place import Place, at_place
 from streamlearn.cli.options import JsonOption
 from streamlearn.cli.output.table import print_json
-from streamlearn.cli.output.units import parse_time_ms
-from streamlearn.errors import MoveRefused, UsageError
+from streamlearn.errors import UsageError
 
-if TYPE_CHECKING:
-    from streamlearn.versions.format.manifest import OriginSkip, Skip
-
-__all__ = ["rewind", "skip_text"]
-
-_HELP = "give TIME..TIME, such as 12:20..12:25, or TOPIC:PARTITION:OFFSET..OFFSET with --app or the topic's id"
+__all__ = ["rewind"]
 
 
 @at_place
@@ -44,67 +39,21 @@ def rewind(
     if to is None:
         message = "no version was given"
         raise UsageError(message, help="give --to VERSION; `streamlearn versions` lists them")
-    from streamlearn.versions import Request, Requests
+    from streamlearn.versions.pointer.rewind import ask_rewind, parse_skip, request_lines, skip_text
 
-    model = open_model(name, place)
-    target = model.one(to)
-    if not target.is_whole:
-        message = f"version {to} of {model.name!r} is incomplete: {target.lacks}"
-        raise UsageError(message, help="choose a complete one; see `streamlearn versions`")
-    _check_clean(model, to)
-    now = datetime.now(UTC)
-    skips = tuple(_skip(text, now, place) for text in skip or ())
-    wanted = Request(to=target.ref, skips=skips, by=author(), reason=reason)
-    request = Requests(model.store, model.name).ask(wanted, model.known())
+    model, now = open_model(name, place), datetime.now(UTC)
+    skips = [parse_skip(text, now, partial(_topic_id, place)) for text in skip or ()]
+    request = ask_rewind(model, to, skips, by=author(), reason=reason)
     if json:
-        print_json({"seq": request.seq, "to": to, "skips": [skip_text(skip) for skip in skips], "reason": reason})
+        texts = [skip_text(skip) for skip in request.skips]
+        print_json({"seq": request.seq, "to": to, "skips": texts, "reason": reason})
         return
-    typer.echo(f"request {request.seq}: training of {model.name} goes back to version {to} at its next cut")
-    for text in map(skip_text, skips):
-        typer.echo(f"skipped: {text}")
+    for line in request_lines(model.name, request):
+        typer.echo(line)
 
 
-def _check_clean(model: Model, to: int) -> None:
-    """Refuse a tainted target: its revert would be tainted too, and nodes would never serve it."""
-    from streamlearn.versions.pointer.moves import taints_of
-
-    pointer, known = model.pointer, model.known()
-    tainted = taints_of(pointer, known)
-    clean = [str(entry.version) for entry in known if entry.is_whole and entry.version not in tainted][-5:]
-    if to < pointer.floor:
-        message = f"version {to} of {model.name!r} is below the floor {pointer.floor}: its files may be deleted"
-        raise MoveRefused(message, help=f"clean versions are {', '.join(clean)}")
-    if to in tainted:
-        message = f"version {to} of {model.name!r} is tainted, and the version made from it would be tainted too"
-        help = (
-            f"clean versions are {', '.join(clean) or 'none'}; or run `streamlearn promote MODEL {to} --accept` first"
-        )
-        raise MoveRefused(message, help=help)
-
-
-def _skip(text: str, now: datetime, place: Place) -> Skip:
-    from streamlearn.versions import TimeSkip
-
-    begin, dots, end = text.partition("..")
-    if not dots or not begin or not end:
-        message = f"--skip {text!r} is not a valid range"
-        raise UsageError(message, help=_HELP)
-    topic = begin.rsplit(":", 2)
-    if len(topic) == 3 and topic[1].isdigit() and topic[2].isdigit() and end.isdigit() and not topic[0].isdigit():
-        return _origin_skip(place, topic[0], int(topic[1]), int(topic[2]), int(end))
-    begin_ms, end_ms = parse_time_ms(begin, now), parse_time_ms(end, now)
-    if begin_ms >= end_ms:
-        message = f"--skip {text!r} ends before it begins"
-        raise UsageError(message, help=_HELP)
-    return TimeSkip(begin_ms=begin_ms, end_ms=end_ms)
-
-
-def _origin_skip(place: Place, topic: str, partition: int, begin: int, end: int) -> OriginSkip:
-    from streamlearn.versions.format.manifest import OriginSkip
-
-    if begin >= end:
-        message = f"offsets {begin}..{end} are not a valid range"
-        raise UsageError(message, help=_HELP)
+def _topic_id(place: Place, topic: str) -> str:
+    """Return the id of a topic of the application; another word is an id already."""
     if place.app is not None:
         from streamlearn.apps import TOPICS, load_app
 
@@ -112,15 +61,5 @@ def _origin_skip(place: Place, topic: str, partition: int, begin: int, end: int)
         names = {folder.topic_url(name): name for name in TOPICS} | {name: name for name in TOPICS}
         if topic in names:
             with folder.open_topic(names[topic]) as opened:
-                topic = opened.topic_id
-    return OriginSkip(topic_id=topic, partition=partition, begin=begin, end=end)
-
-
-def skip_text(skip: Skip) -> str:
-    """Describe the skipped samples."""
-    from streamlearn.versions.format.manifest import OriginSkip
-
-    if isinstance(skip, OriginSkip):
-        return f"topic {skip.topic_id} partition {skip.partition} offsets {skip.begin}..{skip.end}"
-    begin, end = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in (skip.begin_ms, skip.end_ms))
-    return f"impressions of {begin}..{end}"
+                return opened.topic_id
+    return topic

@@ -20,8 +20,8 @@ from streamlearn.cli.model.model_options import (
 from streamlearn.cli.model.move_output import show_moved
 from streamlearn.cli.model.place import Place, at_place
 from streamlearn.cli.options import JsonOption
-from streamlearn.cli.output.units import parse_time_ms
 from streamlearn.errors import UsageError
+from streamlearn.times import parse_time_ms
 
 if TYPE_CHECKING:
     from streamlearn.versions import Known, Pointer

@@ -9,12 +9,12 @@ import typer
 
 from streamlearn.cli.model.model_options import ModelArgument, WordsArgument, model_and_versions, open_model
 from streamlearn.cli.model.place import Place, at_place
-from streamlearn.cli.model.rewind import skip_text
 from streamlearn.cli.options import JsonOption
 from streamlearn.cli.output.table import print_json, print_table
-from streamlearn.cli.output.units import age_text, bytes_text, counted, time_text
+from streamlearn.cli.output.units import age_text, bytes_text, counted
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.printable import printable
+from streamlearn.times import time_text
 
 if TYPE_CHECKING:
     from streamlearn.versions import Finding, Node, Pointer
@@ -82,6 +82,7 @@ def show(place: Place, words: WordsArgument, json: JsonOption = False) -> None:
     from streamlearn.versions.format.log import read_manifest
     from streamlearn.versions.format.verdict import read_verdict
     from streamlearn.versions.pointer.facts import file_facts, manifest_facts, version_facts
+    from streamlearn.versions.pointer.rewind import skip_text
     from streamlearn.versions.pointer.version_state import standings
 
     name, (version,) = model_and_versions(words, 1)

@@ -9,9 +9,10 @@ import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.output.table import print_json, print_table
-from streamlearn.cli.output.units import age_text, counted, time_text
+from streamlearn.cli.output.units import age_text, counted
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import ScoresMissing
+from streamlearn.times import time_text
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
@@ -75,19 +76,11 @@ def report(
 
 
 def _first_window(folder: AppFolder) -> str:
-    """Return when the first window of first predictions closes; empty if no version says what was learned."""
     from streamlearn.versions import History, open_store
 
     store = open_store(folder.store_url, settings=folder.settings.versions)
-    reached = [known.watermark_ms for known in History(store, folder.app.name).read() if known.watermark_ms is not None]
-    if not reached:
-        return ""
-    width_s, wait_s = folder.settings.validation.windows_s[0], min(group.window_s for group in folder.app.groups)
-    closes_ms = (reached[0] // (width_s * 1_000) + 1) * width_s * 1_000 + wait_s * 1_000
-    return (
-        f"the first window closes once samples are complete up to about {time_text(closes_ms)} UTC (a label is final "
-        f"after window_s = {wait_s}); the newest version has samples up to {time_text(reached[-1])} UTC"
-    )
+    known = History(store, folder.app.name).read()
+    return folder.first_window([entry.watermark_ms for entry in known if entry.watermark_ms is not None])
 
 
 def _write(out: Path, model: str, scores: ScoreColumns, story: Story) -> list[Path]:

@@ -9,8 +9,8 @@ import typer
 
 from streamlearn.cli.options import AcceptLostOption, AppArgument, BeamOption, JsonOption, SetOption
 from streamlearn.cli.output.table import print_facts, print_json
-from streamlearn.cli.output.units import time_text
 from streamlearn.cli.run.ingest import load_for_beam, report_letters, written_rows
+from streamlearn.times import time_text
 
 if TYPE_CHECKING:
     from streamlearn.ingest import BackfillReport

@@ -9,7 +9,7 @@ import typer
 
 from streamlearn.cli.options import AcceptLostOption, AppArgument, BeamOption, JsonOption, SetOption
 from streamlearn.cli.output.table import print_facts, print_json
-from streamlearn.cli.output.units import time_text
+from streamlearn.times import time_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -42,7 +42,7 @@ export function layOut(state, figure, range, width, nowMs) {
 
 function stretched(low, high) {
   const room = (high - low || Math.abs(high) * 0.02 || 0.01) * 0.12;
-  return [low - room, high + room];
+  return [low < 0 ? low - room : Math.max(0, low - room), high + room];
 }
 
 export function drawChart(place, state, { figure, range, chosen, nowMs }) {
@@ -51,7 +51,7 @@ export function drawChart(place, state, { figure, range, chosen, nowMs }) {
   const top = laid.bottom + HEIGHT.gap;
   const height = top + HEIGHT.strip + HEIGHT.axis;
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" });
-  svg.append(...grid(laid), ...times(laid, top + HEIGHT.strip, width), ...served(state.moves, laid, top));
+  svg.append(...grid(laid, figure), ...times(laid, top + HEIGHT.strip, width), ...served(state.moves, laid, top));
   svg.append(draw("text", { x: MARGIN.left - 8, y: top + 15, "text-anchor": "end" }, "served"));
   if (laid.hasFigure) svg.append(trend(laid.points));
   const size = laid.points.length > 140 ? 2.6 : 3.6;
@@ -73,16 +73,15 @@ function trend(points) {
   return draw("path", { class: "trend", d: said.map((point, at) => `${at ? "L" : "M"}${point.x.toFixed(1)} ${point.y.toFixed(1)}`).join("") });
 }
 
-function grid(laid) {
-  if (!laid.hasFigure) return [draw("text", { x: MARGIN.left, y: MARGIN.top + 10 }, "no version says this figure")];
-  return [0.1, 0.5, 0.9].flatMap((share) => {
-    const value = laid.low + share * (laid.high - laid.low);
-    const y = laid.y(value);
-    return [
-      draw("line", { class: "grid", x1: MARGIN.left, x2: laid.right, y1: y, y2: y }),
-      draw("text", { x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" }, figureText(value)),
-    ];
-  });
+function grid(laid, figure) {
+  if (!laid.hasFigure) return [draw("text", { x: MARGIN.left, y: MARGIN.top + 10 }, "no version of this time has this figure")];
+  const values = [0.5, 0.1, 0.9].map((share) => laid.low + share * (laid.high - laid.low));
+  // Counts that hardly differ are the same words.
+  const lines = new Map(values.map((value) => [figureText(value, figure), laid.y(value)]).reverse());
+  return [...lines].flatMap(([words, y]) => [
+    draw("line", { class: "grid", x1: MARGIN.left, x2: laid.right, y1: y, y2: y }),
+    draw("text", { x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" }, words),
+  ]);
 }
 
 function times(laid, y, width) {

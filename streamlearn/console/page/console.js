@@ -11,7 +11,7 @@ import { age, ageText, counted, figureText, make, refill, withCode } from "./tex
 const at = (id) => document.getElementById(id);
 const THEMES = ["system", "light", "dark"];
 const DETAILS_MAX = 50;
-const page = { state: null, told: null, chosen: null, follows: true, figure: null, range: null, all: false, laid: null, offMs: 0, heardMs: 0, details: new Map(), drawn: {} };
+const page = { state: null, told: null, chosen: null, follows: true, figure: null, picked: false, range: null, all: false, laid: null, offMs: 0, heardMs: 0, details: new Map(), drawn: {} };
 
 const nowMs = () => Date.now() + page.offMs;
 
@@ -70,7 +70,7 @@ function show(state) {
   page.state = state;
   const known = state.versions.some((one) => one.version === page.chosen);
   if (page.follows || !known) page.chosen = state.pointer.active ?? state.versions.at(-1)?.version ?? null;
-  if (!state.figures.includes(page.figure)) page.figure = state.figures[0] ?? null;
+  if (!page.picked || !state.figures.includes(page.figure)) page.figure = state.figures[0] ?? null;
   page.range ??= state.versions.length ? fittingRange(state.versions) : null;
   document.title = `${state.headline.level === "good" ? "" : state.headline.level === "bad" ? "✕ " : "! "}${state.model} · streamlearn`;
   at("model").textContent = state.model;
@@ -98,7 +98,7 @@ function showTop(state) {
       make("span", { class: "said" }, one.said),
       make("span", { class: "when soft" }, one.since_ms ? age(one.since_ms) : ""),
       one.help ? make("span", { class: "help" }, ...withCode(one.help)) : null))));
-  part("tiles", [state.pointer, state.nodes, state.versions.at(-1), state.late_s, state.versions_left, state.headline.level], () => refill(at("tiles"), tiles(state)));
+  part("tiles", [state.pointer, state.nodes, state.versions.at(-1), state.versions_left, state.registry, state.late], () => refill(at("tiles"), tiles(state)));
 }
 
 function lastMove(state) {
@@ -108,13 +108,15 @@ function lastMove(state) {
 }
 
 function mainMoves(state, mayMove) {
-  const { rollback, hold, release } = state.may;
+  const { rollback, hold, release, rewind } = state.may;
   const found = [];
   if (state.pointer.held) {
     found.push(["release", {}, release.refused ? "Release" : `Release, to ${release.version}…`, "", release]);
   } else {
     found.push(["hold", {}, "Hold…", "quiet", hold]);
   }
+  // Where a release is refused, a rewind leads out.
+  found.push(["rewind", { to: rewind.version }, "Rewind training…", release.refused && !state.requests.length ? "" : "quiet", rewind]);
   found.push(["rollback", { to: rollback.version }, rollback.refused ? "Roll back" : `Roll back to ${rollback.version}…`, "danger", rollback]);
   if (!mayMove) {
     return rollback.refused ? [] : [make("code", { class: "run" }, `streamlearn rollback ${state.place} --to ${rollback.version}${state.options}`)];
@@ -128,7 +130,8 @@ function ask(what, asked) {
 }
 
 function tile(name, value, more, { late } = {}) {
-  return make("div", { class: late ? "tile late" : "tile" }, make("dt", {}, name), make("dd", { class: "value" }, ...[value].flat()), make("dd", { class: "more" }, ...[more].flat()));
+  const mark = late ? make("span", { class: "mark", role: "img", "aria-label": "late" }, " !") : null;
+  return make("div", { class: late ? "tile late" : "tile" }, make("dt", {}, name), make("dd", { class: "value" }, ...[value].flat(), mark), make("dd", { class: "more" }, ...[more].flat()));
 }
 
 function tiles(state) {
@@ -137,23 +140,26 @@ function tiles(state) {
   const here = state.nodes.filter((node) => !node.is_gone);
   const ready = here.filter((node) => node.state === "ready").length;
   const lag = (one) => (state.is_live ? one?.watermark_ms ?? one?.written_ms : one?.written_ms);
-  const isLate = Boolean(served && nowMs() - lag(served) > state.late_s * 1000);
   const against = newest && served && newest !== served ? `${newest.version - served.version === 1 ? "one" : counted(state.versions.filter((one) => one.version > served.version).length, "version")} after the served one` : "it is the served one";
   return [
-    tile("Served", state.pointer.active === null ? "none" : String(state.pointer.active), served ? [`AUC ${figureText(served.auc)}, `, age(served.written_ms, { after: " old" })] : "no version is active"),
-    tile(state.is_live ? "Answers include events up to" : "Age of the served version", served ? age(lag(served), { after: state.is_live ? " ago" : "" }) : "–", state.is_live ? "by event time" : "topics use event time", { late: isLate }),
-    tile("Nodes ready", state.registry ? "unknown" : `${ready} of ${state.nodes.length}`, state.registry ? "the registry does not answer" : nodeWords(state, here), { late: !state.registry && ready < state.nodes.length }),
-    tile("Newest version", newest ? String(newest.version) : "none", newest ? [age(newest.written_ms, { after: " old, " }), against] : "no version was published"),
+    tile("Served", state.pointer.active === null ? "none" : String(state.pointer.active), served ? [served.auc === null ? "no AUC yet, " : `AUC ${figureText(served.auc)}, `, age(served.written_ms, { after: " old" })] : "no version is active"),
+    tile(state.is_live ? "Answers include events up to" : "Age of the served version", served ? age(lag(served), { after: state.is_live ? " ago" : "" }) : "–", state.is_live ? "by event time" : "topics use event time", { late: state.late.active }),
+    tile("Nodes ready", state.registry ? "unknown" : `${ready} of ${state.nodes.length}`, state.registry ? "the registry does not answer" : nodeWords(state, here), { late: Boolean(state.registry) || ready < state.nodes.length || state.nodes.some((node) => node.is_late) }),
+    tile("Newest version", newest ? String(newest.version) : "none", newest ? [age(newest.written_ms, { after: state.late.newest ? " old, late; " : " old, " }), against] : "no version was published", { late: state.late.newest }),
   ];
 }
 
 function nodeWords(state, here) {
   if (!here.length) return "no node sends a heartbeat";
+  const silent = state.nodes.length - here.length;
+  const late = here.filter((node) => node.is_late).length;
   const behind = here.filter((node) => node.moves_behind || node.versions_ahead).length;
-  return behind ? `${counted(behind, "node")} behind the pointer` : "all are at the pointer";
+  const said = [silent && `${counted(silent, "node")} silent`, late && `${counted(late, "heartbeat")} late`, behind && `${counted(behind, "node")} behind the pointer`];
+  return said.filter(Boolean).join(", ") || "all are at the pointer";
 }
 
 function showRest(state) {
+  part("window", state.first_window, () => { at("window").textContent = state.first_window && `No AUC yet: ${state.first_window}.`; });
   part("controls", [state.figures, page.figure, page.range], () => {
     refill(at("figure"), state.figures.map((name) => make("option", { value: name, selected: name === page.figure }, figureName(name))));
     at("figure").disabled = state.figures.length < 2;
@@ -194,7 +200,7 @@ function showChart() {
 
 function words(one) {
   const value = one.figures[page.state.figures.indexOf(page.figure)];
-  const said = value === null || value === undefined ? "" : `, ${figureName(page.figure)} ${figureText(value)}`;
+  const said = value === null || value === undefined ? "" : `, ${figureName(page.figure)} ${figureText(value, page.figure)}`;
   return `version ${one.version}, ${one.state}${said}, ${ageText(nowMs() - one.written_ms)} old`;
 }
 
@@ -267,7 +273,7 @@ function theme(name) {
 theme(THEMES.includes(localStorage.getItem("streamlearn-theme")) ? localStorage.getItem("streamlearn-theme") : "system");
 at("theme").addEventListener("click", () => theme(THEMES[(THEMES.indexOf(localStorage.getItem("streamlearn-theme")) + 1) % THEMES.length]));
 at("token").addEventListener("click", () => openToken(again));
-at("figure").addEventListener("change", (event) => { page.figure = event.target.value; redraw(); });
+at("figure").addEventListener("change", (event) => { page.figure = event.target.value; page.picked = true; redraw(); });
 at("chart").addEventListener("keydown", step);
 at("chart").addEventListener("pointermove", hover);
 at("chart").addEventListener("pointerleave", hover);

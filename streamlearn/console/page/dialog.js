@@ -5,6 +5,7 @@ import { make, withCode } from "./text.js";
 
 const at = (id) => document.getElementById(id);
 const NAMED = "streamlearn-by";
+const FIELDS = ["to-field", "skip-field", "reason-field", "by-field", "secret-field"];
 
 const WORDS = {
   rollback: (state, asked) => [
@@ -25,6 +26,12 @@ const WORDS = {
     "Release",
     "",
   ],
+  rewind: () => [
+    "Rewind training?",
+    "At its next cut the trainer goes back to this version and publishes it anew, as a clean version. What nodes serve stays: release a hold after that.",
+    "Rewind",
+    "",
+  ],
   promote: (state, asked) => [
     `${asked.accept ? "Accept" : "Promote"} version ${asked.version}?`,
     `Version ${asked.version} is served at once${asked.accept ? ", although it is tainted or was rejected; versions made from it are clean again" : ""}.${state.pointer.held ? " The hold stays." : ""}`,
@@ -42,7 +49,10 @@ let wanted = null;
 export function openMove(state, what, asked, after) {
   const [title, said, button, kind] = WORDS[what](state, asked);
   wanted = { what, asked, after, isDone: false };
-  show(title, said, button, kind, ["reason-field", "by-field", ...(token() ? [] : ["secret-field"])]);
+  show(title, said, button, kind, [...(what === "rewind" ? ["to-field", "skip-field"] : []), "reason-field", "by-field", ...(token() ? [] : ["secret-field"])]);
+  const targets = state.versions.filter((one) => one.may_rewind).reverse();
+  at("to").replaceChildren(...targets.map((one) => make("option", { value: one.version, selected: one.version === asked.to }, `${one.version}, ${one.state}`)));
+  at("skip-from").value = at("skip-to").value = "";
   at("reason").value = "";
   at("reason").focus();
 }
@@ -57,7 +67,7 @@ export function openToken(after) {
 function show(title, said, button, kind, fields) {
   at("dialog-title").textContent = title;
   at("dialog-said").textContent = said;
-  for (const id of ["reason-field", "by-field", "secret-field"]) at(id).hidden = !fields.includes(id);
+  for (const id of FIELDS) at(id).hidden = !fields.includes(id);
   at("secret").value = "";
   at("by").value = localStorage.getItem(NAMED) ?? "";
   at("outcome").replaceChildren();
@@ -81,16 +91,21 @@ async function confirmed(event) {
   localStorage.setItem(NAMED, at("by").value);
   at("confirm").disabled = true;
   const begun = performance.now();
-  const waiting = make("p", { class: "soft" }, "Moving the pointer and waiting for nodes.");
+  const waiting = make("p", { class: "soft" }, wanted.what === "rewind" ? "Writing the request." : "Moving the pointer and waiting for nodes.");
   at("outcome").replaceChildren(waiting);
   try {
-    const asked = { ...wanted.asked, reason: at("reason").value, by: at("by").value };
+    const asked = { ...wanted.asked, ...(wanted.what === "rewind" ? rewound() : {}), reason: at("reason").value, by: at("by").value };
     finished(await move(wanted.what, asked), performance.now() - begun);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     refused(error);
   }
   wanted.after();
+}
+
+function rewound() {
+  const [from, to] = [at("skip-from").value.trim(), at("skip-to").value.trim()];
+  return { to: Number(at("to").value), skip: from || to ? [`${from}..${to}`] : [] };
 }
 
 function refused(error) {
@@ -109,8 +124,14 @@ function finished(done, tookMs) {
   at("confirm").hidden = true;
   at("cancel").textContent = "Close";
   at("cancel").focus();
+  for (const id of FIELDS) at(id).hidden = true;
+  if (done.lines) {
+    at("dialog-title").textContent = `Training goes back to version ${done.to}`;
+    at("dialog-said").textContent = "";
+    at("outcome").replaceChildren(...done.lines.map((line) => make("p", {}, line)));
+    return;
+  }
   at("dialog-title").textContent = done.held ? `Version ${done.active} is served, and held` : `Version ${done.active} is served`;
-  for (const id of ["reason-field", "by-field", "secret-field"]) at(id).hidden = true;
   const tainted = done.tainted.length ? ` Tainted: ${done.tainted.slice(0, 8).join(", ")}${done.tainted.length > 8 ? ", …" : ""}.` : "";
   at("dialog-said").textContent = `Move ${done.seq} was in the store after ${done.store_ms.toFixed(1)} ms. This page got its answer after ${Math.round(tookMs)} ms.${tainted}`;
   const most = Math.max(1, ...done.acted.map((one) => one.ms));

@@ -4,6 +4,8 @@ import { sign } from "./signs.js";
 import { figureName } from "./tables.js";
 import { age, bytesText, counted, figureText, make, numberText, timeText } from "./text.js";
 
+const OWN_LINES = ["samples", "rows", "bytes"];
+
 export function oneVersion(state, one, details, { mayMove, ask }) {
   return [
     make("div", {},
@@ -25,6 +27,7 @@ function buttons(state, one, mayMove, ask) {
   if (mayAccept && (isNewer || state.pointer.held)) {
     found.push(["promote", { version: one.version, accept: true }, `Accept ${one.version} and serve it…`, "quiet", `promote ${state.place} ${one.version} --accept${state.options}`]);
   }
+  if (one.may_rewind) found.push(["rewind", { to: one.version }, `Rewind training to ${one.version}…`, "quiet", `rewind ${state.place} --to ${one.version}${state.options}`]);
   if (!found.length) return null;
   if (!mayMove) return make("div", { class: "buttons" }, found.map(([, , , , command]) => make("code", { class: "run" }, `streamlearn ${command}`)));
   return make("div", { class: "buttons" }, found.map(([what, asked, words, kind]) =>
@@ -36,7 +39,8 @@ function facts(state, one) {
   const lines = [
     ["written", [age(one.written_ms, { after: " ago" }), one.written_ms ? `, ${timeText(one.written_ms)}` : ""]],
     ["learned up to", one.watermark_ms ? [timeText(one.watermark_ms)] : ["–"]],
-    ...state.figures.slice(0, 8).map((name, at) => [figureName(name), [compared(one.figures[at], served?.figures[at], one === served)]]),
+    ...state.figures.slice(0, 8).map((name, at) => [name, at]).filter(([name]) => !OWN_LINES.includes(name)).map(([name, at]) =>
+      [figureName(name), [compared(name, one.figures[at], served?.figures[at], one === served)]]),
     ["samples", [numberText(one.samples === null ? null : Math.round(one.samples))]],
     ["rows", [`${numberText(one.rows)} set, ${numberText(one.gone)} removed`]],
     ["size", [bytesText(one.bytes)]],
@@ -47,11 +51,11 @@ function facts(state, one) {
   return make("dl", {}, lines.flatMap(([name, said]) => [make("dt", {}, name), make("dd", {}, ...said)]));
 }
 
-function compared(value, served, isServed) {
-  const said = figureText(value);
+function compared(name, value, served, isServed) {
+  const said = figureText(value, name);
   if (isServed || value === null || served === null || served === undefined) return said;
   const off = value - served;
-  return `${said}  (${off >= 0 ? "+" : "−"}${Math.abs(off).toFixed(4)} compared with the served one)`;
+  return `${said}  (${off >= 0 ? "+" : "−"}${figureText(Math.abs(off), name)} compared with the served one)`;
 }
 
 function found(finding) {

@@ -3,8 +3,6 @@
 import { moveSign, sign } from "./signs.js";
 import { age, bytesText, counted, figureText, make, numberText, timeText } from "./text.js";
 
-const LATE_BEATS_MS = 10_000;
-
 function table(names, rows) {
   const head = names.map(([name, kind]) => make("th", { scope: "col", class: kind }, name));
   const body = rows.map(({ cells, given }) =>
@@ -20,7 +18,7 @@ export function nodesTable(state) {
   if (!state.is_live) names[4] = ["age of its version"];
   return table(names, state.nodes.map((node) => ({ cells: [
     make("strong", {}, node.name),
-    make("span", { class: `state ${node.is_gone ? "gone" : node.state}` }, node.is_gone ? "gone" : node.state),
+    make("span", { class: `state ${node.is_gone ? "gone" : node.state}` }, node.is_gone ? "silent" : node.state),
     node.active ? String(node.active) : "–",
     lag(node),
     age(state.is_live ? node.watermark_ms ?? node.written_ms : node.written_ms, { after: " ago" }),
@@ -38,23 +36,21 @@ function lag(node) {
 }
 
 function beat(node) {
-  const said = age(node.wall_ms, { after: " ago" });
-  said.classList.toggle("wrong", node.is_gone);
-  said.dataset.lateMs = LATE_BEATS_MS;
-  return said;
+  const said = node.is_gone ? "silent" : node.is_late ? "late" : "";
+  return make("span", { class: node.is_gone ? "wrong" : node.is_late ? "mild" : null }, age(node.wall_ms, { after: said ? ` ago, ${said}` : " ago" }));
 }
 
 export function versionsTable(state, { chosen, figure, choose, all, more }) {
   if (!state.versions.length) return [make("p", { class: "soft" }, "No version exists yet.")];
   const at = state.figures.indexOf(figure);
   const shown = [...state.versions].reverse().slice(0, all ? undefined : 12);
-  const names = [["version"], ["state"], [at < 0 ? "AUC" : figureName(figure), "number"], ["rows", "number"], ["size", "number"], ["age", "number"], ["nodes"]];
+  const names = [["version"], ["state"], [figureName(figure), "number"], ["rows", "number"], ["size", "number"], ["age", "number"], ["nodes"]];
   const rows = shown.map((one) => ({
     given: { class: one.version === chosen ? "chosen" : null },
     cells: [
       make("button", { class: "link", type: "button", data: { key: `v${one.version}` }, "aria-pressed": String(one.version === chosen), on: { click: () => choose(one.version) } }, String(one.version)),
       sign(one.standing, one.state),
-      figureText(at < 0 ? one.auc : one.figures[at]),
+      figureText(one.figures[at], figure),
       numberText(one.rows),
       bytesText(one.bytes),
       age(one.written_ms),
@@ -68,8 +64,10 @@ export function versionsTable(state, { chosen, figure, choose, all, more }) {
   return [table(names, rows), button];
 }
 
+const COUNTS = { auc: "AUC", labels_learned: "labels learned", rows: "rows set", bytes: "bytes" };
+
 export function figureName(name) {
-  return name === "auc" ? "AUC" : name.replace(/^validation\./, "").replace(/\.auc$/, " AUC").replace(/\.log_loss$/, " log loss").replaceAll(".", " ");
+  return COUNTS[name] ?? name.replace(/^validation\./, "").replace(/\.auc$/, " AUC").replace(/\.log_loss$/, " log loss").replaceAll(".", " ");
 }
 
 const DONE = {

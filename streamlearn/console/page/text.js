@@ -25,8 +25,10 @@ export function numberText(value) {
   return value === null || value === undefined ? "–" : value.toLocaleString("en-US");
 }
 
-export function figureText(value) {
+export function figureText(value, name = "") {
   if (value === null || value === undefined) return "–";
+  if (name === "bytes") return bytesText(Math.round(value));
+  if (/(^|\.)(rows|samples|labels_learned)$/.test(name)) return numberText(Math.round(value));
   return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : value.toFixed(4);
 }
 
