@@ -91,7 +91,8 @@ def _command(verb: str, rest: str, given: Given) -> str:
         rest = _PLACEHOLDER.sub(lambda _: place, rest)
     elif is_of_model and not rest.startswith(f" {place}"):
         rest = f" {place}{rest}"
-    tail = given.tail if is_of_model else Given(changes=given.changes).tail
+    # A schema depends on no setting.
+    tail = given.tail if is_of_model else Given(changes=given.changes).tail if verb != "schema" else ""
     return f"`streamlearn {verb}{rest}{tail}`"
 
 

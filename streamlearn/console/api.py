@@ -16,6 +16,7 @@ from streamlearn.console.moves import MOVES, make_move
 from streamlearn.console.pages import read_pages
 from streamlearn.console.watch import Watch
 from streamlearn.errors import MoveRefused, StoreUnreachable, StreamlearnError, UsageError
+from streamlearn.hints import Given, completed
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.struct_decoder import from_json
 from streamlearn.versions import History, Known
@@ -41,8 +42,9 @@ class Route:
 class Api:
     """The paths of one console."""
 
-    def __init__(self, model: Model, watch: Watch, guard: Guard, settings: ConsoleSettings) -> None:
+    def __init__(self, model: Model, watch: Watch, guard: Guard, settings: ConsoleSettings, given: Given) -> None:
         self._model, self._watch, self._guard, self._settings = model, watch, guard, settings
+        self._given = given
         self._pages = read_pages()
 
     def route(self, method: str, path: str, headers: Mapping[str, str]) -> Route | Answer:
@@ -78,7 +80,7 @@ class Api:
             "refresh_s": self._settings.refresh_s,
             "may_move": self._guard.token is not None,
             "error": seen.error,
-            "help": seen.help,
+            "help": completed(seen.help, self._given),
             "state": msgspec.Raw(seen.state),
         }
         return json_answer(200, reply)
@@ -92,7 +94,7 @@ class Api:
         try:
             return json_answer(200, self._details_of(version))
         except StreamlearnError as error:
-            return refusal(503, error.message, error.help)
+            return self._refusal(503, error)
 
     def _details_of(self, version: Known) -> Facts:
         """Read the manifest and the verdict of a version from the store; they are not cached."""
@@ -113,18 +115,21 @@ class Api:
         try:
             facts = make_move(self._model, what, move, self._settings.move_wait_s)
         except UsageError as error:
-            return refusal(400, error.message, error.help)
+            return self._refusal(400, error)
         except MoveRefused as error:
-            return refusal(409, error.message, error.help)
+            return self._refusal(409, error)
         except StreamlearnError as error:
             done = "the request may be written" if what == "rewind" else "the pointer may have moved"
             unsure = f"; {done} anyway" if isinstance(error, StoreUnreachable) else ""
-            return refusal(503, f"{error.message}{unsure}", error.help)
+            return self._refusal(503, error, unsure)
         finally:
             self._watch.look()
         at = f"the pointer is at {facts['active']}" if "active" in facts else facts["lines"][0]
         _LOG.info("%s by %s: %s", what, move.who, at, extra={"seq": facts["seq"]})
         return json_answer(200, facts)
+
+    def _refusal(self, status: int, error: StreamlearnError, more: str = "") -> Answer:
+        return refusal(status, f"{error.message}{more}", completed(error.help, self._given))
 
 
 def _only(allowed: str, method: str) -> Answer | None:

@@ -88,7 +88,7 @@ class ConsoleServer:
             idle_s=settings.idle_s,
         )
         guard = Guard(token, is_loopback=bool(is_loopback(host)))
-        self._server.api = Api(model, self._watch, guard, settings)
+        self._server.api = Api(model, self._watch, guard, settings, given)
         self._model = model
         self._server.start("console-server")
 

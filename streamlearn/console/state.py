@@ -69,7 +69,7 @@ def state_of(
             {name: getattr(request, name) for name in ("seq", "by", "reason", "wall_ms")} | {"to": request.to.version}
             for request in found.requests
         ],
-        "may": _may(found),
+        "may": _may(found, given),
     }
 
 
@@ -216,23 +216,23 @@ def _kind_of_move(before: Pointer | None, after: Pointer) -> str:
     return "hold" if kind == "rollback" and before.active == after.active and not before.held else kind
 
 
-def _may(found: Gathered) -> Facts:
+def _may(found: Gathered, given: Given) -> Facts:
     """Return the result of each move, or why it would be refused, by making the decision."""
     pointer, known = found.pointer, found.known
-    targets = rewind_targets(pointer, known)
-    return {
-        "rollback": _outcome(lambda: decisions.rollback(pointer, known, decisions.steps_back(pointer, known, 1))),
-        "hold": _outcome(lambda: decisions.hold(pointer, known)),
-        "release": _outcome(lambda: decisions.release(pointer, known)),
-        "rewind": {"version": targets[-1], "refused": "", "help": ""}
-        if targets
-        else {"version": None, "refused": "no version is complete and clean", "help": "accept one first"},
+    moves: dict[str, Callable[[], Pointer]] = {
+        "rollback": lambda: decisions.rollback(pointer, known, decisions.steps_back(pointer, known, 1)),
+        "hold": lambda: decisions.hold(pointer, known),
+        "release": lambda: decisions.release(pointer, known),
     }
+    targets = rewind_targets(pointer, known)
+    version, refused = (targets[-1], "") if targets else (None, "no version is complete and clean")
+    rewind = {"version": version, "refused": refused, "help": ""}
+    return {name: _outcome(decide, given) for name, decide in moves.items()} | {"rewind": rewind}
 
 
-def _outcome(decide: Callable[[], Pointer]) -> Facts:
+def _outcome(decide: Callable[[], Pointer], given: Given) -> Facts:
     try:
         moved = decide()
     except MoveRefused as error:
-        return {"version": None, "refused": error.message, "help": error.help}
+        return {"version": None, "refused": error.message, "help": completed(error.help, given)}
     return {"version": None if moved.active is None else moved.active.version, "refused": "", "help": ""}

@@ -189,7 +189,7 @@ def _of_pointer(found: Gathered) -> Iterator[Trouble]:
     refused = found.refused
     if refused is not None and found.at_ms - refused.wall_ms < _REFUSED_SHOWN_MS:
         text = f"training could not go back to version {refused.to.version} and continues: {refused.reason}"
-        help = "`rewind --to` asks for another version, which `streamlearn versions MODEL` lists"
+        help = "rewind to another version; `streamlearn versions MODEL` lists them"
         yield Trouble("warn", "request", text, help, refused.wall_ms)
 
 

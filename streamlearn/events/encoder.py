@@ -71,7 +71,8 @@ def _encode(schema: Schema, columns: Columns, rows: int, broken: Broken) -> Enco
         buffer, offsets = schema.plan.encode(columns, rows, schema.prefix)
     except (ValueError, TypeError) as error:
         message = f"the columns are not valid events: {error}"
-        raise BadRecord(message, help="name the columns as `streamlearn schema APP --columns` lists them") from error
+        command = f"`streamlearn schema APP {schema.name.lower()} --columns`"
+        raise BadRecord(message, help=f"name the columns as {command} lists them") from error
     for broken_rows, rule in broken:
         if broken_rows.any():
             message = f"{schema.name.lower()} {int(np.argmax(broken_rows))} of the columns: {rule}"

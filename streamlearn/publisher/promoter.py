@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from streamlearn.clock import Clock
 from streamlearn.errors import MoveRefused
+from streamlearn.hints import Given, completed
 from streamlearn.publisher.judge import Judge
 from streamlearn.publisher.meters import Meters
 from streamlearn.publisher.teller import Teller
@@ -60,7 +61,7 @@ class Promoter:
         clock: Clock,
     ) -> None:
         self._store, self._judge, self._teller, self._settings = store, judge, teller, settings
-        self._meters = meters
+        self._meters, self._given = meters, Given(model=model, options=("--store", store.url))
         self._history = History(store, model)
         self._log = PointerLog(store, model, clock=clock)
         self._requests = Requests(store, model, clock=clock)
@@ -134,7 +135,8 @@ class Promoter:
             clean = [old for old in clean if not _is_held(old, pointer)]
             if not clean or clean[-1] is not newest:
                 not_clean = f"version {newest.version} is unscored, and judge.unscored is hold"
-                _log.warning("%s: `streamlearn promote MODEL %d` serves it", not_clean, newest.version)
+                command = completed(f"`streamlearn promote MODEL {newest.version}`", self._given)
+                _log.warning("%s: %s serves it", not_clean, command)
             if not clean:
                 return not_clean, None
             newest = clean[-1]

@@ -33,5 +33,5 @@ def read_framing(record: bytes | memoryview) -> Framing:
     message = f"a record of {len(record)} bytes begins {bytes(record[:PREFIX_BYTES]).hex(' ') or 'with nothing'}"
     hint = "a record begins with C3 01 and a fingerprint, or with 00 and a schema registry id"
     if record[:1] in (b"{", b"["):
-        hint = f"this looks like JSON: write Avro, as `streamlearn schema` prints it; {hint}"
+        hint = f"this looks like JSON: write Avro, as `streamlearn schema APP` prints it; {hint}"
     raise BadRecord(message, help=hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +130,7 @@ class Supervisor:
             names = " and ".join(path.name for path in different)
             _LOG.warning(
                 "%s changed since the start: each process takes the change when it restarts; "
-                "`streamlearn doctor --app %s` says whether it fits", names, different[0].parent,
+                "`streamlearn doctor --app %s` says whether it fits", names, shlex.quote(str(different[0].parent)),
             )  # fmt: skip
         else:
             _LOG.info("the application's files are as at the start again")
@@ -248,7 +249,7 @@ class Supervisor:
                 f"was given up: {given_up.why}. The end of its log:\n{lines}"
             )
             paths.append(str(log.path))
-        help = f"fix the cause, then run `streamlearn up` again; the whole log is {' and '.join(paths)}"
+        help = f"fix the cause, then run `streamlearn up APP` again; the whole log is {' and '.join(paths)}"
         return ServiceError("\n".join(messages), help=help)
 
     def _kill_all(self) -> None:

@@ -180,7 +180,7 @@ class LearningLoop:
             message = f"{self._refused_in_a_row} steps in a row gave numbers that are not finite"
             help = (
                 "lower the learning rates, or set trainer.clip_norm; skipped steps are in quarantine, and the "
-                "last version is unchanged: `streamlearn rewind` goes back further"
+                "last version is unchanged: `streamlearn rewind MODEL --to VERSION` goes back further"
             )
             raise TrainingFailed(message, help=help)
 

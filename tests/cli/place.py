@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +16,16 @@ from streamlearn.versions.pointer.announcer import Announcer
 from streamlearn.versions.pointer.moves import publish
 from tests.versions.history import MODEL, Trainer
 
-__all__ = ["DEADLINE_S", "VERSIONS", "Ended", "Place", "Verb", "refused"]
+__all__ = ["APP", "DEADLINE_S", "VERSIONS", "Ended", "Place", "Verb", "commands_in", "refused"]
 
 DEADLINE_S = 30.0
 VERSIONS = (1, 2, 4, 5)
+APP = """\
+import dataclasses
+from streamlearn.testing import small_app
+
+app = dataclasses.replace(small_app(), name={name!r})
+"""
 
 
 @dataclass
@@ -65,6 +73,11 @@ class Place:
         for version in versions:
             moved = log.move(partial(publish, known=self.known, version=version, run=1), by="publisher")
             assert announcer.moved(moved, "promote")
+
+
+def commands_in(said: str) -> list[list[str]]:
+    """The commands of a text, as a shell would split them."""
+    return [shlex.split(found) for found in re.findall(r"`streamlearn ([^`]*)`", said.replace("\n", " "))]
 
 
 def refused(ended: Ended, status: int, *said: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import shutil
 import signal
 from functools import partial
@@ -14,15 +12,8 @@ import pytest
 from streamlearn.hints import Given, completed
 from streamlearn.versions import Node, PointerLog
 from streamlearn.versions.pointer.moves import rollback
-from tests.cli.place import Ended, Place, Verb
+from tests.cli.place import APP, Ended, Place, Verb, commands_in
 from tests.versions.history import MODEL
-
-_APP = """\
-import dataclasses
-from streamlearn.testing import small_app
-
-app = dataclasses.replace(small_app(), name={name!r})
-"""
 
 
 @pytest.fixture(params=["folder", "--app", "name and store", "settings"])
@@ -32,7 +23,7 @@ def words(request: pytest.FixtureRequest, place: Place, monkeypatch: pytest.Monk
         monkeypatch.delenv(name)
     folder = place.folder / "my shop"
     folder.mkdir()
-    (folder / "app.py").write_text(_APP.format(name=MODEL))
+    (folder / "app.py").write_text(APP.format(name=MODEL))
     store, registry = f"file://{place.folder}/store", f"sqlite://{place.folder}/registry.db"
     if request.param == "name and store":
         return [MODEL, "--store", store, "--registry", registry]
@@ -40,11 +31,6 @@ def words(request: pytest.FixtureRequest, place: Place, monkeypatch: pytest.Monk
         return [str(folder), "--set", f"versions.store={store}", "--set", f"registry.url={registry}"]
     (folder / "app.toml").write_text(f'[versions]\nstore = "{store}"\n[registry]\nurl = "{registry}"\n')
     return ["--app", str(folder)] if request.param == "--app" else [str(folder)]
-
-
-def commands_in(said: str) -> list[list[str]]:
-    """The commands of a text, as a shell would split them."""
-    return [shlex.split(found) for found in re.findall(r"`streamlearn ([^`]*)`", said.replace("\n", " "))]
 
 
 def after(words: list[str], *versions: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -90,7 +91,7 @@ class Written:
         return f"{count:,} dead letter{'' if count == 1 else 's'}: {reasons}"
 
     def _help(self, app: str) -> str:
-        help = f"`streamlearn peek {app} dead_letters` shows each with its origin and reason"
+        help = f"`streamlearn peek {shlex.quote(app)} dead_letters` shows each with its origin and reason"
         if "unknown_schema" in self.letters:
             help += (
                 "; unknown_schema: list the schemas of those events in topics.old_schemas, as "

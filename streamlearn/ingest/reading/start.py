@@ -104,7 +104,8 @@ def _check_ahead(folder: AppFolder, standing: Standing, url: str, clock: Clock) 
         help = (
             "the clock of ingest was fast, or this one is slow. Set the clock, or start again after that many "
             "seconds; or delete the progress (`streamlearn topics APP --delete --only progress --yes`, then "
-            "--create 1): ingest then joins all events again, and each row is still learned once"
+            "`streamlearn topics APP --create 1 --only progress`): ingest then joins "
+            "all events again, and each row is still learned once"
         )
         raise StreamlearnError(message, help=help)
 

@@ -189,7 +189,7 @@ def rollback(pointer: Pointer, known: Sequence[Known], to: int) -> Pointer:
     if pointer.active is None or to > pointer.active_version:
         _readable(pointer, known, to)
         reason = f"it is newer than the active one, {_name(pointer.active)}"
-        raise _refused(to, reason, "use `promote` to serve a newer version")
+        raise _refused(to, reason, f"`streamlearn promote MODEL {to}` serves a newer version")
     held = _held(pointer, known, to)
     # A version in shadow answered no request: ending it does not taint it.
     served = [ref.version for role, ref in pointer.needed.items() if role not in ("previous", "shadow")]
@@ -238,7 +238,7 @@ def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
         named = f"{', '.join(after[:_NAMED_MAX])}{', ...' if len(after) > _NAMED_MAX else ''}"
         reason = f"version {named} is tainted" if len(after) == 1 else f"versions {named} are tainted"
         message = f"no clean version after {_name(pointer.active)}: {reason if after else 'it is the newest'}"
-        help = "wait for the next version, or put training back with `rewind`"
+        help = "wait for the next version"
         if after:
             help = (
                 f"rewind training with `streamlearn rewind MODEL --to {active}`, or serve a tainted version with "
@@ -337,7 +337,7 @@ def _check_clean(pointer: Pointer, known: Sequence[Known], entry: Known) -> None
     began = taints_of(pointer, known).get(entry.version)
     if began is not None:
         reason = "it is tainted" if began == entry.version else f"it is tainted since version {began}"
-        help = f"`streamlearn promote MODEL {entry.version} --accept` serves it anyway; `rewind` puts training back"
+        help = f"`streamlearn promote MODEL {entry.version} --accept` serves it anyway"
         raise _refused(entry.version, reason, help)
 
 

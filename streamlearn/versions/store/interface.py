@@ -193,7 +193,7 @@ class Store(ABC):
         """Refuse a listing with too many entries or files."""
         if count > self.settings.entries_max:
             message = f"{self.url}/{folder} has {count} or more {kind}, but the limit is {self.settings.entries_max}"
-            raise Oversize(message, help="sweep old versions with `streamlearn gc`")
+            raise Oversize(message, help="sweep old versions with `streamlearn gc --yes`")
 
     def _check_size(self, path: str, size: int, bytes_max: int) -> None:
         if size > bytes_max:
