@@ -18,7 +18,6 @@ from streamlearn.versions import Known, Node, Pointer
 from streamlearn.versions.pointer import moves as decisions
 from streamlearn.versions.pointer.facts import Facts, node_facts, pointer_facts, version_facts
 from streamlearn.versions.pointer.rebuild import kind_of_move
-from streamlearn.versions.pointer.rewind import rewind_targets
 from streamlearn.versions.pointer.version_state import standings
 
 __all__ = ["may_go_back_to", "state_of"]
@@ -120,7 +119,7 @@ def _headline_text(found: Gathered) -> str:
 
 def _versions(found: Gathered, shown: Sequence[Known], figures: Sequence[str]) -> list[Facts]:
     standing, back = standings(found.pointer, found.known), may_go_back_to(found)
-    targets = set(rewind_targets(found.pointer, found.known))
+    targets = set(decisions.rewind_targets(found.pointer, found.known))
     rows = []
     for known in shown:
         facts = version_facts(known, standing[known.version], found.nodes, found.at_ms)
@@ -224,7 +223,7 @@ def _may(found: Gathered, given: Given) -> Facts:
         "hold": lambda: decisions.hold(pointer, known),
         "release": lambda: decisions.release(pointer, known),
     }
-    targets = rewind_targets(pointer, known)
+    targets = decisions.rewind_targets(pointer, known)
     version, refused = (targets[-1], "") if targets else (None, "no version is complete and clean")
     rewind = {"version": version, "refused": refused, "help": ""}
     return {name: _outcome(decide, given) for name, decide in moves.items()} | {"rewind": rewind}

@@ -14,8 +14,7 @@ from streamlearn.console.snapshot import Gathered
 from streamlearn.errors import MoveRefused
 from streamlearn.times import time_text
 from streamlearn.versions import Node, Pointer
-from streamlearn.versions.pointer.moves import release, taints_of
-from streamlearn.versions.pointer.rewind import rewind_targets
+from streamlearn.versions.pointer.moves import release, rewind_targets, taints_of
 
 __all__ = ["LEVELS", "LateAfter", "Trouble", "is_late", "troubles"]
 

@@ -66,7 +66,7 @@ def test_an_older_version_leads_to_a_rollback(place: Place, words: list[str], ve
 def test_a_tainted_version_leads_to_its_acceptance(place: Place, words: list[str], verb: Verb) -> None:
     roll_back(place, 2)
     for verb_words in (["promote", *after(words, 5), "--wait", "0"], ["rewind", *words, "--to", "5"]):
-        (command,) = commands_in(verb(*verb_words).err)
+        command, *_ = commands_in(verb(*verb_words).err)
         assert verb(*command, "--wait", 0).status == 0
         assert place.pointer.active_version == 5
         roll_back(place, 2)

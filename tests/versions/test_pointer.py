@@ -118,7 +118,7 @@ def test_a_version_below_the_floor_is_refused() -> None:
         "no clean version 2 steps back (the active one is 5): 1 is older",
         "versions",
     )
-    refused(lambda: release(Pointer(floor=9), FIVE), "no clean version after none", "rewind")
+    refused(lambda: release(Pointer(floor=9), FIVE), "no clean version after none", "wait for the next version")
 
 
 def test_a_floor_only_rises_and_nothing_that_is_needed_goes() -> None:
@@ -200,7 +200,7 @@ def test_a_release_where_nothing_newer_is_bad_stays_and_follows() -> None:
     assert release(held, FIVE).held is False
     assert release(held, [*FIVE, known(7, None)]).active == ref(6)
     refused(lambda: release(held, [*FIVE, known(7, "rejected")]), "after 6: version 7 is tainted", "rewind")
-    refused(lambda: release(Pointer(), []), "after none: it is the newest", "rewind")
+    refused(lambda: release(Pointer(), []), "after none: it is the newest", "wait for the next version")
     many = [*FIVE, *(known(version, "rejected") for version in range(7, 14))]
     refused(lambda: release(held, many), "versions 7, 8, 9, 10, 11, ... are tainted", "rewind")
 

@@ -18,8 +18,8 @@ from streamlearn.versions.format.record import Record, VersionRef
 from streamlearn.versions.format.version_summary import Known
 
 __all__ = [
-    "Canary", "Pointer", "before", "hold", "promote", "publish", "raise_floor", "release", "rollback", "steps_back",
-    "taints_of",
+    "Canary", "Pointer", "before", "hold", "promote", "publish", "raise_floor", "release", "rewind_targets", "rollback",
+    "steps_back", "taints_of",
 ]  # fmt: skip
 
 _Number = Annotated[int, Meta(ge=0, le=10**12 - 1)]
@@ -248,6 +248,16 @@ def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
     return _moved(structs.replace(pointer, held=False, canary=None), newest.ref)
 
 
+def rewind_targets(pointer: Pointer, known: Sequence[Known]) -> list[int]:
+    """Return the versions to which training may go back, oldest first."""
+    tainted = taints_of(pointer, known)
+    return [
+        entry.version
+        for entry in known
+        if entry.is_whole and entry.version >= pointer.floor and entry.version not in tainted
+    ]
+
+
 def raise_floor(pointer: Pointer, known: Sequence[Known], floor: int) -> Pointer:
     """Allow all versions below `floor` to be deleted; later versions stay tainted or clean as before.
 
@@ -336,8 +346,10 @@ def _readable(pointer: Pointer, known: Sequence[Known], version: int, *, judged:
 def _check_clean(pointer: Pointer, known: Sequence[Known], entry: Known) -> None:
     began = taints_of(pointer, known).get(entry.version)
     if began is not None:
+        targets = rewind_targets(pointer, known)
+        back = f"; `streamlearn rewind MODEL --to {targets[-1]}` takes training back" if targets else ""
         reason = "it is tainted" if began == entry.version else f"it is tainted since version {began}"
-        help = f"`streamlearn promote MODEL {entry.version} --accept` serves it anyway"
+        help = f"`streamlearn promote MODEL {entry.version} --accept` serves it anyway{back}"
         raise _refused(entry.version, reason, help)
 
 

@@ -10,10 +10,10 @@ from streamlearn.times import parse_time_ms
 from streamlearn.versions.format.manifest import OriginSkip, Skip, TimeSkip
 from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.model import Model
-from streamlearn.versions.pointer.moves import Pointer, taints_of
+from streamlearn.versions.pointer.moves import Pointer, rewind_targets
 from streamlearn.versions.pointer.request import Request, Requests
 
-__all__ = ["ask_rewind", "parse_skip", "request_lines", "rewind_targets", "skip_text"]
+__all__ = ["ask_rewind", "parse_skip", "request_lines", "skip_text"]
 
 _HELP = "give TIME..TIME, such as 12:20..12:25, or TOPIC:PARTITION:OFFSET..OFFSET with --app or the topic's id"
 
@@ -33,16 +33,6 @@ def ask_rewind(model: Model, to: int, skips: Sequence[Skip], *, by: str, reason:
     _check_clean(model.name, model.pointer, known, to)
     wanted = Request(to=target.ref, skips=tuple(skips), by=by, reason=reason)
     return Requests(model.store, model.name).ask(wanted, known)
-
-
-def rewind_targets(pointer: Pointer, known: Sequence[Known]) -> list[int]:
-    """Return the versions to which training may go back, oldest first."""
-    tainted = taints_of(pointer, known)
-    return [
-        entry.version
-        for entry in known
-        if entry.is_whole and entry.version >= pointer.floor and entry.version not in tainted
-    ]
 
 
 def _check_clean(name: str, pointer: Pointer, known: Sequence[Known], to: int) -> None:
