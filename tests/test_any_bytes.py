@@ -46,6 +46,7 @@ from streamlearn.ps.orders import (
     Expire,
     Failed,
     Order,
+    Remove,
     Restore,
     Restored,
     Seal,
@@ -158,6 +159,7 @@ def _of_shards(_: Path) -> Iterator[Decoder]:
         Restore(Epoch(1), 3, "0" * 64, 9),
         Seal(Epoch(1), 4),
         Expire(Epoch(1), 1, {"main": Expiry(idle_ms=5)}, 77, 100),
+        Remove(Epoch(1), {"main": ["00000000000000ff"]}),
         Stats(),
     ]
     yield Decoder("order", decode_order, [encode_order(one) for one in orders], (BadRecord,))

@@ -256,6 +256,11 @@ class PsClient:
         sums = {name: np.sum([answer.counts[name] for answer in answers], axis=0) for name in expiries}
         return {name: Expired(*(int(count) for count in counts)) for name, counts in sums.items()}
 
+    def remove(self, keys: Mapping[str, Sequence[str]]) -> None:
+        """Remove keys, by table, as hexadecimal numbers. Call it only while no push is under way; it may be repeated."""
+        order = orders.Remove(self._epoch("remove"), {name: list(keys[name]) for name in keys})
+        self._order(order, orders.Done)
+
     def stats(self) -> list[orders.ShardStats]:
         """The state of each shard."""
         return self._order(orders.Stats(), orders.ShardStats)

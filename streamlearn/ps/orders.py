@@ -20,7 +20,7 @@ from streamlearn.versions import Head
 from streamlearn.versions.format.manifest import FileEntry
 
 __all__ = [
-    "Abandon", "Answer", "Commit", "Done", "Expire", "ExpiredKeys", "Export", "Exported", "Failed", "Order", "Restore",
+    "Abandon", "Answer", "Commit", "Done", "Expire", "ExpiredKeys", "Export", "Exported", "Failed", "Order", "Remove", "Restore",
     "Restored", "Seal", "ShardStats", "Stats", "TableCount", "cut_failed", "decode_answer", "decode_order",
     "encode",
 ]  # fmt: skip
@@ -100,6 +100,13 @@ class Expire(_Order, frozen=True, tag="expire"):
     expiries: dict[str, Expiry]
     now_ms: Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
     budget_keys: Annotated[int, Meta(ge=0)]
+
+
+class Remove(_Order, frozen=True, tag="remove"):
+    """Remove keys, by table, as hexadecimal numbers; unknown keys are ignored."""
+
+    epoch: Epoch
+    keys: dict[str, list[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]]]
 
 
 class Stats(_Order, frozen=True, tag="stats"):
@@ -197,7 +204,7 @@ class ShardStats(_Answer, frozen=True, tag="stats"):
     exports_left_max: int
 
 
-Order: TypeAlias = Restore | Seal | Export | Commit | Abandon | Expire | Stats
+Order: TypeAlias = Restore | Seal | Export | Commit | Abandon | Expire | Remove | Stats
 Answer: TypeAlias = Done | Failed | Restored | Exported | ExpiredKeys | ShardStats
 
 Message = TypeVar("Message")

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
+
 from streamlearn.errors import EpochOver, ShardNotReady, TableBusy, VersionRefused
 from streamlearn.ps import orders
 from streamlearn.ps.epoch import Epoch
@@ -101,6 +103,8 @@ class Shard:
                     self._abandon(order.version)
                 case orders.Expire():
                     return self._expire(order)
+                case orders.Remove():
+                    self._remove(order)
             return orders.Done()
 
     def close(self) -> None:
@@ -237,6 +241,12 @@ class Shard:
                 expired = self.tables[name].expire(expiry, now_ms=order.now_ms, budget_keys=order.budget_keys)
                 counts[name] = (expired.scanned, expired.idle, expired.rare, expired.over)
         return orders.ExpiredKeys(dict(counts))
+
+    def _remove(self, order: orders.Remove) -> None:
+        for name, texts in order.keys.items():
+            keys = np.array([int(text, 16) for text in texts], np.uint64)
+            count = self.tables[name].remove(keys, threads=self._threads)
+            self._log("removed %d of %d keys from table %s", count, len(keys), name)
 
     def _obey_export(self, order: orders.Export) -> orders.Exported:
         head = order.head

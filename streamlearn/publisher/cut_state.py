@@ -10,7 +10,6 @@ import numpy.typing as npt
 from msgspec import structs
 
 from streamlearn.versions import Chain, Cut, Request, VersionRef
-from streamlearn.versions.pointer.request import OBEYED
 
 __all__ = ["CutState", "Predictions", "Resumed"]
 
@@ -32,8 +31,9 @@ class CutState:
     """The trainer's state at a step boundary. It is written later, while training continues: arrays must be copies.
 
     Attributes:
-        cut: Positions, watermark, skips, graph and metrics. The metric `requests_obeyed` is the number of the last
-            request that was obeyed; if the trainer omits it, the version repeats its parent's.
+        cut: Positions, watermark, skips, graph and metrics. The metrics `requests_obeyed` and `deletions_obeyed` are
+            the numbers of the last request and deletion that were obeyed; if the trainer omits one, the version
+            repeats its parent's.
         learned_rows: Rows learned from since `Publisher.start` or the last `Publisher.resume`; it only grows.
         dense: The dense weights, by name.
         dense_optimizer: The state of their optimizer, by name.
@@ -50,12 +50,11 @@ class CutState:
     golden: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     predictions: Predictions | None = None
 
-    def obeying(self, obeyed: float) -> CutState:
-        """The same state with `requests_obeyed` raised to at least this number."""
+    def obeying(self, obeyed: Mapping[str, float]) -> CutState:
+        """The same state with metrics such as `requests_obeyed` raised to at least these numbers."""
         metrics = dict(self.cut.metrics)
-        if metrics.get(OBEYED, 0.0) >= obeyed:
-            return self
-        return replace(self, cut=structs.replace(self.cut, metrics=metrics | {OBEYED: obeyed}))
+        metrics |= {name: number for name, number in obeyed.items() if number > metrics.get(name, 0.0)}
+        return replace(self, cut=structs.replace(self.cut, metrics=metrics))
 
 
 @dataclass(frozen=True)

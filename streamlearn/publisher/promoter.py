@@ -17,6 +17,7 @@ from streamlearn.publisher.meters import Meters
 from streamlearn.publisher.teller import Teller
 from streamlearn.settings import PublisherSettings
 from streamlearn.versions import History, Known, Pointer, PointerLog, Request, Requests, Store, Verdict, write_verdict
+from streamlearn.versions.pointer.deletion import Deletion, Deletions
 from streamlearn.versions.pointer.fence import Fence
 from streamlearn.versions.pointer.moves import publish, taints_of
 
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Step:
-    """The history, the pointer and the pending requests after one round of judging and promoting.
+    """The history, the pointer, the pending requests and all deletions after one round of judging and promoting.
 
     `said` is why the newest version is not served; empty when it is.
     """
@@ -36,6 +37,7 @@ class Step:
     known: tuple[Known, ...]
     pointer: Pointer
     requests: tuple[Request, ...]
+    deletions: tuple[Deletion, ...]
     said: str = ""
 
 
@@ -65,6 +67,7 @@ class Promoter:
         self._history = History(store, model)
         self._log = PointerLog(store, model, clock=clock)
         self._requests = Requests(store, model, clock=clock)
+        self._deletions = Deletions(store, model)
         self._fence = Fence(store, model, clock=clock)
 
     def active(self) -> int | None:
@@ -75,6 +78,10 @@ class Promoter:
     def requests(self, known: Sequence[Known] | None = None) -> tuple[Request, ...]:
         """The requests after the last one that the newest version records as obeyed."""
         return tuple(self._requests.waiting(self._history.read() if known is None else known))
+
+    def deletions(self) -> tuple[Deletion, ...]:
+        """All deletions of rows."""
+        return self._deletions.all()
 
     def follow(self, run: int, *, can_score: bool) -> Step:
         """Judge every version without a verdict, oldest first, and promote the newest clean one on behalf of a run.
@@ -94,7 +101,7 @@ class Promoter:
                 self._ask_rewind(known, run)
             pointer = self._log.newest()
         self._teller.tell(known, move)
-        return Step(known, pointer, self.requests(known), reason)
+        return Step(known, pointer, self.requests(known), self.deletions(), reason)
 
     def _judge_all(self, known: tuple[Known, ...], *, can_score: bool) -> tuple[Known, ...]:
         unjudged = [at for at, version in enumerate(known) if version.outcome is None and version.is_whole]

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
@@ -28,6 +28,8 @@ from streamlearn.publisher.version_files import TRAINER_ERRORS, VersionFiles, ne
 from streamlearn.settings import PublisherSettings
 from streamlearn.versions import Chain, Committed, Head, Registry, Request, Requests, Store, VersionRef, write_revert
 from streamlearn.versions.format.manifest import Position
+from streamlearn.versions.pointer.deletion import OBEYED as DELETED
+from streamlearn.versions.pointer.deletion import Deletion
 from streamlearn.versions.pointer.fence import Fence
 from streamlearn.versions.pointer.request import OBEYED
 from streamlearn.versions.store.defect import defective
@@ -55,6 +57,7 @@ class Publisher:
         run: The number of this run; 0 before `start`.
         committed: The newest committed version; None before the first.
         requests: Requests of operators that no version records as obeyed, in order.
+        deletions: All deletions of rows; the trainer obeys those in force at every cut.
         step: The result of the last judging and promoting; None before the first.
     """
 
@@ -79,6 +82,7 @@ class Publisher:
         self.run = 0
         self.committed: VersionRef | None = None
         self.requests: tuple[Request, ...] = ()
+        self.deletions: tuple[Deletion, ...] = ()
         self.step: Step | None = None
         self._client, self._store, self._lineage, self._clock = client, store, lineage, clock
         self._by = by or f"{socket.gethostname()}:{os.getpid()}"
@@ -97,7 +101,9 @@ class Publisher:
         self._thread: threading.Thread | None = None
         self._numbered = 0  # the highest version number that was ever begun
         self._learned = 0  # rows learned up to the newest committed version
-        self._obeyed = 0.0  # the last request that the newest committed version records as obeyed
+        # The last request and deletion that the newest committed version records as obeyed.
+        self._obeyed: Mapping[str, float] = {}
+        self._hurries = False  # whether a new deletion waits for the next boundary
         self._positions: tuple[Position, ...] = ()  # those of the newest committed version
         self._positions_s = clock.monotonic_s()  # when it was written
         self._unsure: tuple[Head, CutState] | None = None  # a version that may or may not have its manifest
@@ -126,8 +132,18 @@ class Publisher:
     @property
     def is_due(self) -> bool:
         """Whether `boundary` would do something now; cheap to call."""
-        has_to_tell = self._teller.is_due and not self.is_busy
+        has_to_tell = (self._teller.is_due or self._hurries) and not self.is_busy
         return self._error is not None or has_to_tell or self._clock.monotonic_s() >= self._due_s
+
+    @property
+    def must_delete(self) -> bool:
+        """Whether the newest version does not carry out every deletion."""
+        return bool(self.deletions) and self.deletions[-1].seq > self.deleted
+
+    @property
+    def deleted(self) -> float:
+        """The number of the last deletion that the newest version carries out."""
+        return self._obeyed.get(DELETED, 0.0)
 
     def start(self) -> Resumed:
         """Begin a run, which ends older runs, and complete the work that the last run left half done.
@@ -162,7 +178,7 @@ class Publisher:
             message = f"version {self.committed.version} of {self._lineage.model!r} was in the store, but now {now}"
             raise FileMissing(message, help="restore the contents of the store; training never starts over by itself")
         self.committed = None if chain is None else chain.ref
-        self._obeyed = 0.0 if chain is None else chain.manifest.metrics.get(OBEYED, 0.0)
+        self._obeyed = {} if chain is None else _obeyed_in(chain.manifest.metrics)
         if chain is not None:
             age_s = (self._clock.wall_ms() - chain.manifest.written_wall_ms) / 1e3
             self._positions, self._positions_s = chain.manifest.positions, self._clock.monotonic_s() - max(0.0, age_s)
@@ -176,7 +192,7 @@ class Publisher:
         except VersionDefect as error:
             # A damaged move of the pointer does not stop training; a damaged request does.
             self._not_served(error)
-            self.requests = self._promoter.requests()
+            self.requests, self.deletions = self._promoter.requests(), self._promoter.deletions()
         return Resumed(self.run, chain, self.requests)
 
     def first(self, note: Callable[[], CutState]) -> VersionRef:
@@ -217,14 +233,16 @@ class Publisher:
             message = "the first version has not been written yet"
             raise UsageError(message, help="call `start`, restore all shards, then `first` if `start` gave no chain")
         now_s = self._clock.monotonic_s()
-        if now_s < self._due_s:
+        if now_s < self._due_s and (self.is_busy or not self._hurries):
             if self._teller.is_due and not self.is_busy:
                 self._begin(self._teller.tell_again)
             return False
-        self._due_s = max(self._due_s + self._settings.publish_interval_s, now_s)
+        if now_s >= self._due_s:
+            self._due_s = max(self._due_s + self._settings.publish_interval_s, now_s)
         if self.is_busy:
             self._meters.skipped.inc()
             return False
+        self._hurries = False
         if self._failures >= self._settings.failures_max:
             failures, self._failures = self._failures, 0
             message = f"{failures} cuts failed in a row; the last: {self._last}"
@@ -279,7 +297,8 @@ class Publisher:
     def refuse(self, request: Request, reason: str) -> None:
         """Skip the first of `requests`, which cannot be obeyed; the next version records it as settled."""
         Requests(self._store, self._lineage.model, clock=self._clock).refuse(request, reason)
-        self._obeyed, self.requests = float(request.seq), self.requests[1:]
+        self._obeyed = {**self._obeyed, OBEYED: float(request.seq)}
+        self.requests = self.requests[1:]
 
     def take_number(self) -> int:
         """Return the next version number, once; also for other writers of versions, such as a revert."""
@@ -310,7 +329,8 @@ class Publisher:
     def _cut(self, noted: CutState) -> bool:
         learned = noted.learned_rows - self._learned
         assert learned >= 0, (noted.learned_rows, self._learned)
-        if not learned and not self._settings.empty_versions and not self.is_behind(noted.cut.positions):
+        has_news = learned or noted.cut.metrics.get(DELETED, 0.0) > self.deleted
+        if not has_news and not self._settings.empty_versions and not self.is_behind(noted.cut.positions):
             self._meters.empty.inc()
             # There may be new requests, or an older version to promote.
             self._begin(self._follow)
@@ -385,7 +405,7 @@ class Publisher:
         if noted.predictions is not None:
             noted.predictions.committed()
         self.committed, self._learned, self._failures = ref, noted.learned_rows, 0
-        self._obeyed = done.manifest.metrics.get(OBEYED, 0.0)
+        self._obeyed = _obeyed_in(done.manifest.metrics)
         self._positions, self._positions_s = done.manifest.positions, self._clock.monotonic_s()
         self._meters.failed_ratio.set(0)
         active = None
@@ -451,11 +471,17 @@ class Publisher:
         _log.warning("version %d was not published; the next version includes its changes: %s", version, self._last)
 
     def _take(self, step: Step) -> None:
-        self.step, self.requests = step, step.requests
+        is_new = step.deletions[-1:] != self.deletions[-1:]
+        self.step, self.requests, self.deletions = step, step.requests, step.deletions
+        self._hurries = self._hurries or (is_new and self.must_delete)
 
     def _join(self, timeout_s: float | None = None) -> None:
         if self._thread is not None:
             self._thread.join(timeout_s)
+
+
+def _obeyed_in(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: metrics.get(name, 0.0) for name in (OBEYED, DELETED)}
 
 
 def _offsets(positions: Sequence[Position]) -> list[tuple[int, int]]:

@@ -57,6 +57,8 @@ from streamlearn.trainer.version_scores import SCORED_ROWS, VersionScorer, score
 from streamlearn.versions import Chain, Cut, Registry, Request, Store
 from streamlearn.versions.format.manifest import Origin, Position, Skip
 from streamlearn.versions.format.predictions import waiting_in
+from streamlearn.versions.pointer.deletion import OBEYED as DELETED
+from streamlearn.versions.pointer.deletion import in_force
 
 __all__ = ["COUNTED", "TrainReport", "Trainer"]
 
@@ -397,8 +399,10 @@ class Trainer:
         assert self._validation is not None
         self._validation.catch_up()
         self.publisher.settle()
-        while self.publisher.learned_rows < self.tally.rows - self._learned_before or self.publisher.is_behind(
-            self._positions()
+        while (
+            self.publisher.learned_rows < self.tally.rows - self._learned_before
+            or self.publisher.must_delete
+            or self.publisher.is_behind(self._positions())
         ):
             self.publisher.make_due()
             self.publisher.boundary(self._note)
@@ -411,12 +415,13 @@ class Trainer:
         assert self._marks is not None
         reached = self._reached
         watermark_ms = reached.watermark_ms
+        deleted = self._delete(watermark_ms)
         if watermark_ms is not None:
             self._marks.forget(watermark_ms - self._horizon_ms)
         return CutState(
             cut=Cut(
                 positions=self._positions(), watermark_ms=watermark_ms, skips=self._skips, graph=self._graph,
-                metrics={"steps": float(self._learner.steps)} | self._counted | self.summary,
+                metrics={"steps": float(self._learner.steps)} | self._counted | self.summary | deleted,
             ),
             learned_rows=self.tally.rows - self._learned_before,
             dense=self._learner.dense(),
@@ -425,6 +430,16 @@ class Trainer:
             golden=self._golden(),
             predictions=None if self._validation is None else self._validation.note(),
         )  # fmt: skip
+
+    def _delete(self, watermark_ms: int | None) -> dict[str, float]:
+        """Remove the rows whose deletion is in force, and return the metric of the version that carries this out."""
+        deletions = self.publisher.deletions
+        if not deletions:
+            return {}
+        keys = in_force(deletions, self.publisher.deleted, watermark_ms)
+        if keys:
+            self._client.remove({table: some for table, some in keys.items() if table in self._client.dims})
+        return {DELETED: float(deletions[-1].seq)}
 
     def _positions(self) -> tuple[Position, ...]:
         """Return the offsets at which samples continue."""

@@ -18,7 +18,7 @@ import pytest
 from streamlearn.errors import ShardNotReady, ShardUnreachable, UsageError
 from streamlearn.features import FeatureSpec, Slot
 from streamlearn.ps import Epoch, PsClient
-from streamlearn.ps.orders import Expire, Order, Restore, Seal
+from streamlearn.ps.orders import Expire, Order, Remove, Restore, Seal
 from streamlearn.samples import FeatureColumns, SlotColumns
 from streamlearn.settings import PsSettings
 from streamlearn.table import Packing
@@ -129,7 +129,7 @@ def test_a_reader_is_told_by_name_what_it_cannot_do(store: Store, verb: str, cal
 
 @pytest.mark.parametrize(
     "order",
-    [Restore(Epoch(9)), Seal(Epoch(1), 1), Expire(Epoch(1), 1, EXPIRIES, 0, 1)],
+    [Restore(Epoch(9)), Seal(Epoch(1), 1), Expire(Epoch(1), 1, EXPIRIES, 0, 1), Remove(Epoch(1), {})],
     ids=lambda order: type(order).__name__,
 )
 def test_shards_refuse_a_reader_that_does_not_keep_its_word(store: Store, order: Order) -> None:

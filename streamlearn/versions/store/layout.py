@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from streamlearn.errors import UsageError
 
@@ -51,7 +51,10 @@ class VersionFolder:
         return f"{self.path}/{MANIFEST_NAME}"
 
 
-def model_folder(model: str, name: Literal["pointer", "refusals", "requests", "runs", "switches"]) -> str:
+LogName: TypeAlias = Literal["deletions", "notes", "pointer", "refusals", "requests", "runs", "switches"]
+
+
+def model_folder(model: str, name: LogName) -> str:
     """Return the folder of one of a model's logs."""
     return f"{_checked(model)}/{name}"
 

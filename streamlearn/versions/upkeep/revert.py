@@ -21,6 +21,8 @@ from streamlearn.versions.format.manifest import PARTS, Cut, Head, Manifest, Ski
 from streamlearn.versions.format.scratch import Progress, Shard, shards_in, upkeep_at
 from streamlearn.versions.format.shard_files import no_upkeep
 from streamlearn.versions.format.writer import Committed, VersionWriter
+from streamlearn.versions.pointer.deletion import OBEYED as DELETED
+from streamlearn.versions.pointer.deletion import Deletions, in_force
 from streamlearn.versions.pointer.request import OBEYED
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.settings import FileSettings, LoadSettings, ScanSettings, checked
@@ -49,7 +51,8 @@ def write_revert(
 
     Rows, optimizer state and use, upkeep, dense weights and their optimizer, marks, golden requests, positions, the
     watermark, the graph and metrics are the older version's. Skips are never lost: those of the newest version and the
-    given ones are added to the older one's. `requests_obeyed` never falls.
+    given ones are added to the older one's. `requests_obeyed` never falls. Rows that operators had deleted since do not
+    come back.
 
     `to` is the version with the content; the newest is allowed, to add skips. `run` is the fencing number of the
     writer. By default `version` is the newest one's number plus one. `metrics` replace the older version's, by name: to
@@ -78,29 +81,37 @@ def write_revert(
         origin=newest.manifest.origin,
     )  # fmt: skip
     writer = VersionWriter(store, head, files)
+    deletions = Deletions(store, model).all()
+    deleted = in_force(deletions, was.metrics.get(DELETED, 0.0), was.watermark_ms)
     scanned = partial(scan_table, (target, newest), scan=memory, limits=reading, progress=progress)
     for shard in shards_in(was):
-        changes = (_back(*pair) for record in was.tables for pair in scanned(record.name, shard.parts))
+        changes = (_back(*pair, deleted) for record in was.tables for pair in scanned(record.name, shard.parts))
         writer.add_rows(changes, shard=shard.number, parts=shard.parts)
     _add_upkeep(writer, target, newest, reading)
     copied = copy_files(store, target.head, head.folder, MODEL_KINDS, reading)
     all_skips = tuple(dict.fromkeys((*was.skips, *newest.manifest.skips, *skips)))
     all_metrics = _metrics(was, newest.manifest) | dict(metrics or {})
+    if deletions:
+        all_metrics[DELETED] = float(deletions[-1].seq)
     cut = Cut(
         positions=was.positions, watermark_ms=was.watermark_ms, skips=all_skips, graph=was.graph, metrics=all_metrics
     )
     return writer.finish(cut, copied, clock=clock)
 
 
-def _back(older: Changes, newer: Changes) -> Changes:
-    """The changes that turn the newer rows into the older ones."""
+def _back(older: Changes, newer: Changes, deleted: Mapping[str, Sequence[str]]) -> Changes:
+    """The changes that turn the newer rows into the older ones, without deleted keys."""
     comparison = TableComparison.of(newer, older)
     at = np.concatenate([comparison.created, comparison.changed[1]])
+    gone = newer.keys[comparison.gone]
+    if texts := deleted.get(older.table):
+        keys = np.array([int(text, 16) for text in texts], np.uint64)
+        at, gone = at[~np.isin(older.keys[at], keys)], np.union1d(gone, newer.keys[np.isin(newer.keys, keys)])
     arrays: dict[str, Any] = {
         name: None if (array := getattr(older, name)) is None else array[at]
         for name in ("rows", "scales", "state", "ticks", "counts")
     }
-    return Changes(older.table, older.keys[at], gone=newer.keys[comparison.gone], **arrays)
+    return Changes(older.table, older.keys[at], gone=gone, **arrays)
 
 
 def _add_upkeep(writer: VersionWriter, target: Chain, newest: Chain, limits: LoadSettings) -> None:
