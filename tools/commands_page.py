@@ -22,6 +22,7 @@ ENDS: dict[str, tuple[tuple[int, str], ...]] = {
     "evaluate": ((3, "it was stopped; complete passes are printed"),),
     "backfill": (_DEAD,),
     "ingest": ((1, "it cannot continue, and the error says why"), _DEAD),
+    "forget": ((3, "the deletion is asked for, but a version or a node still has the rows"),),
     "promote": (_NOT_FOLLOWED,),
     "ps stats": ((3, "a shard did not answer; the error names it"),),
     "release": (_NOT_FOLLOWED,),

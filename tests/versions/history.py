@@ -54,6 +54,7 @@ class Trainer:
     labels: tuple[str, ...] | None = None
     tables: TableSet = field(default_factory=lambda: TableSet(OPTIONS))
     last: Committed | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
 
     def learn(self, seed: int, count: int = 40, table: str = "main") -> None:
         """Let some rows learn."""
@@ -93,7 +94,7 @@ class Trainer:
         writer.add_golden({"requests": b"golden of %d" % version})
         writer.add_predictions(predictions_of(version))
         position = Position(topic="file:///samples", topic_id="id", partition=0, offset=version)
-        cut = Cut(positions=(position,), watermark_ms=version, metrics={"auc": 0.5})
+        cut = Cut(positions=(position,), watermark_ms=version, metrics={"auc": 0.5} | self.metrics)
         self.last = writer.finish(cut, entries, clock=ManualClock())
         self.tables.commit(version)
         return self.last

@@ -20,6 +20,7 @@ from streamlearn.cli.model.model_options import (
 from streamlearn.cli.model.move_output import show_moved
 from streamlearn.cli.model.place import Place, at_place
 from streamlearn.cli.options import JsonOption
+from streamlearn.cli.output.units import counted
 from streamlearn.errors import UsageError
 from streamlearn.times import parse_time_ms
 
@@ -71,7 +72,7 @@ def rollback(
     tainted = moves.taints_of(moved.pointer, known)
     newer = ", ".join(str(version) for version in tainted if version > active.version) or "none"
     line = f"{model.name} is rolled back to version {active.version} and held there; tainted: {_short(newer)}"
-    _show(model, moved, line, json=json)
+    _show(model, moved, known, line, json=json)
 
 
 @at_place
@@ -86,10 +87,10 @@ def release(
     from streamlearn.versions.pointer import moves
 
     model = open_model(name, place)
-    moved, _ = model.move(moves.release, what="release", by=author(), reason=reason, wait_s=wait)
+    moved, known = model.move(moves.release, what="release", by=author(), reason=reason, wait_s=wait)
     assert moved.pointer.active is not None
     line = f"{model.name} follows new versions again, from version {moved.pointer.active.version}"
-    _show(model, moved, line, json=json)
+    _show(model, moved, known, line, json=json)
 
 
 @at_place
@@ -129,15 +130,26 @@ def promote(
     moved, known = model.move(decide, what=what, by=author(), reason=reason, wait_s=wait)
     tainted = moves.taints_of(moved.pointer, known)
     clean = [str(entry.version) for entry in known if entry.version > version and entry.version not in tainted]
-    _show(model, moved, _promoted_line(model, moved.pointer, version, clean if accept else []), json=json)
+    _show(model, moved, known, _promoted_line(model, moved.pointer, version, clean if accept else []), json=json)
 
 
-def _show(model: Model, moved: Moved, line: str, *, json: bool) -> None:
+def _show(model: Model, moved: Moved, known: Sequence[Known], line: str, *, json: bool) -> None:
     if model.registry is None:
         typer.echo(
             "no registry was given: nodes are not waited for, and follow when they next read the store", err=True
         )
+    _warn_of_deletions(model, moved.pointer.active_version, known)
     show_moved(moved, line, json=json)
+
+
+def _warn_of_deletions(model: Model, version: int, known: Sequence[Known]) -> None:
+    """Say that a version is older than a deletion: nodes use the deleted rows again."""
+    from streamlearn.versions.pointer.deletion import Deletions, obeyed_by
+
+    obeyed = max((obeyed_by(entry) for entry in known if entry.version == version), default=0)
+    if count := sum(deletion.seq > obeyed for deletion in Deletions(model.store, model.name).all()):
+        said = f"version {version} still has rows that {counted(count, 'deletion')} took out of later versions"
+        typer.echo(f"{said}: release the pointer soon, see `streamlearn forget --help`", err=True)
 
 
 def _promoted_line(model: Model, pointer: Pointer, version: int, clean: list[str]) -> str:

@@ -35,6 +35,7 @@ def versions(
 ) -> None:
     """Show the versions of MODEL: state, age, size, and the nodes that serve each."""
     from streamlearn.versions import Requests
+    from streamlearn.versions.pointer.deletion import Deletions, obeyed_by
     from streamlearn.versions.pointer.facts import node_facts, pointer_facts, version_facts
     from streamlearn.versions.pointer.rebuild import last_not_gc
     from streamlearn.versions.pointer.version_state import standings
@@ -66,6 +67,9 @@ def versions(
     for request in waiting:
         source = f"request {request.seq} of {printable(request.by)}"
         typer.echo(f"training was asked to go back to version {request.to.version} ({source})")
+    for deletion in Deletions(model.store, model.name).all():
+        if deletion.seq > obeyed_by(known[-1]):
+            typer.echo(f"deletion {deletion.seq} of {printable(deletion.by)} is not carried out yet")
     if refused is not None:
         target = f"version {refused.to.version} (request {refused.seq} of {printable(refused.by)})"
         typer.echo(f"training could not go back to {target} and continues: {printable(refused.reason)}")

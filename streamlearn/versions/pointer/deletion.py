@@ -71,6 +71,13 @@ class Deletions:
         self._read = {number: self._read.get(number) or self._records.read(number) for number in self._records.numbers()}
         return tuple(self._read.values())
 
+    def drop(self, known: Versions[Known]) -> None:
+        """Remove the deletions that all of these versions, which are those that stay, carry out for good."""
+        for deletion in self.all():
+            done = [deletion.seq <= obeyed_by(entry) and deletion.until_ms <= (entry.watermark_ms or 0) for entry in known]
+            if done and all(done):
+                self._records.remove(deletion.seq)
+
 
 def in_force(deletions: Iterable[Deletion], obeyed: float, watermark_ms: int | None) -> dict[str, list[str]]:
     """Return the keys, by table, to remove from a version that follows one that obeys deletions up to a number.

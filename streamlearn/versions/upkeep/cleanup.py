@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import RegistryUnreachable, UsageError
 from streamlearn.versions.format.scratch import Progress
+from streamlearn.versions.pointer.deletion import Deletions
 from streamlearn.versions.pointer.moves import raise_floor
 from streamlearn.versions.pointer.request import Requests
 from streamlearn.versions.upkeep.gc import GcPlan, Swept, plan_gc, sweep
@@ -61,6 +62,8 @@ def clean_up(
         return plan_cleanup(model, clock=clock)
 
     swept = sweep(model.store, plan, raise_floor=raise_to, wait=wait, plan_again=plan_again, progress=progress)
+    floor = model.pointer.floor
+    Deletions(model.store, model.name).drop([entry for entry in known if entry.version >= floor])
     model.log.forget(max(1, model.pointer.seq - model.settings.retention.pointer_moves_min))
     return swept
 

@@ -1,0 +1,122 @@
+"""`streamlearn forget`: what it asks for, what it waits for, and what it says about everything else that holds a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamlearn.apps import load_app
+from streamlearn.features.keys import keys_of
+from streamlearn.topics import TopicSettings, create_topic
+from streamlearn.versions import Known, Node, VersionRef
+from streamlearn.versions.pointer.deletion import OBEYED, Deletion, Deletions
+from tests.cli.place import Place, Verb, refused
+from tests.versions.history import MODEL
+
+APP = '''
+from streamlearn.apps import App
+from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
+
+app = App(
+    "MODEL",
+    FeatureSpec((Slot("user_id", "user"), Slot("account", "user", value="str"), Slot("video", "item")), "video"),
+    (LabelGroup("fast", 10, 60),),
+    (Label("click", "click", "fast"),),
+)
+'''
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP.replace("MODEL", MODEL))
+    return tmp_path
+
+
+def carry_out(place: Place, version: int) -> None:
+    """What training does: cut a version that says so."""
+    place.trainer.metrics = {OBEYED: float(Deletions(place.store, MODEL).all()[-1].seq)}
+    place.cut(version)
+
+
+def test_a_deletion_is_asked_for_by_key_and_ends_with_3_until_it_is_served(place: Place, app: Path, ended: Verb) -> None:
+    first = ended("forget", app, "--user", 42, "--slot", "account=anna", "--wait", 0, "--reason", "art. 17")
+    refused(first, 3, "deletion 1 is asked for, but not done: no version is without the rows yet", "help: ")
+    assert "anna" not in first.out
+    (deletion,) = Deletions(place.store, MODEL).all()
+    features = load_app(app).app.features
+    pairs = ((features.slot("user_id"), 42), (features.slot("account"), "anna"))
+    expected = tuple(f"{keys_of(slot, [value])[0]:016x}" for slot, value in pairs)
+    assert (deletion.keys, deletion.reason) == ({"main": expected}, "art. 17")
+    assert deletion.until_ms == pytest.approx(deletion.wall_ms + 60_000, abs=5_000)
+    assert "deletion 1 of" in ended("versions", MODEL).out
+
+
+def test_it_waits_until_a_version_without_the_rows_is_served_by_all_nodes(place: Place, app: Path, ended: Verb) -> None:
+    assert ended("forget", app, "--user", 42, "--wait", 0).status == 3
+    carry_out(place, 6)
+    refused(ended("forget", app, "--user", 42, "--wait", 0), 3, "deletion 2", "no version is without the rows yet")
+    carry_out(place, 7)
+    late = ended("forget", app, "--user", 42, "--wait", 0)
+    refused(late, 3, "deletion 3")
+    carry_out(place, 8)
+    place.follow(8)
+    place.registry.beat(Node(boot_id="a", name="node-7", state="ready", active=5, seq=place.pointer.seq - 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Deletions, "ask", lambda self, deletion, known: Deletions(place.store, MODEL).all()[-1])
+        refused(ended("forget", app, "--user", 42, "--wait", 0), 3, "still at a version with the rows: node-7")
+        place.registry.beat(Node(boot_id="a", name="node-7", state="ready", active=8, seq=place.pointer.seq))
+        done = ended("forget", app, "--user", 42)
+        assert done.status == 0, done
+        assert "deletion 3: 1 row of ctr, which no node uses any more" in done.out
+        assert ended("rollback", MODEL, "--to", 5, "--wait", 0).err.startswith("version 5 still has rows that 3 deletions")
+        refused(ended("forget", app, "--user", 42, "--wait", 0), 3, "version 5, which has the rows, is held")
+
+
+def test_a_dry_run_says_all_and_changes_nothing(place: Place, app: Path, ended: Verb) -> None:
+    create_topic(f"file://{app}/.streamlearn/topics/ctr.samples", TopicSettings(retention_ms=7 * 86_400_000)).close()
+    (app / ".streamlearn" / "kept").mkdir()
+    (app / ".streamlearn" / "kept" / "step-1.avro").touch()
+    done = ended("forget", app, "--user", 42, "--dry-run", "--json").json
+    assert (done["seq"], [row["slot"] for row in done["keys"]]) == (None, ["user_id"])
+    goes = {row["what"]: row["goes"] for row in done["remains"]}
+    assert goes["samples"].startswith("after 7 d: about ")
+    assert goes["impressions"] == "there is none"
+    assert goes["quarantine"] == "by hand (1 file)"
+    assert "60 newer versions" in goes["older versions"]
+    said = ended("forget", app, "--user", 42, "--dry-run").out
+    assert "nothing was changed" in said
+    assert "by hand: exported versions" in said
+    assert Deletions(place.store, MODEL).all() == ()
+
+
+def test_what_names_no_person_is_refused(place: Place, app: Path, ended: Verb) -> None:
+    refused(ended("forget", app), 2, "no person was given", "--user ID")
+    refused(ended("forget", app, "--user", "anna"), 2, "'user_id' is not a whole number")
+    refused(ended("forget", app, "--slot", "anna"), 2, "--slot needs the form NAME=ID", "user_id, account, video")
+    refused(ended("forget", app, "--slot", "name=anna"), 2, "no slot is named 'name'")
+    refused(ended("forget", MODEL, "--user", 1), 2, "is not an application")
+    other = app / "other"
+    other.mkdir()
+    (other / "app.py").write_text(APP.replace("MODEL", MODEL).replace('"user_id"', '"person"'))
+    refused(ended("forget", other, "--user", 1), 2, "0 slots are named user_id or user", "slots are person, account")
+
+
+def test_a_deletion_is_kept_while_a_rewind_or_an_old_sample_could_bring_the_rows_back(place: Place) -> None:
+    deletions = Deletions(place.store, MODEL)
+    for until_ms in (100, 200, 300):
+        deletions.ask(Deletion(keys={"main": ("0" * 16,)}, until_ms=until_ms))
+
+    def known(obeyed: float, watermark_ms: int | None) -> Known:
+        ref = VersionRef(version=9, run=1, sha256="0" * 64)
+        return Known(ref=ref, kind="delta", metrics={OBEYED: obeyed}, watermark_ms=watermark_ms)
+
+    for entry in (known(0, 400), known(3, 50), known(3, None)):
+        deletions.drop([known(3, 400), entry])
+        assert len(deletions.all()) == 3
+    deletions.drop([])
+    assert len(deletions.all()) == 3
+    deletions.drop([known(2, 250)])
+    assert [deletion.seq for deletion in deletions.all()] == [3]
+    deletions.drop([known(3, 400)])
+    assert deletions.ask(Deletion(keys={}, until_ms=1), [known(3, 400)]).seq == 4
