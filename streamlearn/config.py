@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import getsource
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, TypeVar
@@ -23,7 +25,7 @@ from msgspec import inspect
 from streamlearn.errors import ConfigError
 from streamlearn.struct_decoder import from_plain
 
-__all__ = ["FILE_BYTES_MAX", "Field", "apply_overrides", "fields_of", "read_bounded", "read_settings"]
+__all__ = ["FILE_BYTES_MAX", "Field", "apply_overrides", "changed_settings", "fields_of", "read_bounded", "read_settings", "without_login"]
 
 FILE_BYTES_MAX = 1 << 20
 _MPS = "set {} in the node's environment; its lane processes inherit it"
@@ -40,6 +42,9 @@ _REPLACED = {
     "serving.mps_folder": _MPS.format("CUDA_MPS_PIPE_DIRECTORY"),
 }
 """Removed settings, each with its replacement."""
+
+# Up to the last "@", because a password may contain any character; a URL without a host has no login.
+_LOGIN = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)(?!/).*@", re.DOTALL)
 
 T = TypeVar("T", bound=msgspec.Struct)
 _Section = type[msgspec.Struct]
@@ -102,6 +107,26 @@ def apply_overrides(kind: type[msgspec.Struct], given: Mapping[str, Any], overri
 def fields_of(kind: type[msgspec.Struct]) -> list[Field]:
     """Return every setting of a struct and of the structs in it, in declared order."""
     return list(_walk(inspect.type_info(kind), kind(), ""))
+
+
+def changed_settings(settings: msgspec.Struct) -> dict[str, Any]:
+    """Return, by path, the settings that differ from their defaults, as they may be shown."""
+    values = ((field, attrgetter(field.path)(settings)) for field in fields_of(type(settings)))
+    return {field.path: without_login(value) for field, value in values if value != field.default}
+
+
+def without_login(value: Any) -> Any:
+    """Return the value of a setting without the user and password of a URL.
+
+    Examples:
+        >>> without_login(["redis://me:secret@host:6379", "file:///a@b"])
+        ['redis://host:6379', 'file:///a@b']
+    """
+    if isinstance(value, str):
+        return _LOGIN.sub(r"\1", value)
+    if isinstance(value, dict):
+        return {name: without_login(item) for name, item in value.items()}
+    return [without_login(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _walk(info: inspect.Type, defaults: Any, prefix: str) -> Iterator[Field]:

@@ -20,7 +20,7 @@ _PLACEHOLDER = re.compile(r"(?<= )(?:APP|MODEL)(?= |$)")
 _USER = re.compile(r"(?<=://).*@")
 # Verbs that name a model; they take the folder of an application in its place. Others take the folder alone.
 _OF_MODELS = {
-    "compact", "diff", "export", "gc", "import", "promote", "release", "rewind", "rollback", "show",
+    "compact", "diff", "export", "gc", "import", "note", "promote", "release", "rewind", "rollback", "show",
     "verify", "versions",
 }  # fmt: skip
 

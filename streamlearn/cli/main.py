@@ -24,6 +24,7 @@ from streamlearn.cli.model.console import console
 from streamlearn.cli.model.evaluate import evaluate
 from streamlearn.cli.model.exchange import export, import_
 from streamlearn.cli.model.forget import forget
+from streamlearn.cli.model.note import note
 from streamlearn.cli.model.rewind import rewind
 from streamlearn.cli.model.rollback import promote, release, rollback
 from streamlearn.cli.model.switch import switch
@@ -75,7 +76,7 @@ def _options(
 
 for verb in (
     backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest, migrate,
-    peek, promote, release, replay, report, rewind, rollback, schema, settings, show, switch, topics, train, up,
+    note, peek, promote, release, replay, report, rewind, rollback, schema, settings, show, switch, topics, train, up,
     verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))

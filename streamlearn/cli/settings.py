@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-import re
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -14,15 +13,13 @@ import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.output.table import print_json
+from streamlearn.config import without_login
 
 if TYPE_CHECKING:
     from streamlearn.config import Field
     from streamlearn.settings import Settings
 
 __all__ = ["settings"]
-
-# Up to the last "@", because a password may contain any character; a URL without a host has no login.
-_LOGIN = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)(?!/).*@", re.DOTALL)
 
 
 def settings(
@@ -41,7 +38,7 @@ def settings(
     values = load_app(app, set_ or ()).settings
     fields = [field for field in fields_of(Settings) if not changed or attrgetter(field.path)(values) != field.default]
     if json:
-        print_json({field.path: _shown(attrgetter(field.path)(values)) for field in fields})
+        print_json({field.path: without_login(attrgetter(field.path)(values)) for field in fields})
         return
     for line in _lines(values, fields):
         typer.echo(line)
@@ -64,11 +61,4 @@ def _lines(values: Settings, fields: list[Field]) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    return json_text.dumps(_shown(value), ensure_ascii=False)
-
-
-def _shown(value: Any) -> Any:
-    """Return the value of a setting without the user and password of a URL."""
-    if isinstance(value, str):
-        return _LOGIN.sub(r"\1", value)
-    return [_shown(item) for item in value] if isinstance(value, list | tuple) else value
+    return json_text.dumps(without_login(value), ensure_ascii=False)

@@ -22,6 +22,7 @@ from streamlearn.struct_decoder import from_json
 from streamlearn.versions import History, Known
 from streamlearn.versions.format.log import read_manifest
 from streamlearn.versions.format.verdict import read_verdict
+from streamlearn.versions.format.version_note import read_notes
 from streamlearn.versions.pointer.facts import Facts, file_facts, manifest_facts
 from streamlearn.versions.pointer.model import Model
 
@@ -102,7 +103,7 @@ class Api:
         folder = History(store, self._model.name).folder(version.ref)
         manifest, verdict = read_manifest(store, folder), read_verdict(store, folder)
         # A version may have tens of thousands of files; the page shows their sums.
-        facts = manifest_facts(manifest, verdict) | {"files": file_facts(manifest)}
+        facts = manifest_facts(manifest, verdict, read_notes(store, folder)) | {"files": file_facts(manifest)}
         return facts | {"version": version.version, "folder": f"{store.url}/{folder}", "sha256": version.ref.sha256}
 
     def _move(self, what: str, body: bytes) -> Answer:

@@ -11,8 +11,11 @@ from typing import TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
+from streamlearn import __version__
 from streamlearn.apps import AppFolder
+from streamlearn.apps.revision import revision_of
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.config import changed_settings
 from streamlearn.errors import (
     EpochOver,
     Oversize,
@@ -59,6 +62,7 @@ from streamlearn.versions.format.manifest import Origin, Position, Skip
 from streamlearn.versions.format.predictions import waiting_in
 from streamlearn.versions.pointer.deletion import OBEYED as DELETED
 from streamlearn.versions.pointer.deletion import in_force
+from streamlearn.versions.pointer.run_origin import RunOrigin, write_origin
 
 __all__ = ["COUNTED", "TrainReport", "Trainer"]
 
@@ -159,6 +163,7 @@ class Trainer:
     def _run(self, stop: threading.Event, until: Until, show: Show, ends: ExitStack) -> TrainReport:
         begin_s = self._clock.monotonic_s()
         resumed = self.publisher.start()
+        self._record_origin(resumed.run)
         _LOG.info("run %d continues from %s", resumed.run, resumed.ref or "nothing")
         if resumed.chain is not None and resumed.chain.manifest.labels is None:
             trusted = (resumed.chain.version, self._lineage.model, ", ".join(self._folder.app.label_names))
@@ -194,6 +199,15 @@ class Trainer:
             recoveries=self._recoveries, rewinds=self._rewinds, tally=self.tally, summary=self.summary,
             lost=self._lost,
         )  # fmt: skip
+
+    def _record_origin(self, run: int) -> None:
+        """Record the code and the settings of this run, for `show`."""
+        code, settings = revision_of(self._folder.folder), changed_settings(self._folder.settings)
+        origin = RunOrigin(
+            run=run, release=__version__, commit=code.commit, is_changed=code.is_changed, sha256=code.sha256,
+            settings=settings,
+        )  # fmt: skip
+        write_origin(self._store, self._folder.app.name, origin)
 
     def _resumed(self, error: StreamlearnError) -> Resumed:
         """Return the version to continue from after a failure.

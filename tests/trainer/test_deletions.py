@@ -13,6 +13,7 @@ from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import VersionDefect
 from streamlearn.versions import Chain, Request, Requests
 from streamlearn.versions.pointer.deletion import Deletion, Deletions
+from streamlearn.versions.pointer.run_origin import read_origin
 from tests.trainer.runs import run, state_of, store_of
 from tests.trainer.stream import T_MS, learnable_folder, messages_of, write_messages
 
@@ -50,6 +51,9 @@ def test_the_next_version_is_without_the_rows_also_if_nothing_is_learned(tmp_pat
     report = run(folder)
     assert (report.tally.rows, report.version, obeyed(folder)) == (0, version + 1, 1)
     assert keys_of(folder, version) - keys_of(folder) == keys
+    origin = read_origin(store_of(folder), folder.app.name, report.run)
+    assert origin is not None
+    assert origin.settings["trainer.step_rows"] == 64
     # Once is enough: nothing is left to do.
     assert run(folder).version == report.version
     assert ask(folder, keys, 0).seq == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ from streamlearn.times import time_text
 if TYPE_CHECKING:
     from streamlearn.versions import Finding, Node, Pointer
     from streamlearn.versions.pointer.moves import Canary
+    from streamlearn.versions.pointer.run_origin import RunOrigin
 
 __all__ = ["show", "versions"]
 
@@ -35,8 +37,9 @@ def versions(
 ) -> None:
     """Show the versions of MODEL: state, age, size, and the nodes that serve each."""
     from streamlearn.versions import Requests
+    from streamlearn.versions.format.version_note import read_notes
     from streamlearn.versions.pointer.deletion import Deletions, obeyed_by
-    from streamlearn.versions.pointer.facts import node_facts, pointer_facts, version_facts
+    from streamlearn.versions.pointer.facts import node_facts, note_facts, pointer_facts, version_facts
     from streamlearn.versions.pointer.rebuild import last_not_gc
     from streamlearn.versions.pointer.version_state import standings
 
@@ -50,6 +53,8 @@ def versions(
     now_ms = SYSTEM_CLOCK.wall_ms()
     rows = [version_facts(entry, states[entry.version], nodes, now_ms) for entry in known[-limit:]]
     if json:
+        for row, entry in zip(rows, known[-limit:], strict=True):
+            row["notes"] = note_facts(read_notes(model.store, model.history.folder(entry.ref)))
         facts: Row = {"model": model.name, "pointer": pointer_facts(pointer, nodes, model.log.read), "versions": rows}
         facts["nodes"] = [node_facts(node) for node in nodes]
         facts["silent"] = [node_facts(node) for node in missing]
@@ -82,11 +87,15 @@ def versions(
 
 @at_place
 def show(place: Place, words: WordsArgument, json: JsonOption = False) -> None:
-    """Show one version: its files, the judge's verdict, and the positions up to which it has learned."""
+    """Show one version: its files, positions, verdict and notes, and the code and settings of the run that made it."""
+    from msgspec import to_builtins
+
     from streamlearn.versions.format.log import read_manifest
     from streamlearn.versions.format.verdict import read_verdict
+    from streamlearn.versions.format.version_note import read_notes
     from streamlearn.versions.pointer.facts import file_facts, manifest_facts, version_facts
     from streamlearn.versions.pointer.rewind import skip_text
+    from streamlearn.versions.pointer.run_origin import read_origin
     from streamlearn.versions.pointer.version_state import standings
 
     name, (version,) = model_and_versions(words, 1)
@@ -97,9 +106,11 @@ def show(place: Place, words: WordsArgument, json: JsonOption = False) -> None:
     manifest, verdict = read_manifest(model.store, folder), read_verdict(model.store, folder)
     nodes, _ = model.nodes()
     row = version_facts(entry, state, nodes, SYSTEM_CLOCK.wall_ms())
-    details = manifest_facts(manifest, verdict)
+    notes, origin = read_notes(model.store, folder), read_origin(model.store, model.name, entry.ref.run)
+    details = manifest_facts(manifest, verdict, notes)
     if json:
-        print_json(row | details | {"folder": folder, "sha256": entry.ref.sha256})
+        code = {"run_origin": origin and to_builtins(origin)}
+        print_json(row | details | code | {"folder": folder, "sha256": entry.ref.sha256})
         return
     facts = {name: value for name, value in _for_people(row).items() if value not in (None, "")}
     facts |= {"folder": f"{model.store.url}/{folder}", "sha256": entry.ref.sha256, "fingerprint": manifest.fingerprint}
@@ -113,11 +124,24 @@ def show(place: Place, words: WordsArgument, json: JsonOption = False) -> None:
         print_table([{"never learned from": skip_text(skip)} for skip in manifest.skips], whole=True)
     if manifest.metrics:
         print_table([{"metric": name, "value": value} for name, value in sorted(manifest.metrics.items())], "metrics")
+    if origin is not None:
+        print_table(_origin_rows(origin), f"run {origin.run}", whole=True)
+    if notes:
+        rows = [{"at": time_text(note.wall_ms), "by": note.by, "note": note.text} for note in notes]
+        print_table(rows, "notes", whole=True)
     if verdict is not None:
         typer.echo(f"verdict: {verdict.outcome}")
         if verdict.findings:
             rows = [{"check": check.check, "found": _found(check), "said": check.said} for check in verdict.findings]
             print_table(rows)
+
+
+def _origin_rows(origin: RunOrigin) -> list[Row]:
+    changed = {True: ", with changes", False: "", None: ""}[origin.is_changed]
+    facts = {"release": origin.release, "commit": f"{origin.commit or 'unknown'}{changed}"}
+    facts |= {f"sha256 of {name}": digest for name, digest in origin.sha256.items()}
+    facts |= {name: dumps(value, ensure_ascii=False) for name, value in origin.settings.items()}
+    return [{"what": name, "value": value} for name, value in facts.items()]
 
 
 def _found(check: Finding) -> str:

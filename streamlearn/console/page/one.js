@@ -76,5 +76,6 @@ function judged(one, details) {
   return make("div", {},
     make("p", { class: verdict.outcome === "rejected" ? "wrong" : "soft" }, `${verdict.outcome}${against}${verdict.findings.length ? "" : ", without findings"}`),
     make("ul", { class: "checks" }, checks),
+    ...(details.notes ?? []).map((note) => make("p", {}, `${note.text} (${note.by}, ${timeText(note.wall_ms)})`)),
     make("p", { class: "soft" }, `${counted(details.files.reduce((sum, file) => sum + file.files, 0), "file")} in `, make("code", {}, details.folder)));
 }

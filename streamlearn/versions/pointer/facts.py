@@ -9,6 +9,7 @@ import msgspec
 
 from streamlearn.versions.format.manifest import Manifest
 from streamlearn.versions.format.verdict import Verdict
+from streamlearn.versions.format.version_note import VersionNote
 from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.mover import Moved
 from streamlearn.versions.pointer.moves import Canary, Pointer
@@ -16,7 +17,7 @@ from streamlearn.versions.pointer.rebuild import last_not_gc
 from streamlearn.versions.pointer.registry import Node
 
 __all__ = [
-    "Facts", "file_facts", "manifest_facts", "moved_facts", "node_facts", "nodes_with", "pointer_facts",
+    "Facts", "file_facts", "manifest_facts", "moved_facts", "node_facts", "nodes_with", "note_facts", "pointer_facts",
     "version_facts",
 ]  # fmt: skip
 
@@ -115,8 +116,13 @@ def file_facts(manifest: Manifest) -> list[Facts]:
     ]
 
 
-def manifest_facts(manifest: Manifest, verdict: Verdict | None) -> Facts:
-    """Describe the contents of a version, its learned positions, and the judge's verdict."""
+def note_facts(notes: Sequence[VersionNote]) -> list[Facts]:
+    """Describe notes on a version."""
+    return [{"text": note.text, "by": note.by, "wall_ms": note.wall_ms} for note in notes]
+
+
+def manifest_facts(manifest: Manifest, verdict: Verdict | None, notes: Sequence[VersionNote] = ()) -> Facts:
+    """Describe the contents of a version, its learned positions, the judge's verdict, and notes of people."""
     fields = msgspec.to_builtins(manifest)
     judged = None if verdict is None else msgspec.to_builtins(verdict)
-    return {name: fields.get(name) for name in _MANIFEST_FIELDS} | {"verdict": judged}
+    return {name: fields.get(name) for name in _MANIFEST_FIELDS} | {"verdict": judged, "notes": note_facts(notes)}

@@ -51,7 +51,7 @@ class VersionFolder:
         return f"{self.path}/{MANIFEST_NAME}"
 
 
-LogName: TypeAlias = Literal["deletions", "notes", "pointer", "refusals", "requests", "runs", "switches"]
+LogName: TypeAlias = Literal["deletions", "origins", "pointer", "refusals", "requests", "runs", "switches"]
 
 
 def model_folder(model: str, name: LogName) -> str:
