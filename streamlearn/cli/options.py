@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from streamlearn.cli.completion import complete_setting
 from streamlearn.errors import ConfigError
 
 __all__ = [
@@ -20,7 +21,12 @@ AppArgument: TypeAlias = Annotated[
 ]
 SetOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.NAME=VALUE", help="Override a setting of app.toml; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="SECTION.NAME=VALUE",
+        help="Override a setting of app.toml; may be repeated.",
+        autocompletion=complete_setting,
+    ),
 ]
 AcceptLostOption: TypeAlias = Annotated[
     bool, typer.Option("--accept-lost", help="Continue with the remaining records if needed ones were deleted.")

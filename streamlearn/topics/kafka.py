@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from contextlib import closing
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
@@ -26,6 +27,7 @@ from streamlearn.topics.writer import Writer
 __all__ = ["KafkaTopic", "create_kafka_topic", "delete_kafka_topic", "open_kafka_topic"]
 
 _LOG = logging.getLogger(__name__)
+_SAID_AFTER_S = 3.0
 _IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
 
@@ -175,11 +177,18 @@ def _open_session(
 ) -> KafkaSession:
     """Return a session that has fetched the topic's metadata."""
     session = KafkaSession(url, access, clock, known)
+    address, bound_s = ",".join(url.brokers), access.unreachable_after_ms / 1e3
+    # A log without handlers goes to stderr: commands say what they wait for.
+    timer = threading.Timer(_SAID_AFTER_S, _LOG.warning, ("waiting for the broker at %s (up to %g s)", address, bound_s))
+    timer.daemon = True
+    timer.start()
     try:
         session.persist(lambda: session.facts)
     except BaseException:
         session.close()
         raise
+    finally:
+        timer.cancel()
     return session
 
 

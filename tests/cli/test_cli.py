@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,9 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
+from typer.testing import CliRunner
 
+from streamlearn.apps import load_app
+from streamlearn.cli.main import cli
 from streamlearn.errors import UsageError
+from streamlearn.events import Producer
+from streamlearn.schemas.app import app_schemas
+from streamlearn.topics import create_topic
+from streamlearn.versions import open_store
+from tests.versions.history import MODEL, Trainer
 
 ROOT = Path(__file__).parents[2]
 KUAIRAND = ROOT / "examples" / "kuairand"
@@ -126,6 +136,45 @@ def test_schemas_are_printed_one_by_one_and_written_all_at_once(tmp_path: Path, 
     verb("schema", KUAIRAND, "--out", tmp_path)
     assert json.loads((tmp_path / "impression.avsc").read_text()) == impression
     assert len(list(tmp_path.glob("*.avsc"))) == len(json.loads(verb("schema", KUAIRAND, "--json").stdout))
+
+
+@pytest.mark.parametrize("kind", ["impression", "action"])
+def test_the_example_of_an_event_is_valid(small: Path, verb: Callable[..., Any], kind: str) -> None:
+    event = json.loads(verb("schema", small, kind, "--example").stdout)
+    assert event.pop("kind") == kind
+    folder = load_app(small)
+    declared = app_schemas(folder.app)[kind].json
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(declared), event, strict=True)
+    for name in ("impressions", "actions"):
+        create_topic(folder.topic_url(name)).close()
+    with Producer(folder) as producer:
+        getattr(producer, kind)(**event)
+    assert verb("schema", small, "sample", "--example").exception.message.startswith("--example needs the name")
+
+
+def test_a_shell_is_told_the_settings_and_the_versions_that_begin_as_what_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    Trainer(store).story((1, 2, 14))
+    monkeypatch.setenv("STREAMLEARN_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("STREAMLEARN_REGISTRY", "none")
+
+    def proposed(*words: str) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", " ".join(("streamlearn", *words)))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        return CliRunner().invoke(cli, [], env={"_STREAMLEARN_COMPLETE": "complete_bash"}).stdout.split()
+
+    assert proposed("train", "shop", "--set", "publisher.on_") == ["publisher.on_reject="]
+    assert proposed("show", MODEL, "1") == ["14", "1"]
+    assert proposed("rollback", MODEL, "--to", "2") == ["2"]
+    assert proposed("show", "no-model", "1") == []
+
+
+def test_help_of_a_verb_that_runs_without_a_sub_verb_does_not_name_one(verb: Callable[..., Any]) -> None:
+    assert "serve [OPTIONS] {APP}" in verb("serve", "--help").stdout
+    assert "serve tune [OPTIONS] {APP}" in verb("serve", "tune", "--help").stdout
 
 
 def test_topics_are_created_counted_and_peeked_into(tmp_path: Path, verb: Callable[..., Any]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
 from streamlearn.errors import TopicUnreachable, UsageError
-from streamlearn.topics import create_topic, open_topic
+from streamlearn.topics import AccessSettings, create_topic, open_topic
 from streamlearn.topics.url import TopicUrl, parse_url
 
 
@@ -79,3 +80,13 @@ def test_a_folder_the_file_system_refuses_is_said_to_be_unreachable(tmp_path: Pa
         with pytest.raises(TopicUnreachable, match=url) as caught:
             create_topic(url)
         assert caught.value.help
+
+
+def test_who_waits_for_a_broker_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("streamlearn.topics.kafka._SAID_AFTER_S", 0.01)
+    access = AccessSettings(unreachable_after_ms=300, request_timeout_ms=100, retry_wait_ms=50)
+    with caplog.at_level(logging.WARNING, "streamlearn.topics.kafka"), pytest.raises(TopicUnreachable):
+        open_topic("kafka://127.0.0.1:1/shop.samples", access)
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting for the broker at 127.0.0.1:1 (up to 0.3 s)"
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,12 +42,12 @@ def folder_of(path: Path, messages: Messages, **sections: Mapping[str, Any]) -> 
     return folder
 
 
-def complete(messages: Messages) -> Messages:
+def complete(messages: Messages, later_ms: int = _LATER_MS) -> Messages:
     """With messages without rows at the end, by which every lot is far enough for all labels to be final."""
     _, batch = messages[0]
     none = shown_within(batch, 0, 0)
     later = [
-        replace(none, header=replace(batch.header, watermark_ms=T_MS + _LATER_MS, lot=lot, lots_count=4))
+        replace(none, header=replace(batch.header, watermark_ms=T_MS + later_ms, lot=lot, lots_count=4))
         for lot in range(4)
     ]
     return messages + [(lot % 2, one) for lot, one in enumerate(later)]
@@ -332,6 +333,19 @@ def refused(result: Any, kind: type[StreamlearnError], *said: str) -> None:
 )
 def test_a_bad_option_is_refused_with_help(evaluate: Callable[..., Any], words: Any, said: Any) -> None:
     refused(evaluate(*words), UsageError, *said)
+
+
+def test_a_short_stretch_is_answered_with_options_that_work(tmp_path: Path) -> None:
+    app = write_app(tmp_path / "short", {"trainer": _TRAINER})
+    # Labels of the first ten seconds are final, of twenty that there are.
+    write_messages(app, complete(messages_of(app.app, 20), later_ms=70_000))
+    words = ["evaluate", str(app.folder)]
+    result = CliRunner().invoke(cli, words)
+    refused(result, UsageError, "have no final label yet")
+    assert isinstance(result.exception, UsageError)
+    (options,) = re.findall(r"`streamlearn evaluate \S+ (--test-from .*)`", result.exception.help)
+    done = CliRunner().invoke(cli, [*words, *options.split()])
+    assert done.exit_code == 0, done.output
 
 
 def test_no_pass_at_all_is_refused(evaluate: Callable[..., Any]) -> None:

@@ -226,8 +226,13 @@ fn dense_columns_have_their_width() {
 fn what_is_no_input_or_not_as_it_must_be_is_refused_by_name() {
     let mut twice = least();
     twice.push(least()[0].clone());
+    let many = vec![least()[0].clone(); 100];
+    let mut many_with_nope = many.clone();
+    many_with_nope[0] = ("nope", vec![1], Data::Int64(vec![1]));
     for (inputs, expected) in [
         (with("nope", &[1], Data::Int64(vec![1])), "unknown input \"nope\"; help: user inputs are user_id"),
+        (many_with_nope, "unknown input \"nope\"; help: user inputs are user_id"),
+        (many, " inputs; help: user inputs are user_id"),
         (with("user_tags.lengths", &[1], Data::Int64(vec![1])), "unknown input "),
         (twice, "\"user_id\" is given twice"),
         (vec![least()[1].clone()], "\"user_id\": it is missing and has no default"),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json as json_text
 import sys
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, one_of
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.errors import UsageError
+
+if TYPE_CHECKING:
+    from streamlearn.apps import App
 
 __all__ = ["schema"]
 
@@ -23,6 +28,9 @@ def schema(
         str | None, typer.Argument(help=f"Print this schema as JSON: {', '.join(NAMES)}.", callback=one_of(NAMES))
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write all schemas into this folder, as NAME.avsc.")] = None,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print one valid event of this schema: impression or action.")
+    ] = False,
     columns: Annotated[bool, typer.Option("--columns", help="List the columns of this schema.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -34,7 +42,14 @@ def schema(
     if columns and name is None:
         message = "--columns needs the name of a schema"
         raise UsageError(message, help=f"name one of {', '.join(NAMES)}")
-    schemas = app_schemas(load_app(app).app)
+    if example and name not in ("impression", "action"):
+        message = "--example needs the name of an event's schema"
+        raise UsageError(message, help="name impression or action")
+    declared = load_app(app).app
+    schemas = app_schemas(declared)
+    if example and name is not None:
+        print(json_text.dumps({"kind": name} | _event(declared, schemas[name].json), ensure_ascii=False))
+        return
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         for each, described in schemas.items():
@@ -55,3 +70,24 @@ def schema(
             for each, described in schemas.items()
         ]
     print_json(rows) if json else print_table(rows)
+
+
+def _event(app: App, kind: Any) -> dict[str, Any]:
+    """Return a valid event of now."""
+    now_ms = time.time_ns() // 1_000_000
+    known = {"request_id": "q7", "event_time_ms": now_ms, "shown_wall_ms": now_ms, "action": app.actions[0]}
+    event: dict[str, Any] = _example(app, kind, "")
+    return {name: known.get(name, value) for name, value in event.items()}
+
+
+def _example(app: App, kind: Any, name: str) -> Any:
+    """Return a valid value of a field; a field with a default has that value."""
+    if isinstance(kind, dict) and kind["type"] == "record":
+        return {
+            field["name"]: field["default"] if "default" in field else _example(app, field["type"], field["name"])
+            for field in kind["fields"]
+        }
+    if isinstance(kind, dict):
+        width = next((column.width for column in app.features.dense if column.name == name), 1)
+        return [_example(app, kind["items"], "")] * width
+    return {"string": "acme", "long": 42, "float": 0.5}[kind]

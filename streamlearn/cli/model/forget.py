@@ -160,7 +160,10 @@ def _remains(folder: AppFolder, model: Model, now_ms: int) -> list[Row]:
     oldest = time_text(now_ms + round(rules.keep_s * 1e3))
     versions = f"after {oldest} UTC, once {rules.keep_versions_min} newer versions and a newer base exist"
     rows = [{"what": "older versions", "where": f"{model.store.url}/{model.name}", "goes": versions}]
-    rows += [_topic_row(folder, name, now_ms) for name in _TOPICS]
+    unreachable = ""
+    for topic in _TOPICS:
+        row, unreachable = _topic_row(folder, topic, now_ms, unreachable)
+        rows.append(row)
     kept = folder.folder / ".streamlearn" / "kept"
     count = sum(1 for _ in kept.glob("*")) if kept.is_dir() else 0
     rows.append({"what": "quarantine", "where": str(kept), "goes": f"by hand ({counted(count, 'file')})"})
@@ -169,15 +172,18 @@ def _remains(folder: AppFolder, model: Model, now_ms: int) -> list[Row]:
     return rows
 
 
-def _topic_row(folder: AppFolder, name: str, now_ms: int) -> Row:
+def _topic_row(folder: AppFolder, name: str, now_ms: int, unreachable: str) -> tuple[Row, str]:
+    """Return the row of a topic; once one is unreachable, the others are not waited for."""
     row = {"what": name.replace("_", " "), "where": folder.topic_url(name)}
+    if unreachable:
+        return row | {"goes": f"unknown: {unreachable}"}, unreachable
     try:
         with folder.open_topic(name) as topic:
             retention_ms = topic.settings().retention_ms
     except TopicMissing:
-        return row | {"goes": "there is none"}
+        return row | {"goes": "there is none"}, ""
     except TopicError as error:
-        return row | {"goes": f"unknown: {error.message}"}
+        return row | {"goes": f"unknown: {error.message}"}, error.message
     if retention_ms < 0:
-        return row | {"goes": "never: the topic keeps records for ever"}
-    return row | {"goes": f"after {retention_text(retention_ms)}: about {time_text(now_ms + retention_ms)} UTC"}
+        return row | {"goes": "never: the topic keeps records for ever"}, ""
+    return row | {"goes": f"after {retention_text(retention_ms)}: about {time_text(now_ms + retention_ms)} UTC"}, ""

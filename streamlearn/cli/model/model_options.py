@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from streamlearn.cli.completion import complete_version
 from streamlearn.errors import UsageError
 from streamlearn.versions.pointer.model import Model
 
@@ -32,6 +33,7 @@ WordsArgument: TypeAlias = Annotated[
     typer.Argument(
         metavar="[MODEL] VERSION",
         help="The model or its folder (not needed with --app), and the number of a version.",
+        autocompletion=complete_version,
     ),
 ]
 ReasonOption: TypeAlias = Annotated[

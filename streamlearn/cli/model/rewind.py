@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from streamlearn.cli.completion import complete_version
 from streamlearn.cli.model.model_options import ModelArgument, ReasonOption, author, open_model
 from streamlearn.cli.model.place import Place, at_place
 from streamlearn.cli.options import JsonOption
@@ -22,7 +23,13 @@ def rewind(
     place: Place,
     name: ModelArgument = None,
     to: Annotated[
-        int | None, typer.Option(metavar="VERSION", min=1, help="Version to which training goes back.")
+        int | None,
+        typer.Option(
+            metavar="VERSION",
+            min=1,
+            help="Version to which training goes back.",
+            autocompletion=complete_version,
+        ),
     ] = None,
     skip: Annotated[
         list[str] | None,

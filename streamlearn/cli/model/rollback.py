@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamlearn.cli.completion import complete_version
 from streamlearn.cli.model.model_options import (
     Model,
     ModelArgument,
@@ -41,7 +42,12 @@ _WAIT_S = 10.0
 def rollback(
     place: Place,
     name: ModelArgument = None,
-    to: Annotated[int | None, typer.Option(metavar="VERSION", min=1, help="Roll back to this version.")] = None,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            metavar="VERSION", min=1, help="Roll back to this version.", autocompletion=complete_version
+        ),
+    ] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Roll back by this many good versions.")] = None,
     before: Annotated[
         str | None, typer.Option(metavar="TIME", help="Roll back to the newest good version written before this time.")

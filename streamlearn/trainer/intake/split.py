@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import numpy as np
@@ -97,7 +98,7 @@ def split_of(
             pass
     begin_ms, test_ms, end_ms = _times_ms(request, survey)
     if test_ms < end_ms:
-        _check_final(folder, test_ms, survey.complete_ms)
+        _check_final(folder, test_ms, survey)
     return Split(
         begin_ms=begin_ms,
         test_ms=test_ms,
@@ -189,17 +190,30 @@ def _times_ms(request: SplitRequest, survey: _Survey) -> tuple[int, int, int]:
     return begin_ms, test_ms, end_ms
 
 
-def _check_final(folder: AppFolder, test_ms: int, complete_ms: int | None) -> None:
+def _check_final(folder: AppFolder, test_ms: int, survey: _Survey) -> None:
     """Refuse held-out rows without any final label."""
-    shortest_s = min(group.window_s for group in folder.app.groups)
+    complete_ms, shortest_s = survey.complete_ms, min(group.window_s for group in folder.app.groups)
     if complete_ms is None or test_ms >= complete_ms - shortest_s * 1_000:
         known = "is not known" if complete_ms is None else f"is {complete_ms} ms"
         message = (
             f"the rows held out, from {test_ms} ms on, have no final label yet: the time up to which samples "
             f"are complete {known}"
         )
+        options = None if complete_ms is None else _options(survey, complete_ms - shortest_s * 1_000)
         help = f"hold out rows shown at least {shortest_s} s before that time, or wait until ingest has advanced"
-        raise UsageError(message, help=help)
+        raise UsageError(message, help=f"{help}: `streamlearn evaluate APP {options}`" if options else help)
+
+
+def _options(survey: _Survey, final_ms: int) -> str | None:
+    """Return options that hold out the last rows with final labels, before a time; None if none would be learned."""
+    grain_ms = survey.grain_ms
+    rows = [(grain * grain_ms, count) for grain, count in sorted(survey.rows.items()) if (grain + 1) * grain_ms <= final_ms]
+    wanted, held, test_ms, end_ms = HOLD_OUT * sum(count for _, count in rows), 0, 0, rows[-1][0] + grain_ms if rows else 0
+    while len(rows) > 1 and held < wanted:
+        test_ms, count = rows.pop()
+        held += count
+    times = (datetime.fromtimestamp(time_ms / 1e3, UTC).strftime("%Y-%m-%dT%H:%M:%S") for time_ms in (test_ms, end_ms))
+    return "--test-from {} --to {}".format(*times) if held else None
 
 
 def _help(survey: _Survey) -> str:

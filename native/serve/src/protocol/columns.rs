@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::input_names::{Naming, PARTS, Part, Place, Side};
-use super::values::tensor::{Datatype, Shape, Tensor, cut};
+use super::values::tensor::{Datatype, Shape, Tensor};
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Kind, Limits};
 use crate::request::Values;
@@ -54,8 +54,7 @@ impl<'a, 'n> InputTensors<'a, 'n> {
         tensor: impl FnOnce() -> Result<Tensor<'a>, Refusal>,
     ) -> Result<(), Refusal> {
         let Some(Place { column, part }) = self.naming.place(name) else {
-            let cut = cut(name);
-            return bad(format!("unknown input {cut:?}; help: {}", self.naming.known()));
+            return bad(self.naming.unknown(name));
         };
         let slot = &mut self.tensors[column * PARTS + part as usize];
         if slot.is_some() {

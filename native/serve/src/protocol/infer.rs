@@ -70,8 +70,8 @@ pub fn decode(bytes: &[u8], naming: &Naming, mut options: CallerOptions) -> Resu
                 };
                 options.parameter(name, value, inputs.limits.candidates_max)?;
             }
-            (5, Field::Bytes(_)) if parts.inputs.len() == inputs_max => {
-                return bad(format!("more than {inputs_max} inputs; help: {}", naming.known()));
+            (5, Field::Bytes(bytes)) if parts.inputs.len() == inputs_max => {
+                return bad(too_many(&parts, bytes, naming));
             }
             (5, Field::Bytes(bytes)) => parts.inputs.push(bytes),
             (6, Field::Bytes(bytes)) => output(bytes, &inputs.labels, &mut wanted)?,
@@ -94,6 +94,15 @@ pub fn decode(bytes: &[u8], naming: &Naming, mut options: CallerOptions) -> Resu
     let raw = vec![is_raw; outputs.len()];
     let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw };
     Ok((request(naming, id, sides, options), form))
+}
+
+/// The error for more inputs than a model has: the first that it does not have, unless one comes twice.
+fn too_many(parts: &Parts<'_>, last: &[u8], naming: &Naming) -> String {
+    let heads = parts.inputs.iter().copied().chain([last]).filter_map(|bytes| Head::read(bytes).ok());
+    match heads.map(|head| head.name).find(|name| naming.place(name).is_none()) {
+        Some(name) => naming.unknown(name),
+        None => format!("more than {} inputs; help: {}", naming.places(), naming.known()),
+    }
 }
 
 /// Assembles a request.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 
 use super::values::keys::{Keys, Texts};
+use super::values::tensor::cut;
 use crate::inputs::{Count, Input, Inputs, Kind};
 
 /// The side of a column.
@@ -146,6 +147,11 @@ impl Naming {
             None => (Side::User, &self.inputs.user[column]),
             Some(at) => (Side::Item, &self.inputs.item[at]),
         }
+    }
+
+    /// The error for an input that the model does not have.
+    pub(super) fn unknown(&self, name: &str) -> String {
+        format!("unknown input {:?}; help: {}", cut(name), self.known())
     }
 
     /// Lists the inputs of both sides, for errors.

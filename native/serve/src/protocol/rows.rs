@@ -141,10 +141,7 @@ impl<'n> RowReader<'n> {
         });
         match target {
             Some((column, part)) if self.naming.input(column).0 == side => Ok((column, part)),
-            _ => {
-                let cut = cut(name);
-                Err(format!("unknown input {cut:?}; help: {}", self.naming.known()))
-            }
+            _ => Err(self.naming.unknown(name)),
         }
     }
 
