@@ -25,7 +25,16 @@ from msgspec import inspect
 from streamlearn.errors import ConfigError
 from streamlearn.struct_decoder import from_plain
 
-__all__ = ["FILE_BYTES_MAX", "Field", "apply_overrides", "changed_settings", "fields_of", "read_bounded", "read_settings", "without_login"]
+__all__ = [
+    "FILE_BYTES_MAX",
+    "Field",
+    "apply_overrides",
+    "changed_settings",
+    "fields_of",
+    "read_bounded",
+    "read_settings",
+    "without_login",
+]
 
 FILE_BYTES_MAX = 1 << 20
 _MPS = "set {} in the node's environment; its lane processes inherit it"

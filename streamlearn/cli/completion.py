@@ -33,4 +33,6 @@ def complete_version(ctx: typer.Context, incomplete: str) -> list[str]:
         known = open_model(name, place).known()
     except (StreamlearnError, OSError):
         return []
-    return [str(entry.version) for entry in reversed(known[-_VERSIONS_MAX:]) if str(entry.version).startswith(incomplete)]
+    return [
+        str(entry.version) for entry in reversed(known[-_VERSIONS_MAX:]) if str(entry.version).startswith(incomplete)
+    ]

@@ -257,7 +257,7 @@ class PsClient:
         return {name: Expired(*(int(count) for count in counts)) for name, counts in sums.items()}
 
     def remove(self, keys: Mapping[str, Sequence[str]]) -> None:
-        """Remove keys, by table, as hexadecimal numbers. Call it only while no push is under way; it may be repeated."""
+        """Remove keys, by table, as hexadecimal numbers. Call it only while no push is under way; repeat it freely."""
         order = orders.Remove(self._epoch("remove"), {name: list(keys[name]) for name in keys})
         self._order(order, orders.Done)
 

@@ -20,8 +20,8 @@ from streamlearn.versions import Head
 from streamlearn.versions.format.manifest import FileEntry
 
 __all__ = [
-    "Abandon", "Answer", "Commit", "Done", "Expire", "ExpiredKeys", "Export", "Exported", "Failed", "Order", "Remove", "Restore",
-    "Restored", "Seal", "ShardStats", "Stats", "TableCount", "cut_failed", "decode_answer", "decode_order",
+    "Abandon", "Answer", "Commit", "Done", "Expire", "ExpiredKeys", "Export", "Exported", "Failed", "Order", "Remove",
+    "Restore", "Restored", "Seal", "ShardStats", "Stats", "TableCount", "cut_failed", "decode_answer", "decode_order",
     "encode",
 ]  # fmt: skip
 

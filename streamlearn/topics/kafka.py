@@ -179,7 +179,9 @@ def _open_session(
     session = KafkaSession(url, access, clock, known)
     address, bound_s = ",".join(url.brokers), access.unreachable_after_ms / 1e3
     # A log without handlers goes to stderr: commands say what they wait for.
-    timer = threading.Timer(_SAID_AFTER_S, _LOG.warning, ("waiting for the broker at %s (up to %g s)", address, bound_s))
+    timer = threading.Timer(
+        _SAID_AFTER_S, _LOG.warning, ("waiting for the broker at %s (up to %g s)", address, bound_s)
+    )
     timer.daemon = True
     timer.start()
     try:

@@ -1,4 +1,4 @@
-"""`streamlearn forget`: what it asks for, what it waits for, and what it says about everything else that holds a person."""
+"""`streamlearn forget`: what it asks for, what it waits for, and what it says of all else that holds a person."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamlearn.versions.pointer.deletion import OBEYED, Deletion, Deletions
 from tests.cli.place import Place, Verb, refused
 from tests.versions.history import MODEL
 
-APP = '''
+APP = """
 from streamlearn.apps import App
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
 
@@ -24,7 +24,7 @@ app = App(
     (LabelGroup("fast", 10, 60),),
     (Label("click", "click", "fast"),),
 )
-'''
+"""
 
 
 @pytest.fixture
@@ -39,14 +39,16 @@ def carry_out(place: Place, version: int) -> None:
     place.cut(version)
 
 
-def test_a_deletion_is_asked_for_by_key_and_ends_with_3_until_it_is_served(place: Place, app: Path, ended: Verb) -> None:
+def test_a_deletion_is_asked_for_by_key_and_ends_with_3_until_it_is_served(
+    place: Place, app: Path, ended: Verb
+) -> None:
     first = ended("forget", app, "--user", 42, "--slot", "account=anna", "--wait", 0, "--reason", "art. 17")
     refused(first, 3, "deletion 1 is asked for, but not done: no version is without the rows yet", "help: ")
     assert "anna" not in first.out
     (deletion,) = Deletions(place.store, MODEL).all()
     features = load_app(app).app.features
-    pairs = ((features.slot("user_id"), 42), (features.slot("account"), "anna"))
-    expected = tuple(f"{keys_of(slot, [value])[0]:016x}" for slot, value in pairs)
+    keys = (keys_of(features.slot("user_id"), [42]), keys_of(features.slot("account"), ["anna"]))
+    expected = tuple(f"{key:016x}" for (key,) in keys)
     assert (deletion.keys, deletion.reason) == ({"main": expected}, "art. 17")
     assert deletion.until_ms == pytest.approx(deletion.wall_ms + 60_000, abs=5_000)
     assert "deletion 1 of" in ended("versions", MODEL).out
@@ -69,7 +71,9 @@ def test_it_waits_until_a_version_without_the_rows_is_served_by_all_nodes(place:
         done = ended("forget", app, "--user", 42)
         assert done.status == 0, done
         assert "deletion 3: 1 row of ctr, which no node uses any more" in done.out
-        assert ended("rollback", MODEL, "--to", 5, "--wait", 0).err.startswith("version 5 still has rows that 3 deletions")
+        assert ended("rollback", MODEL, "--to", 5, "--wait", 0).err.startswith(
+            "version 5 still has rows that 3 deletions"
+        )
         refused(ended("forget", app, "--user", 42, "--wait", 0), 3, "version 5, which has the rows, is held")
 
 

@@ -27,7 +27,7 @@ def test_notes_on_a_version_are_shown_in_their_order_and_escaped(place: Place, e
     assert said.index("before the sale") < said.index("odd clicks")
     assert "\x1b" not in said
     assert "[bold]" in said
-    assert [note["text"] for note in ended("show", MODEL, 4, "--json").json["notes"]][0] == "before the sale"
+    assert ended("show", MODEL, 4, "--json").json["notes"][0]["text"] == "before the sale"
     rows = {row["version"]: row["notes"] for row in ended("versions", MODEL, "--json").json["versions"]}
     assert [len(rows[version]) for version in (2, 4, 5)] == [0, 2, 0]
     refused(ended("note", MODEL, 3, "none"), 2, "version 3 of 'ctr' does not exist")

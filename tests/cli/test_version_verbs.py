@@ -181,7 +181,9 @@ def test_a_release_follows_the_newest_clean_version_and_is_refused_when_there_is
     assert ended.status == 0, ended
     assert f"{MODEL} follows new versions again, from version 6" in ended.out
     assert not place.pointer.held
+    move = place.pointer
     assert verb("release", MODEL, "--json").json["active"] == 6
+    assert place.pointer == move  # it followed already: nothing moved
 
 
 def test_a_second_rollback_leaves_what_came_after_a_rewind_and_no_verb_serves_it_again(

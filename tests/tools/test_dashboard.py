@@ -99,7 +99,7 @@ def test_legends_name_labels_that_their_query_gives() -> None:
 def test_every_alert_has_a_runbook_that_names_it(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("page", "ticket")
     assert rule["annotations"]["summary"]
-    path, _, anchor = rule["annotations"]["runbook"].partition("#")
+    path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
     section = _section((ROOT / path).read_text(), anchor)
     assert f"`{rule['alert']}`" in section, f"{path}#{anchor} does not say what to do when {rule['alert']} comes"
 

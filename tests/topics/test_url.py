@@ -87,6 +87,4 @@ def test_who_waits_for_a_broker_is_told_once(monkeypatch: pytest.MonkeyPatch, ca
     access = AccessSettings(unreachable_after_ms=300, request_timeout_ms=100, retry_wait_ms=50)
     with caplog.at_level(logging.WARNING, "streamlearn.topics.kafka"), pytest.raises(TopicUnreachable):
         open_topic("kafka://127.0.0.1:1/shop.samples", access)
-    assert [record.getMessage() for record in caplog.records] == [
-        "waiting for the broker at 127.0.0.1:1 (up to 0.3 s)"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["waiting for the broker at 127.0.0.1:1 (up to 0.3 s)"]

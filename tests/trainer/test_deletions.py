@@ -1,4 +1,4 @@
-"""Deletions: rows of a person leave the model with the next version, and no rewind and no older sample brings them back."""
+"""Deletions: a person's rows leave the model with the next version; no rewind and no older sample brings them back."""
 
 from __future__ import annotations
 
@@ -110,5 +110,5 @@ def test_a_damaged_deletion_is_named_and_is_not_passed_over(tmp_path: Path) -> N
     ask(folder, {1}, 0)
     (file,) = (tmp_path / "store" / folder.app.name / "deletions").glob("*.json")
     file.write_bytes(file.read_bytes().replace(b"privacy", b"privaty"))
-    with pytest.raises(VersionDefect, match="deletions/0*1.json"):
+    with pytest.raises(VersionDefect, match=r"deletions/0*1\.json"):
         run(folder)

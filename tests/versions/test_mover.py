@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from copy import copy
 from typing import Any
 
 import pytest
@@ -99,7 +100,7 @@ def test_a_registry_that_knows_no_node_says_so_after_a_beat(store: Store) -> Non
     )
     assert (moved.said, moved.silent, moved.is_whole) == ("the registry knows of no nodes", (), False)
     assert registry.waited_s == pytest.approx(registry.settings.node_ttl_s / 3)
-    asked = Mover(PointerLog(store, MODEL), registry, clock=clock).move(lambda now: now, by="ada", what="gc")
+    asked = Mover(PointerLog(store, MODEL), registry, clock=clock).move(copy, by="ada", what="gc")
     assert (asked.said, asked.is_whole) == ("", True)
 
 
@@ -266,6 +267,6 @@ def test_nothing_is_told_again_while_a_registry_has_all(store: Store, registry: 
 def test_who_moves_the_pointer_and_why_are_one_line_each(store: Store) -> None:
     log = PointerLog(store, MODEL)
     said = "ann\nthe pointer follows, moved by bob\x1b[2K\u202e\ud800"
-    moved = log.move(lambda now: now, by=said, reason="a\r\nb")
+    moved = log.move(copy, by=said, reason="a\r\nb")
     assert (moved.by, moved.reason) == ("ann the pointer follows, moved by bob [2K  ", "a  b")
     assert log.newest() == moved

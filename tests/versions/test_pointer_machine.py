@@ -88,7 +88,7 @@ class Machine(RuleBasedStateMachine):
                 call()
             return False
         now = call()
-        assert now.seq == self.pointer.seq + 1
+        assert now is self.pointer or now.seq == self.pointer.seq + 1
         assert now.floor >= self.pointer.floor
         assert now.run >= self.pointer.run
         self.pointer = now
@@ -202,6 +202,8 @@ class Machine(RuleBasedStateMachine):
         is_stuck = newest == self.active and last > self.active and oracle.is_tainted(last)
         if self.moved(newest >= self.active and not is_stuck, lambda: release(pointer, oracle.history)):
             assert (self.active, self.pointer.held, self.pointer.canary) == (newest, False, None)
+            follows = (pointer.active_version, pointer.held, pointer.canary) == (newest, False, None)
+            assert (self.pointer is pointer) == follows
 
     @rule(by=st.integers(-1, 6))
     def let_go(self, by: int) -> None:

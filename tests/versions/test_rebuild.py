@@ -8,6 +8,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -143,7 +144,7 @@ def test_a_full_audit_log_is_not_filled_again(written: Store) -> None:
 def test_records_of_the_pointer_that_are_gone_or_damaged_take_nothing_from_the_others(tmp_path: Path) -> None:
     store, log = open_store(str(tmp_path)), PointerLog(open_store(str(tmp_path)), MODEL)
     for _ in range(5):
-        log.move(lambda now: now, by="ada")
+        log.move(copy, by="ada")
     store.remove(f"{MODEL}/pointer/{1:012d}.json")
     (tmp_path / MODEL / "pointer" / f"{3:012d}.json").write_bytes(b"{}")
     registry = MemoryRegistry(MODEL)
@@ -270,9 +271,9 @@ def test_a_redis_that_lost_its_data_or_came_back_with_old_data_is_told_by_the_an
     with open_registry(own_redis.url, MODEL, RegistrySettings(reach_s=0.5)) as registry:
         announcer = Announcer(store, registry)
         with Client.from_url(own_redis.url) as client:
-            assert announcer.moved(log.move(lambda now: now, by="ada"), "promote")
+            assert announcer.moved(log.move(copy, by="ada"), "promote")
             old = client.dump(f"streamlearn:{{{MODEL}}}:pointer")
-            assert announcer.moved(log.move(lambda now: now, by="ada"), "promote")
+            assert announcer.moved(log.move(copy, by="ada"), "promote")
             client.restore(f"streamlearn:{{{MODEL}}}:pointer", 0, old, replace=True)
             assert registry.pointer() == log.read(1)
             assert announcer.keep_up()
@@ -281,7 +282,7 @@ def test_a_redis_that_lost_its_data_or_came_back_with_old_data_is_told_by_the_an
             assert announcer.keep_up()
             assert registry.pointer() == log.newest()
         own_redis.kill()
-        assert not announcer.moved(log.move(lambda now: now, by="ada"), "promote")
+        assert not announcer.moved(log.move(copy, by="ada"), "promote")
         own_redis.restart()
         assert registry.pointer() == log.read(2)
         wait_until(announcer.keep_up, "the registry to be told")
@@ -296,7 +297,7 @@ def test_threads_that_move_the_pointer_and_tell_of_it_leave_the_newest(tmp_path:
     def work(by: str) -> None:
         log = PointerLog(store, MODEL)
         for _ in range(8):
-            announcer.moved(log.move(lambda now: now, by=by), "promote")
+            announcer.moved(log.move(copy, by=by), "promote")
             rebuild_registry(store, registry)
 
     threads = [threading.Thread(target=work, args=(str(number),)) for number in range(3)]

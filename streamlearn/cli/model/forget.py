@@ -1,4 +1,4 @@
-"""`streamlearn forget`: takes the rows of a person out of the model, and says what else holds the person and until when."""
+"""`streamlearn forget`: takes a person's rows out of the model, and says what else holds the person, and until when."""
 
 from __future__ import annotations
 
@@ -77,10 +77,14 @@ def forget(
         print_table(keys, whole=True)
         typer.echo(_said(model, keys, seq, waits_for))
         print_table(remains, "what else holds the person", whole=True)
-        typer.echo("by hand: exported versions, copies of topics and of the store, and models begun with `train --from`")
+        typer.echo(
+            "by hand: exported versions, copies of topics and of the store, and models begun with `train --from`"
+        )
     if waits_for:
         message = f"deletion {seq} is asked for, but not done: {waits_for}"
-        raise PartlyDone(message, help="the request stays: training carries it out; `streamlearn versions MODEL` shows it")
+        raise PartlyDone(
+            message, help="the request stays: training carries it out; `streamlearn versions MODEL` shows it"
+        )
 
 
 def _said(model: Model, keys: Sequence[Row], seq: int | None, waits_for: str) -> str:
@@ -125,7 +129,7 @@ def _value(slot: Slot, text: str) -> Any:
         return int(text) if slot.value == "int" else text
     except ValueError:
         message = f"the value of slot {slot.name!r} is not a whole number"
-        raise UsageError(message, help="the slot is declared with value=\"int\"") from None
+        raise UsageError(message, help='the slot is declared with value="int"') from None
 
 
 def _wait(model: Model, seq: int, wait_s: float) -> str:

@@ -44,9 +44,7 @@ def rollback(
     name: ModelArgument = None,
     to: Annotated[
         int | None,
-        typer.Option(
-            metavar="VERSION", min=1, help="Roll back to this version.", autocompletion=complete_version
-        ),
+        typer.Option(metavar="VERSION", min=1, help="Roll back to this version.", autocompletion=complete_version),
     ] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Roll back by this many good versions.")] = None,
     before: Annotated[

@@ -97,8 +97,9 @@ def _mend_pointer(model: Model) -> None:
 
 
 def _record_defects(model: Model) -> list[FoundDefect]:
-    """Return defects of the pointer's moves and of requests to training."""
+    """Return defects of the pointer's moves, and of requests to training."""
     from streamlearn.versions import Requests
+    from streamlearn.versions.pointer.deletion import Deletions
     from streamlearn.versions.upkeep.verification import FoundDefect
 
     requests = Requests(model.store, model.name)
@@ -106,6 +107,7 @@ def _record_defects(model: Model) -> list[FoundDefect]:
         *(partial(model.log.read, seq) for seq in model.log.seqs()),
         partial(requests.after, 0),
         requests.refusals,
+        Deletions(model.store, model.name).all,
     ]
     wrong = []
     for read in reads:

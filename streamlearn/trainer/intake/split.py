@@ -207,8 +207,15 @@ def _check_final(folder: AppFolder, test_ms: int, survey: _Survey) -> None:
 def _options(survey: _Survey, final_ms: int) -> str | None:
     """Return options that hold out the last rows with final labels, before a time; None if none would be learned."""
     grain_ms = survey.grain_ms
-    rows = [(grain * grain_ms, count) for grain, count in sorted(survey.rows.items()) if (grain + 1) * grain_ms <= final_ms]
-    wanted, held, test_ms, end_ms = HOLD_OUT * sum(count for _, count in rows), 0, 0, rows[-1][0] + grain_ms if rows else 0
+    rows = [
+        (grain * grain_ms, count) for grain, count in sorted(survey.rows.items()) if (grain + 1) * grain_ms <= final_ms
+    ]
+    wanted, held, test_ms, end_ms = (
+        HOLD_OUT * sum(count for _, count in rows),
+        0,
+        0,
+        rows[-1][0] + grain_ms if rows else 0,
+    )
     while len(rows) > 1 and held < wanted:
         test_ms, count = rows.pop()
         held += count

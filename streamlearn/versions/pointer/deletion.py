@@ -68,13 +68,17 @@ class Deletions:
 
     def all(self) -> tuple[Deletion, ...]:
         """Return all deletions, in order; raises `VersionDefect` if one is damaged."""
-        self._read = {number: self._read.get(number) or self._records.read(number) for number in self._records.numbers()}
+        self._read = {
+            number: self._read.get(number) or self._records.read(number) for number in self._records.numbers()
+        }
         return tuple(self._read.values())
 
     def drop(self, known: Versions[Known]) -> None:
         """Remove the deletions that all of these versions, which are those that stay, carry out for good."""
         for deletion in self.all():
-            done = [deletion.seq <= obeyed_by(entry) and deletion.until_ms <= (entry.watermark_ms or 0) for entry in known]
+            done = [
+                deletion.seq <= obeyed_by(entry) and deletion.until_ms <= (entry.watermark_ms or 0) for entry in known
+            ]
             if done and all(done):
                 self._records.remove(deletion.seq)
 

@@ -228,7 +228,10 @@ def hold(pointer: Pointer, known: Sequence[Known]) -> Pointer:
 
 
 def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
-    """Follow new versions again, from the newest clean one; raises `MoveRefused` if none is clean."""
+    """Follow new versions again, from the newest clean one; raises `MoveRefused` if none is clean.
+
+    A pointer that does so already is returned as it is.
+    """
     tainted, active = taints_of(pointer, known), pointer.active_version
     clean = [entry for entry in known if _is_clean(pointer, entry, tainted)]
     newest = clean[-1] if clean else None
@@ -245,6 +248,8 @@ def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
                 f"`streamlearn promote MODEL {after[-1]} --accept`"
             )
         raise MoveRefused(message, help=help)
+    if newest.ref == pointer.active and not pointer.held and pointer.canary is None:
+        return pointer
     return _moved(structs.replace(pointer, held=False, canary=None), newest.ref)
 
 

@@ -92,7 +92,7 @@ class PointerLog:
         return self._records.numbers()
 
     def move(self, decide: Callable[[Pointer], Pointer], *, by: str, reason: str = "") -> Pointer:
-        """Move the pointer, and return it.
+        """Move the pointer, and return it; a decision that returns the current one writes nothing.
 
         `decide` is one of the decisions of `moves`, from the current pointer to the next. It is called again if
         another process moved the pointer meanwhile.
@@ -102,8 +102,11 @@ class PointerLog:
         """
         for _ in range(_MOVES_MAX):
             current = self.newest()
+            decided = decide(current)
+            if decided is current:
+                return current
             pointer = structs.replace(
-                decide(current),
+                decided,
                 seq=current.seq + 1,
                 by=_line(by[:_BY_CHARS_MAX]),
                 reason=_line(reason[:_REASON_CHARS_MAX]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from streamlearn.errors import FileMissing, FileTaken
 from streamlearn.versions.format.record import Record
@@ -33,8 +33,8 @@ class RunOrigin(Record, frozen=True, kw_only=True):
     release: _Name
     commit: _Name = ""
     is_changed: bool | None = None
-    sha256: dict[str, _Name] = {}
-    settings: Annotated[dict[str, Any], Meta(max_length=1_000)] = {}
+    sha256: dict[str, _Name] = field(default_factory=dict)
+    settings: Annotated[dict[str, Any], Meta(max_length=1_000)] = field(default_factory=dict)
 
 
 def write_origin(store: Store, model: str, origin: RunOrigin) -> None:

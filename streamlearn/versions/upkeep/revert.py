@@ -85,7 +85,9 @@ def write_revert(
     deleted = in_force(deletions, was.metrics.get(DELETED, 0.0), was.watermark_ms)
     scanned = partial(scan_table, (target, newest), scan=memory, limits=reading, progress=progress)
     for shard in shards_in(was):
-        changes = (_back(*pair, deleted) for record in was.tables for pair in scanned(record.name, shard.parts))
+        changes = (
+            _back(older, newer, deleted) for record in was.tables for older, newer in scanned(record.name, shard.parts)
+        )
         writer.add_rows(changes, shard=shard.number, parts=shard.parts)
     _add_upkeep(writer, target, newest, reading)
     copied = copy_files(store, target.head, head.folder, MODEL_KINDS, reading)
