@@ -26,7 +26,7 @@ class DefaultVerb(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the sub-verb. The name of an inserted one is not in its help: nobody has to write it."""
+        """Find the sub-verb. The help of an inserted one does not show its name."""
         name, command, rest = super().resolve_command(ctx, args)
         if ctx.meta[_IS_DEFAULT] and command is not None:
             command = copy(command)

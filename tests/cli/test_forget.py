@@ -70,7 +70,7 @@ def test_it_waits_until_a_version_without_the_rows_is_served_by_all_nodes(place:
         place.registry.beat(Node(boot_id="a", name="node-7", state="ready", active=8, seq=place.pointer.seq))
         done = ended("forget", app, "--user", 42)
         assert done.status == 0, done
-        assert "deletion 3: 1 row of ctr, which no node uses any more" in done.out
+        assert "deletion 3 takes the rows of 1 key out of ctr: no node uses them any more" in done.out
         assert ended("rollback", MODEL, "--to", 5, "--wait", 0).err.startswith(
             "version 5 still has rows that 3 deletions"
         )

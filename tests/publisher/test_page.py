@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 def test_the_examples_of_the_page_on_publishing_hold(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "operating" / "publishing.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     (tmp_path / "page.py").write_text("".join(blocks))
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-W", "error", "page.py"]

@@ -88,10 +88,10 @@ def forget(
 
 
 def _said(model: Model, keys: Sequence[Row], seq: int | None, waits_for: str) -> str:
-    rows = counted(len(keys), "row")
+    rows = f"the rows of {counted(len(keys), 'key')}"
     if seq is None:
         return f"nothing was changed; without --dry-run, the next version of {model.name} is without {rows}"
-    return f"deletion {seq}: {rows} of {model.name}" + ("" if waits_for else ", which no node uses any more")
+    return f"deletion {seq} takes {rows} out of {model.name}" + ("" if waits_for else ": no node uses them any more")
 
 
 def _keys(folder: AppFolder, users: Sequence[str], slots: Sequence[str]) -> list[Row]:
@@ -151,7 +151,9 @@ def _missing(model: Model, seq: int) -> str:
         with_rows = f"version {pointer.active_version}, which has the rows,"
         held = f"{with_rows} is held: `streamlearn release MODEL` ends that"
         return held if pointer.held else f"{with_rows} is served until version {max(clean)} is promoted"
-    nodes, _ = model.nodes()
+    nodes, unknown = model.nodes()
+    if unknown and not model.is_alone:
+        return f"nodes are unknown: {unknown}"
     late = [node.name for node in [*nodes, *model.missing(nodes)] if node.active and node.active not in clean]
     if pointer.canary is not None and pointer.canary.version.version not in clean:
         late.append(f"the {pointer.canary.kind}")
