@@ -192,18 +192,20 @@ def test_a_node_stands_aside_before_its_first_version(
 ) -> None:
     sockets = InheritedSockets(*(one.dup() for one in listeners))
     where, grpc = socket_address(listeners[1]), socket_address(listeners[0])
-    with Node(small_folder(tmp_path), places=[Place("/CPU:0")], sockets=sockets, aside="not yet") as node:
+    with Node(small_folder(tmp_path), places=[Place("/CPU:0")], sockets=sockets) as node:
+        assert node._switches.is_known.wait(_WAIT_S)
+        node._native.stand_aside("not yet")
         assert (node.grpc, node.http, sockets.grpc.fileno()) == (grpc, where, -1)
         with socket.create_connection(listeners[1].getsockname(), _WAIT_S) as waiting:
             waiting.sendall(b"GET /ready HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n")
             assert node._is_working(_WAIT_S)
-            node.stand_aside("really not yet")
-            node.stand_aside(None)
+            node._native.stand_aside("really not yet")
+            node._native.stand_aside(None)
             waiting.settimeout(_WAIT_S)
             answer = waiting.makefile().read()
         assert answer.startswith("HTTP/1.1 503")
         assert "not yet" not in answer
-        node.stand_aside("not any more")
+        node._native.stand_aside("not any more")
         assert node._native.is_aside
 
 

@@ -8,11 +8,12 @@ import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc
 import tritonclient.grpc as triton
 
 from streamlearn.apps import load_app
@@ -117,15 +118,9 @@ def test_callers_are_answered_while_applications_change_places(tmp_path: Path) -
             to, other = ("learnable2", "learnable")[:: 1 if number % 2 == 0 else -1]
             begin_s, before = time.monotonic(), callers.answers.total()
             log.switch(to, by="test")
-            wait_until(
-                lambda to=to, other=other: (
-                    (nodes[to].status().state, nodes[other].status().state) == ("ready", "aside")
-                ),
-                "both nodes follow",
-                _READY_S,
-            )
+            wait_until(partial(_stand, nodes, {to: "ready", other: "aside"}), "both nodes follow", _READY_S)
             assert time.monotonic() - begin_s <= 1.0
-            wait_until(lambda before=before: callers.has(before + 20), "answers", _READY_S)
+            wait_until(partial(callers.has, before + 20), "answers", _READY_S)
             # The model keeps its name, whichever application answers.
             wait_until(lambda: _is_ready(client), "gRPC answers", _READY_S)
         callers.stop()
@@ -133,10 +128,14 @@ def test_callers_are_answered_while_applications_change_places(tmp_path: Path) -
         assert callers.answers.keys() == {"2"}
 
 
+def _stand(nodes: Mapping[str, Node], states: Mapping[str, str]) -> bool:
+    return all(nodes[name].status().state == state for name, state in states.items())
+
+
 def _is_ready(client: Any) -> bool:
     try:
         return bool(client.is_model_ready("learnable"))
-    except (grpc.RpcError, triton.InferenceServerException):
+    except triton.InferenceServerException:
         return False
 
 

@@ -12,10 +12,11 @@ from streamlearn.cli.model.model_options import Model, ModelArgument, ReasonOpti
 from streamlearn.cli.model.place import Place, at_place
 from streamlearn.cli.options import JsonOption
 from streamlearn.cli.output.table import print_json, print_table
-from streamlearn.cli.output.units import counted, retention_text, time_text
+from streamlearn.cli.output.units import counted, retention_text
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import PartlyDone, TopicError, TopicMissing, UsageError
 from streamlearn.printable import printable
+from streamlearn.times import time_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
