@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from streamlearn.versions import Cut, History, VersionWriter
 from streamlearn.versions.pointer.fence import Fence
@@ -95,16 +96,21 @@ def test_a_damaged_record_is_named_with_what_to_do(place: Place, verb: Verb, rec
 def test_a_damaged_move_is_mended_from_the_registry(place: Place, verb: Verb, is_deep: bool) -> None:
     refused(verb("verify", MODEL, "--mend-pointer"), 2, "the record of move 4 is intact", "it needs no repair")
     file = max((place.folder / "store" / MODEL / "pointer").iterdir())
-    whole = file.read_bytes()
     file.chmod(0o644)
-    file.write_bytes(b'{"format":1,"x":' + b"[" * 400_000 if is_deep else whole[:-9])
+    file.write_bytes(b'{"format":1,"x":' + b"[" * 400_000 if is_deep else file.read_bytes()[:-9])
     refused(verb("rollback", MODEL, "--to", 2), 1, "corrupted", f"streamlearn verify {MODEL} --mend-pointer")
     refused(verb("versions", MODEL), 1, "corrupted", f"streamlearn verify {MODEL} --mend-pointer")
     refused(verb("verify", MODEL, "--registry", "none", "--mend-pointer"), 2, "needs the registry", "--registry")
-    ended = verb("verify", MODEL, "--mend-pointer")
-    assert ended.status == 0, ended
-    assert "ok: all files are intact" in ended.out
-    assert file.read_bytes() == whole
+    before = place.registry.pointer()
+    assert before is not None
+    for _ in range(2):  # as after a failure
+        ended = verb("verify", MODEL, "--mend-pointer")
+        assert ended.status == 0, ended
+        assert "ok: all files are intact" in ended.out
+        assert "move 5 repeats move 4 from the registry" in ended.err
+        assert "the record of move 4 is damaged; it has no effect" in ended.err
+    assert place.pointer == place.registry.pointer() == structs.replace(before, seq=5)
+    assert place.registry.notes(1)[0].what == "mend"
     assert verb("rollback", MODEL, "--to", 2).status in (0, 3)
 
 

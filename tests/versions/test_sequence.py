@@ -13,12 +13,15 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec import structs
 
-from streamlearn.errors import FileMissing, FileTaken, MoveRefused, RunOver, UsageError, VersionDefect
+from streamlearn.errors import FileMissing, FileTaken, MoveRefused, RunOver, StoreUnreachable, UsageError, VersionDefect
 from streamlearn.testing import ManualClock
 from streamlearn.versions import Pointer, PointerLog, Store, open_store
 from streamlearn.versions.pointer.fence import Fence, FenceRecord
+from streamlearn.versions.store.interface import Stored
 from streamlearn.versions.store.sequence import Sequence
+from tests.versions.nodes import SpiedStore
 from tests.versions.racers import fences, moves, race, ref
 from tests.versions.server import options
 
@@ -142,24 +145,74 @@ def test_an_older_move_is_never_taken_for_a_damaged_one(tmp_path: Any, damage: s
     assert len(log.seqs()) == 2
 
 
+def damage(folder: Any, seq: int) -> None:
+    file = folder / "ctr" / "pointer" / f"{seq:012d}.json"
+    data = file.read_bytes()
+    file.unlink()
+    file.write_bytes(data[:-1])
+
+
 def test_a_damaged_move_is_mended_from_a_copy_of_it_alone(tmp_path: Any) -> None:
     store = open_store(str(tmp_path))
     log = PointerLog(store, "ctr")
     first, second = (log.move(lambda now, at=at: Pointer(active=ref(at)), by="ada") for at in (1, 2))  # type: ignore[misc]
     with pytest.raises(UsageError, match="the record of move 2 is intact"):
         log.mend(second)
-    file = tmp_path / "ctr" / "pointer" / f"{2:012d}.json"
-    whole = file.read_bytes()
-    file.unlink()
-    file.write_bytes(whole[:-1])
+    damage(tmp_path, 2)
     with pytest.raises(VersionDefect) as caught:
         PointerLog(store, "ctr").newest()
     assert "verify --mend-pointer" in caught.value.help
     with pytest.raises(UsageError, match="of move 1, but the newest in the store is 2"):
         log.mend(first)
-    log.mend(second)
-    assert file.read_bytes() == whole
-    assert PointerLog(store, "ctr").newest() == second
+    mended = log.mend(second)
+    assert mended == structs.replace(second, seq=3)
+    with pytest.raises(UsageError, match="the record of move 3 is intact"):
+        log.mend(first)
+
+
+class Failing(SpiedStore):
+    """A store that fails when a file is created, before or after it is there."""
+
+    fails: str = ""
+
+    def create(self, path: str, data: bytes) -> Stored:
+        fails, self.fails = self.fails, ""
+        stored = None if fails == "before" else super().create(path, data)
+        if fails or stored is None:
+            message = "the disk is full"
+            raise StoreUnreachable(message)
+        return stored
+
+
+@pytest.mark.parametrize("fails", ["before", "after"])
+def test_a_repair_that_fails_loses_no_move_and_may_be_tried_again(tmp_path: Any, fails: str) -> None:
+    store = Failing(open_store(str(tmp_path)))
+    log = PointerLog(store, "ctr")
+    _, second = (log.move(lambda now, at=at: Pointer(active=ref(at)), by="ada") for at in (1, 2))  # type: ignore[misc]
+    damage(tmp_path, 2)
+    store.fails = fails
+    with pytest.raises(StoreUnreachable):
+        log.mend(second)
+    assert PointerLog(store, "ctr").seqs() == ([1, 2] if fails == "before" else [1, 2, 3])
+    mended = log.mend(second)
+    assert mended == structs.replace(second, seq=3) == log.mend(mended) == log.mend(second)
+    assert PointerLog(store, "ctr").seqs() == [1, 2, 3]
+
+
+def test_a_damaged_move_has_no_effect_once_it_is_not_the_newest(tmp_path: Any) -> None:
+    store = open_store(str(tmp_path))
+    log, first, second = (PointerLog(store, "ctr") for _ in range(3))
+    for at in (1, 2):
+        log.move(lambda now, at=at: Pointer(active=ref(at)), by="ada")  # type: ignore[misc]
+        (first if at == 1 else second).newest()
+    copy = log.read(2)
+    damage(tmp_path, 2)
+    mended = log.mend(copy)
+    fresh, near = PointerLog(store, "ctr"), PointerLog(store, "ctr")
+    near.begin_near(2)
+    assert all(each.newest() == mended for each in (fresh, near, first, second, log))
+    moved = first.move(lambda now: now, by="bob")
+    assert (moved.seq, second.newest(), fresh.forget(4), log.newest()) == (4, moved, 3, moved)
 
 
 def test_a_move_that_is_overtaken_again_and_again_is_refused(local: Store) -> None:

@@ -36,7 +36,7 @@ def verify(
     mend_pointer: Annotated[
         bool,
         typer.Option(
-            "--mend-pointer", help="First replace a damaged record of the newest move by the registry's copy."
+            "--mend-pointer", help="First repeat the newest move from the registry's copy, if its record is damaged."
         ),
     ] = False,
     finite: Annotated[
@@ -82,6 +82,8 @@ def _not_finite(result: Verification) -> list[FoundDefect]:
 
 
 def _mend_pointer(model: Model) -> None:
+    from streamlearn.versions.pointer.announcer import Announcer
+
     if model.registry is None:
         message = "--mend-pointer needs the registry, which has the newest move"
         raise UsageError(message, help="give it with --registry or STREAMLEARN_REGISTRY")
@@ -89,22 +91,29 @@ def _mend_pointer(model: Model) -> None:
     if copy is None:
         message = f"the registry has no move of {model.name!r}"
         raise UsageError(message, help='see docs/operating/versions.md, "A damaged move", for the steps without a copy')
-    model.log.mend(copy)
+    mended = model.log.mend(copy)
+    is_announced = Announcer(model.store, model.registry).moved(mended, "mend")
     typer.echo(
-        f"move {copy.seq} was restored from the registry: {copy.by} moved the pointer to version {copy.active}",
+        f"move {mended.seq} repeats move {mended.seq - 1} from the registry: {copy.by} moved the pointer to version "
+        f"{copy.active}{'' if is_announced else '; the registry does not have it yet, nodes read it from the store'}",
         err=True,
     )
 
 
 def _record_defects(model: Model) -> list[FoundDefect]:
-    """Return defects of the pointer's moves, and of requests to training."""
+    """Return defects of the pointer's newest move and of requests to training; an older move has no effect."""
     from streamlearn.versions import Requests
     from streamlearn.versions.pointer.deletion import Deletions
     from streamlearn.versions.upkeep.verification import FoundDefect
 
-    requests = Requests(model.store, model.name)
+    requests, seqs = Requests(model.store, model.name), model.log.seqs()
+    for seq in seqs[:-1]:
+        if model.log.is_damaged(seq):
+            typer.echo(
+                f"note: the record of move {seq} is damaged; it has no effect, because it is not the newest", err=True
+            )
     reads: list[Callable[[], object]] = [
-        *(partial(model.log.read, seq) for seq in model.log.seqs()),
+        *(partial(model.log.read, seq) for seq in seqs[-1:]),
         partial(requests.after, 0),
         requests.refusals,
         Deletions(model.store, model.name).all,

@@ -19,7 +19,7 @@ __all__ = ["PointerLog"]
 _MOVES_MAX = 20
 _REASON_CHARS_MAX, _BY_CHARS_MAX = 2_000, 200
 _HELP = (
-    "restore it from a copy, or replace it with the registry's copy by `streamlearn verify --mend-pointer`: "
+    "restore it from a copy, or repeat it from the registry's copy by `streamlearn verify --mend-pointer`: "
     'see docs/operating/versions.md, "A damaged move"'
 )
 
@@ -121,27 +121,39 @@ class PointerLog:
         message = f"others moved the pointer {_MOVES_MAX} times during this move"
         raise MoveRefused(message, help="find out who moves it, and try again")
 
-    def mend(self, copy: Pointer) -> None:
-        """Replace the damaged record of the newest move with a copy, such as the registry's.
+    def is_damaged(self, seq: int) -> bool:
+        """Whether the record of a move is damaged."""
+        try:
+            self._records.read(seq)
+        except FileMissing:
+            return False
+        except VersionDefect:
+            return True
+        return False
 
-        Nobody should move the pointer meanwhile: either the concurrent move or this repair raises `FileTaken`.
+    def mend(self, copy: Pointer) -> Pointer:
+        """Repeat the newest move, whose record is damaged, from a copy, such as the registry's; return the new move.
+
+        The damaged record stays, and has no effect any more. Nothing is removed, and a later call with the same copy
+        finishes what an interrupted one began.
 
         Raises:
             UsageError: The record is intact, or the copy is of another move.
             FileTaken: Another process moved the pointer meanwhile.
         """
         newest = max(self.seqs(), default=0)
+        if not self.is_damaged(newest):
+            again = structs.replace(copy, seq=newest)
+            if self.is_damaged(newest - 1) and self.read(newest) == again:
+                return again
+            message = f"the record of move {newest} is intact"
+            raise UsageError(message, help="it needs no repair")
         if copy.seq != newest:
             message = f"the copy is of move {copy.seq}, but the newest in the store is {newest}"
             raise UsageError(message, help="give a copy of the newest move; an older one would undo moves")
-        try:
-            self._records.read(newest)
-        except VersionDefect:
-            self._records.remove(newest)
-            self._records.append(newest, copy)
-            return
-        message = f"the record of move {newest} is intact"
-        raise UsageError(message, help="it needs no repair")
+        mended = structs.replace(copy, seq=newest + 1)
+        self._records.append(mended.seq, mended)
+        return mended
 
     def forget(self, before: int) -> int:
         """Remove the records of older moves, except the newest record, and return their number."""
