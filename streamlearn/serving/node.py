@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 import threading
 import time
 from pathlib import Path
@@ -66,7 +68,7 @@ class Node:
 
     Args:
         folder: The application; `front`, `serving` and `replica` are its settings.
-        name: Its name in the registry; its gRPC address by default.
+        name: Its name in the registry; by default its gRPC address, with the host's name if that is of all interfaces.
         token: The token that callers must send.
         tls: Files of the certificate and the key.
         cache: The cache of compiled code; see `CompileCache.open`.
@@ -117,7 +119,7 @@ class Node:
             store,
             folder.app.name,
             lambda: TableSet(tables),
-            name=name or self.grpc,
+            name=name or _name_at(self.grpc),
             registry=self._registry,
             settings=settings.replica,
             hooks=self._answering,
@@ -219,6 +221,12 @@ class Node:
             return
         reason = status.error or "it has not heard of the pointer lately" if status.state == "stale" else None
         self._native.set_state(status.state in ("ready", "stale", "aside"), reason)
+
+
+def _name_at(address: str) -> str:
+    """Return the default name of a node, which no node of another machine has."""
+    host, _, port = address.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if ipaddress.ip_address(host.strip("[]")).is_unspecified else address
 
 
 def _lane_kind(folder: AppFolder, front: Front, cache: CompileCache | None, places: list[Place] | None) -> LaneKind:

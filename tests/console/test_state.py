@@ -80,12 +80,15 @@ def test_nodes_that_are_not_known_are_not_said_to_be_well() -> None:
     assert levels(said(gathered(moved(3, 10), nodes=()))) == [("bad", "nodes")]
 
 
-def test_a_node_that_is_silent_is_gone_until_its_name_is_back() -> None:
+def test_a_node_that_is_silent_is_gone_until_one_of_its_name_started_later() -> None:
     a, b = node_of("a", 10, 3), node_of("b", 10, 3)
-    assert missing((a, b), [a]) == [b]
-    back = node_of("b", 10, 3, wall_ms=NOW_MS)
-    again = msgspec.structs.replace(back, boot_id="another life")
+    assert missing((a, b), []) == [a, b]
+    again = msgspec.structs.replace(b, boot_id="another life", wall_ms=NOW_MS, since_ms=b.wall_ms + 1)
     assert missing((b,), [a, again]) == []
+    # It was there before the other fell silent, so it has taken nobody's place.
+    other = msgspec.structs.replace(again, since_ms=b.wall_ms)
+    assert missing((b,), [a, other]) == [b]
+    assert missing((b,), [a, other, again]) == missing((b,), [a, again, other]) == []
     state = said(gathered(moved(3, 10), nodes=(a,), gone=(b,)))
     assert state["headline"]["said"] == "Version 10 is served, by 1 of 2 nodes"
     assert [(one["name"], one["is_gone"]) for one in state["nodes"]] == [("a", False), ("b", True)]

@@ -228,9 +228,12 @@ def test_nodes_without_heartbeat_are_named_and_not_waited_for(store: Store) -> N
     moved = move(store, registry)
     assert [one.name for one in moved.silent] == ["node-a"]
     assert (moved.is_whole, moved.said) == (False, "")
-    # Another process of that name has replaced it.
+    # A process of that name that was there before has not replaced it; a later one has.
     registry.beat(structs.replace(node("b", seq=2, active=1), name="node-a"))
     registry.ack(ack("b", 2))
+    assert [one.boot_id for one in move(store, registry).silent] == ["a"]
+    registry.beat(structs.replace(node("b", seq=3, active=1), name="node-a", since_ms=1))
+    registry.ack(ack("b", 3))
     assert move(store, registry).silent == ()
 
 

@@ -49,7 +49,7 @@ def node(
         int | None,
         typer.Option(metavar="COUNT", min=1, help="Older versions to keep; overrides replica.versions_kept."),
     ] = None,
-    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the node; its address by default.")] = "",
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the node alone; by default HOST:PORT.")] = "",
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the token that callers must send.")
     ] = None,

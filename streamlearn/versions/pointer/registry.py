@@ -111,15 +111,22 @@ def replaced(nodes: Sequence[Node], silence_ms: float) -> set[str]:
 
 
 def missing(silent: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
-    """Return the silent nodes that no live node of the same name has replaced; of one name the newest.
+    """Return the silent nodes that no live node has replaced; of one name the newest.
+
+    A live node of the same name has replaced a silent one if it started after the silent one's last heartbeat.
+    Otherwise the two share the name by mistake, and the silent one may still answer.
 
     Examples:
-        >>> a, b = Node(boot_id="1", name="a"), Node(boot_id="2", name="b")
-        >>> [node.name for node in missing([a, b], [Node(boot_id="3", name="a")])]
+        >>> a, b = Node(boot_id="1", name="a", wall_ms=9_000), Node(boot_id="2", name="b", wall_ms=9_000)
+        >>> live = [Node(boot_id="3", name="a", since_ms=10_000), Node(boot_id="4", name="b", since_ms=8_000)]
+        >>> [node.name for node in missing([a, b], live)]
         ['b']
     """
-    names = {node.name for node in nodes}
-    newest = {node.name: node for node in sorted(silent, key=lambda node: node.wall_ms) if node.name not in names}
+    since_ms: dict[str, int] = {}
+    for node in nodes:
+        since_ms[node.name] = max(node.since_ms, since_ms.get(node.name, 0))
+    silent = [node for node in silent if since_ms.get(node.name, 0) <= node.wall_ms]
+    newest = {node.name: node for node in sorted(silent, key=lambda node: node.wall_ms)}
     return [newest[name] for name in sorted(newest)]
 
 
