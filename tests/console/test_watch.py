@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from streamlearn.console.gather import Gatherer
 from streamlearn.console.snapshot import Gathered
@@ -19,6 +20,7 @@ from streamlearn.settings.versions import RegistrySettings
 from streamlearn.testing import ManualClock, wait_until
 from streamlearn.versions import Node
 from streamlearn.versions.pointer.model import Model
+from streamlearn.versions.pointer.registry import Ack
 from streamlearn.versions.store.interface import Entry
 from tests.cli.place import Place
 from tests.console.gathered import gathered, moved
@@ -152,6 +154,20 @@ def test_versions_are_listed_when_it_is_time_or_when_one_is_served_that_is_not_k
     clock.sleep(5.0)
     gatherer.gather()
     assert [path for path in listed if "deltas" in path]
+
+
+def test_an_ack_counts_until_the_next_heartbeat_even_if_that_is_of_an_older_move(place: Place) -> None:
+    model = Model(MODEL, str(place.folder / "store"), f"sqlite://{place.folder}/registry.db", Settings())
+    before = Node(boot_id="a", name="node-a", state="ready", active=4, seq=3, wall_ms=1_000)
+    try:
+        place.registry.beat(before)
+        place.registry.ack(Ack(boot_id="a", name="node-a", seq=4, version=5, took_ms=1.0, wall_ms=1_500))
+        assert [(node.seq, node.active) for node in model.nodes()[0]] == [(4, 5)]
+        # The store was restored from an older copy, and the node went back.
+        place.registry.beat(structs.replace(before, wall_ms=2_000))
+        assert [(node.seq, node.active) for node in model.nodes()[0]] == [(3, 4)]
+    finally:
+        model.close()
 
 
 def test_a_node_that_falls_silent_is_gone_until_it_leaves(place: Place, tmp_path: Path) -> None:

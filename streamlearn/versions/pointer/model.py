@@ -204,7 +204,10 @@ class Model:
 
 
 def _with_ack(node: Node, ack: Ack | None) -> Node:
-    """Return a node as it is since an acknowledgement that is newer than its heartbeat."""
-    if ack is None or ack.seq <= node.seq:
+    """Return a node as it is since an acknowledgement that is newer than its heartbeat.
+
+    Both times are of the node's clock. A later heartbeat has a lower number if the store refuted the move.
+    """
+    if ack is None or ack.seq <= node.seq or ack.wall_ms <= node.wall_ms:
         return node
     return structs.replace(node, seq=ack.seq, active=ack.version)
