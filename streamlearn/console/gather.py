@@ -46,6 +46,7 @@ class Gatherer:
             StoreError: The store did not answer, or the newest record of the pointer is damaged.
         """
         pointer = self._model.pointer
+        self._forget_rewritten(pointer)
         self._list(pointer)
         nodes, registry_error = self._model.nodes()
         now_ms = self._clock.wall_ms()
@@ -80,7 +81,7 @@ class Gatherer:
             self._dead, self._listed_s = self._dead_share(), now_s
 
     def _moves_of(self, pointer: Pointer) -> tuple[Pointer, ...]:
-        """Return the newest moves. A move never changes, so each is read once."""
+        """Return the newest moves. Unless the store is restored, a move never changes, so each is read once."""
         first = max(1, pointer.seq - self._settings.moves_max + 1)
         for seq in [seq for seq in self._moves if seq < first]:
             del self._moves[seq]
@@ -88,6 +89,17 @@ class Gatherer:
             if seq not in self._moves:
                 self._moves[seq] = pointer if seq == pointer.seq else self._read(seq)
         return tuple(move for _, move in sorted(self._moves.items()) if move is not None)
+
+    def _forget_rewritten(self, pointer: Pointer) -> None:
+        """Forget what was read before the store was restored from an older copy, which uses numbers again."""
+        newest = max(self._moves, default=0)
+        is_same = newest <= pointer.seq and self._moves.get(newest) == (
+            pointer if newest == pointer.seq else self._read(newest)
+        )
+        if self._moves and not is_same:
+            self._moves.clear()
+            self._model.forget_history()
+            self._listed_s = None
 
     def _read(self, seq: int) -> Pointer | None:
         try:

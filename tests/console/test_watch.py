@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,9 @@ from streamlearn.settings import Settings
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.settings.versions import RegistrySettings
 from streamlearn.testing import ManualClock, wait_until
-from streamlearn.versions import Node
+from streamlearn.versions import Node, PointerLog
 from streamlearn.versions.pointer.model import Model
+from streamlearn.versions.pointer.moves import rollback
 from streamlearn.versions.pointer.registry import Ack
 from streamlearn.versions.store.interface import Entry
 from tests.cli.place import Place
@@ -154,6 +157,23 @@ def test_versions_are_listed_when_it_is_time_or_when_one_is_served_that_is_not_k
     clock.sleep(5.0)
     gatherer.gather()
     assert [path for path in listed if "deltas" in path]
+
+
+@pytest.mark.parametrize("more", [0, 1, 2], ids=["less far", "as far", "farther"])
+def test_moves_and_versions_after_a_restore_of_the_store_are_those_of_the_copy(place: Place, more: int) -> None:
+    gatherer = Gatherer(Model(MODEL, str(place.folder / "store"), "", Settings()), ConsoleSettings())
+    shutil.copytree(place.folder / "store", place.folder / "copy")
+    place.cut(6)
+    place.follow(6)
+    assert [move.active_version for move in gatherer.gather().moves] == [1, 2, 4, 5, 6]
+    shutil.rmtree(place.folder / "store")
+    (place.folder / "copy").rename(place.folder / "store")
+    log = PointerLog(place.store, MODEL)
+    for _ in range(more):
+        log.move(partial(rollback, known=place.known, to=4), by="ada")
+    after = gatherer.gather()
+    assert after.moves == tuple(log.read(seq) for seq in log.seqs())
+    assert (after.moves[-1], after.known) == (log.newest(), place.known)
 
 
 def test_an_ack_counts_until_the_next_heartbeat_even_if_that_is_of_an_older_move(place: Place) -> None:

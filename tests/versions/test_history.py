@@ -72,6 +72,18 @@ def test_a_model_without_versions_has_no_history(store: Store) -> None:
     assert History(store, MODEL).read() == ()
 
 
+def test_a_version_whose_number_was_used_again_after_a_restore_is_read_again(local: Store) -> None:
+    first = line(local, [1, 2])
+    passed(local, first[1])
+    history = History(local, MODEL)
+    assert history.read()[1].ref == first[1].ref
+    shutil.rmtree(Path(local.url.removeprefix("file://")) / first[1].folder)
+    second = empty(Trainer(local), 2, first[0].ref, windows="others")
+    line(local, [3], after=second.ref)
+    assert second.ref != first[1].ref
+    assert history.read() == History(local, MODEL).read()
+
+
 def test_a_history_says_of_each_version_what_its_manifest_says(local: Store) -> None:
     made = Trainer(local).story([1, 2, 4])
     known = History(local, MODEL).read()

@@ -114,8 +114,12 @@ class History:
         raise defective(self._model, "missing", f"version {ref} does not exist")
 
     def _confirm(self, key: _Key, child_says: VersionRef | None) -> None:
-        """Drop a given summary of a version unless its child refers to the same version."""
-        if key in self._unconfirmed and (child_says is None or self._known[key].ref != child_says):
+        """Drop a summary of a version if its child refers to another one of its number; a given one also without child.
+
+        After the store was restored from an older copy, a run may use a number again.
+        """
+        entry = self._known.get(key)
+        if entry is not None and entry.ref != child_says and (child_says is not None or key in self._unconfirmed):
             self._unconfirmed.discard(key)
             del self._known[key]
 

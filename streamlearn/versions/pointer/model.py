@@ -88,6 +88,10 @@ class Model:
                 known = self.registry.versions()
         return History(self.store, self.name, known)
 
+    def forget_history(self) -> None:
+        """Read all versions again at the next use, because the store was restored from an older copy."""
+        self.__dict__.pop("history", None)
+
     @property
     def pointer(self) -> Pointer:
         """The newest move of its pointer."""
