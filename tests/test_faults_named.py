@@ -25,6 +25,7 @@
 | damaged delta, a node that starts | versions/test_replica_defects.py::test_a_node_that_starts_answers_with_the_version_before_a_damaged_one |
 | damaged delta between two versions of a revert | versions/test_revert.py::test_a_revert_passes_over_damaged_versions_between_two_whole_ones |
 | damaged newest move of the pointer, a trainer that starts | publisher/test_requests.py::test_training_starts_though_the_newest_move_of_the_pointer_is_damaged |
+| damaged newest move of the pointer, a node that starts | versions/test_replica_boot.py::test_a_node_starts_from_the_copy_of_a_damaged_newest_move_and_from_no_other |
 | foreign-run delta | versions/test_chain.py::test_a_parent_of_another_run_is_foreign |
 | delete then recreate of a key within one version | publisher/test_publishing.py::test_a_key_that_leaves_and_comes_back_within_a_version_is_there_and_one_that_leaves_is_not |
 | delete then recreate, on a node | table/test_replicas.py::test_a_key_may_leave_and_come_back_within_one_version |

@@ -171,6 +171,39 @@ def test_every_start_is_another_boot(world: World) -> None:
     assert world.node().boot_id != world.node().boot_id
 
 
+def damage(world: World, seq: int) -> bytes:
+    """Damage the record of a move; gives what it was."""
+    record = Path(world.store.url.removeprefix("file://")) / MODEL / "pointer" / f"{seq:012d}.json"
+    said = record.read_bytes()
+    record.chmod(0o644)
+    record.write_bytes(said.replace(b'"active"', b'"activf"'))
+    return said
+
+
+def test_a_node_starts_from_the_copy_of_a_damaged_newest_move_and_from_no_other(world: World) -> None:
+    assert world.registry is not None
+    world.cut(1, 2)
+    older, newest = world.serve(2), world.serve(1, held=True, taints=(2,))
+    damage(world, 2)
+    node = world.node()
+    node.step()
+    world.check(node, 1)
+    status = node.status()
+    assert (status.state, status.seq) == ("ready", 2)
+    assert "the pointer cannot be read" in status.error
+    # Once it is mended, all is well.
+    world.registry.announce(world.log.mend(newest))
+    node.step()
+    assert (node.status().seq, node.status().error) == (3, "")
+    damage(world, 3)
+    for copy in (newest, older):
+        world.registry.clear()
+        world.registry.announce(copy)
+        other = world.node()
+        other.step()
+        assert other.status().state == "starting"
+
+
 def test_a_damaged_pointer_moves_nothing_and_is_named(world: World) -> None:
     world.cut(1, 2)
     world.serve(1)
@@ -179,9 +212,7 @@ def test_a_damaged_pointer_moves_nothing_and_is_named(world: World) -> None:
     world.serve(2)
     folder = Path(world.store.url.removeprefix("file://")) / MODEL / "pointer"
     record = folder / f"{2:012d}.json"
-    said = record.read_bytes()
-    record.chmod(0o644)
-    record.write_bytes(said.replace(b'"active"', b'"activf"'))
+    said = damage(world, 2)
     node.step()
     world.check(node, 1)
     assert "the pointer cannot be read" in node.status().error

@@ -121,6 +121,10 @@ class PointerLog:
         message = f"others moved the pointer {_MOVES_MAX} times during this move"
         raise MoveRefused(message, help="find out who moves it, and try again")
 
+    def is_record(self, path: str, seq: int) -> bool:
+        """Whether a path, as of a `VersionDefect`, is that of the record of one move."""
+        return path == self._records.path(seq)
+
     def is_damaged(self, seq: int) -> bool:
         """Whether the record of a move is damaged."""
         try:

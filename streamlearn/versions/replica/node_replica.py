@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import NodeNotReady, RegistryUnreachable, StoreError, StreamlearnError
+from streamlearn.errors import NodeNotReady, RegistryUnreachable, StoreError, StreamlearnError, VersionDefect
 from streamlearn.niceness import BEHIND_LANES, give_way
 from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.table import TableSet
@@ -81,7 +81,7 @@ class Replica:
         stage_nice: int = BEHIND_LANES,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.boot_id, self._since_ms = uuid.uuid4().hex, clock.wall_ms()
+        self.boot_id, self._since_ms, self._since_s = uuid.uuid4().hex, clock.wall_ms(), clock.monotonic_s()
         self._name, self._registry, self._stage_nice, self._clock = name[:200], registry, stage_nice, clock
         self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or NoHooks()
         self._log = PointerLog(store, model, clock=clock)
@@ -138,7 +138,8 @@ class Replica:
         """Wait until the node first answers with the pointer's version, or raise `NodeNotReady` with the reason."""
         if not self._is_settled.wait(timeout_s):
             status = self.status()
-            message = f"node {self._name!r} is {status.state} after {timeout_s} s: {status.error or 'it is staging'}"
+            after_s = round(self._clock.monotonic_s() - self._since_s, 1)
+            message = f"node {self._name!r} is {status.state} after {after_s} s: {status.error or 'it is staging'}"
             raise NodeNotReady(message, help="see why, or wait longer")
 
     def step(self) -> None:
@@ -279,7 +280,7 @@ class Replica:
             self._log.begin_near(0 if pointer is None else pointer.seq)
 
     def _look(self) -> bool:
-        """Read the pointer in the store, which overrides the registry's; returns whether it could be read."""
+        """Read the pointer in the store, which overrides the registry's; returns whether it does not contradict it."""
         heard = self._position.pointer
         try:
             # Reads the record by its name: a listing may be older than the registry's news.
@@ -287,7 +288,8 @@ class Replica:
             newest = self._log.newest()
         except StreamlearnError as error:
             self._troubles["pointer"] = f"the pointer cannot be read: {error.message}"
-            return False
+            # The registry's copy, which has a checksum, stands in for a damaged record of its number.
+            return isinstance(error, VersionDefect) and self._log.is_record(error.path, heard.seq)
         if newest != heard and newest.seq <= heard.seq and not self._log.is_confirmed:
             # A folder that is not mounted looks like this, so it refutes nothing.
             self._troubles["pointer"] = (

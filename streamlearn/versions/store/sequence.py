@@ -44,22 +44,22 @@ class Sequence(Generic[Kind]):
             VersionDefect: The newest record is damaged. An older one is never returned in its place.
         """
         after = since
-        while since and after - since < _PROBES_MAX and self.store.exists(self._path(after + 1)):
+        while since and after - since < _PROBES_MAX and self.store.exists(self.path(after + 1)):
             after += 1
         # Records are removed oldest first: while this one exists, so do all newer ones.
-        is_removed = after == since and not (since and self.store.exists(self._path(since)))
+        is_removed = after == since and not (since and self.store.exists(self.path(since)))
         if is_removed or after - since >= _PROBES_MAX:
             after = max(self.numbers(), default=0)
         return (after, self.read(after)) if after > since else None
 
     def read(self, number: int) -> Kind:
         """Read one record; raises `FileMissing`, or `VersionDefect` if it is damaged."""
-        path = self._path(number)
+        path = self.path(number)
         return decode_record(self.store.read(path, bytes_max=_BYTES_MAX), self._kind, path, help=self._help)
 
     def append(self, number: int, record: Kind) -> None:
         """Write the next record; raises `FileTaken` if another writer wrote that number."""
-        path, data = self._path(number), encode_record(record)
+        path, data = self.path(number), encode_record(record)
         try:
             self.store.create(path, data)
         except FileTaken:
@@ -73,7 +73,8 @@ class Sequence(Generic[Kind]):
 
     def remove(self, number: int) -> None:
         """Remove an old record."""
-        self.store.remove(self._path(number))
+        self.store.remove(self.path(number))
 
-    def _path(self, number: int) -> str:
+    def path(self, number: int) -> str:
+        """Return the path of a record."""
         return f"{self.folder}/{number:012d}.json"
