@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from streamlearn.apps import TOPICS, load_app
 from streamlearn.cli.doctor.app_findings import app_findings, durability_findings
 from streamlearn.cli.doctor.check_result import Finding
+from streamlearn.cli.doctor.machine_findings import machine_findings
 from streamlearn.ingest import ProgressLog, begin_run
 from streamlearn.publisher import Lineage
 from streamlearn.samples import SampleCodec
@@ -193,6 +195,19 @@ def test_a_schema_file_that_is_not_there_is_wrong(small: Path) -> None:
     found = _found(small, 'topics.old_schemas=["gone.avsc"]')
     assert found["event schemas"].state == "wrong"
     assert "gone.avsc" in found["event schemas"].detail
+
+
+def test_an_address_of_the_environment_is_tried_and_a_bucket_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = "streamlearn.cli.doctor.machine_findings"
+    for name in ("COMMANDS", "PACKAGES"):
+        monkeypatch.setattr(f"{machine}.{name}", {})
+    monkeypatch.setenv("STREAMLEARN_STORE", "s3://models/production")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("STREAMLEARN_REGISTRY", f"redis://user:secret@{address}/0")
+        monkeypatch.setenv("STREAMLEARN_KAFKA", "")
+        found = [finding for finding in machine_findings() if finding.what.startswith("STREAMLEARN_")]
+    assert found == [Finding("STREAMLEARN_REGISTRY", "ok", f"{address} answers")]
 
 
 def test_a_folder_that_is_no_application_is_one_finding(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ COMMANDS = {
     "go": (["go", "version"], "needed to build Prism; the one that Beam downloads is open to the network"),
     "cargo": (["cargo", "--version"], "needed to build the native module; install Rust 1.85 or newer to rebuild it"),
 }
-ADDRESSES = {"STREAMLEARN_KAFKA": 9092, "STREAMLEARN_REGISTRY": 6379, "STREAMLEARN_STORE": 0}
+ADDRESSES = {"STREAMLEARN_KAFKA": 9092, "STREAMLEARN_REGISTRY": 6379}
 REACH_S = 2.0
 COMMAND_S = 10.0
 
