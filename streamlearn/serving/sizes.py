@@ -81,6 +81,9 @@ def node_sizes(address: str, token: str | None = None) -> Sizes:
 
     `address` is HOST:PORT of its HTTP listener, or `https://HOST:PORT` if it has a certificate.
     """
+    if "@" in address:
+        message = "the address of a node names a user"
+        raise UsageError(message, help="give HOST:PORT, and the node's token with --token-file")
     url = address if address.startswith(("http://", "https://")) else f"http://{address}"
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     try:

@@ -150,6 +150,14 @@ def test_an_address_that_cannot_be_asked_is_told(address: str) -> None:
         node_sizes(address)
 
 
+@pytest.mark.parametrize("address", ["http://ada:hunter2@127.0.0.1:1", "ada:hunter2@127.0.0.1", "https://hunter2@n:1"])
+def test_a_password_in_an_address_is_refused_and_not_shown(address: str) -> None:
+    with pytest.raises(UsageError, match="names a user") as caught:
+        node_sizes(address)
+    assert "hunter2" not in f"{caught.value.message}{caught.value.help}"
+    assert "--token-file" in caught.value.help
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_an_error_so_that_no_other_host_gets_the_token(status: int) -> None:
     with node_that_answers(b"") as (other, requests):
