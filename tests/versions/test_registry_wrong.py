@@ -31,6 +31,7 @@ from streamlearn.versions import (
 from streamlearn.versions.pointer.announcer import Announcer
 from streamlearn.versions.pointer.mover import Moved
 from streamlearn.versions.pointer.moves import Canary, rollback
+from streamlearn.versions.pointer.registry import Ack
 from tests.versions.history import MODEL
 from tests.versions.nodes import FAST, SpiedHooks, SpiedStore, World
 
@@ -344,3 +345,15 @@ def test_text_that_is_not_utf_8_is_a_defect_that_a_rebuild_repairs(world: World,
         rebuild_registry(world.store, registry)
         assert registry.pointer() == world.log.newest()
         assert (len(registry.versions()), len(registry.notes(9)), registry.nodes()) == (3, 2, [])
+
+
+def test_what_another_program_wrote_in_the_place_of_the_acks_of_a_move_hides_none(redis: str) -> None:
+    with open_registry(redis, "wrong-acks", SETTINGS) as registry, Client.from_url(redis) as client:
+        client.set("streamlearn:{wrong-acks}:acks:1", "nonsense")
+        with pytest.raises(RegistryDefect, match="another kind"):
+            registry.acks(1)
+        ack = Ack(boot_id="a", name="node-a", seq=2, version=1, took_ms=1.0)
+        registry.ack(ack)  # it read the store before it heard of the move
+        for seq in (1, 2):
+            assert registry.announce(Pointer(seq=seq))
+        assert (registry.acks(1), registry.acks(2)) == ([], [ack])

@@ -41,11 +41,13 @@ from streamlearn.versions.pointer.registry_codec import (
 
 __all__ = ["RedisRegistry"]
 
-# KEYS pointer; ARGV seq, pointer, channel.
+# KEYS pointer, acks of the move; ARGV seq, pointer, channel. Another program's key in
+# the place of the acks would hide them.
 _ANNOUNCE = """
 local kept = tonumber(redis.call('HGET', KEYS[1], 'seq') or '')
 if kept and kept >= tonumber(ARGV[1]) then return 0 end
 redis.call('HSET', KEYS[1], 'seq', ARGV[1], 'data', ARGV[2])
+if redis.call('TYPE', KEYS[2]).ok ~= 'hash' then redis.call('DEL', KEYS[2]) end
 redis.call('PUBLISH', ARGV[3], ARGV[1])
 return 1
 """
@@ -128,7 +130,8 @@ class RedisRegistry(Registry):
         self._prefix = f"streamlearn:{{{model}}}:"
 
     def announce(self, pointer: Pointer) -> bool:
-        return bool(self._script(_ANNOUNCE, ("pointer",), pointer.seq, encode(pointer), self._key("moved")))
+        names = "pointer", f"acks:{pointer.seq}"
+        return bool(self._script(_ANNOUNCE, names, pointer.seq, encode(pointer), self._key("moved")))
 
     def pointer(self) -> Pointer | None:
         with self._call():
