@@ -111,7 +111,7 @@ class ValidationThread:
 
 
 class NotedPredictions:
-    """The predictions of a cut; see `publisher.Predictions`."""
+    """The predictions of a cut; see `CutState.predictions`."""
 
     def __init__(self, thread: ValidationThread, validation: ProgressiveValidation, watermark_ms: int | None) -> None:
         self._thread, self._validation, self._watermark_ms = thread, validation, watermark_ms

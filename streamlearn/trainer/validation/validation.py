@@ -121,7 +121,8 @@ class ProgressiveValidation:
         """Take the predictions and labels of a step. Later predictions of the same row are ignored.
 
         Beyond `rows_max`, rows are thinned: those of closed windows while they are more than half of all, else those
-        of open windows. A hash of the identity selects the half that stays, and each row then counts for two.
+        of open windows. A hash of the identity selects the half that stays, and each row then counts for two. The same
+        happens if more than `rows_max` rows are in no committed version.
         """
         _check(rows, len(self._labels))
         codes = self._texts.codes(rows.segments, len(rows))

@@ -118,9 +118,9 @@ def export_version(
 ) -> ExportedVersion:
     """Write a version, or the newest one, as a folder that can be read without this package.
 
-    Rows are those that are served, as float32. The folder lacks what only training needs: optimizer state, use, marks
-    and positions. It appears as a whole, and must not exist before. `scan` limits the memory for rows; dense weights
-    are held in memory. `progress` takes the number of parts done and of all parts, over all tables.
+    Rows are those that are served, as float32. The folder lacks what only training needs: optimizer state, use, marks,
+    predictions and positions. It appears as a whole, and must not exist before. `scan` limits the memory for rows;
+    dense weights are held in memory. `progress` takes the number of parts done and of all parts, over all tables.
 
     Raises:
         VersionDefect: There is no such version, or it is damaged.

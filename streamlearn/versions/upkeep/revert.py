@@ -52,7 +52,7 @@ def write_revert(
     Rows, optimizer state and use, upkeep, dense weights and their optimizer, marks, golden requests, positions, the
     watermark, the graph and metrics are the older version's. Skips are never lost: those of the newest version and the
     given ones are added to the older one's. `requests_obeyed` never falls. Rows that operators had deleted since do not
-    come back.
+    come back, and predictions that wait stay those of the newest version.
 
     `to` is the version with the content; the newest is allowed, to add skips. `run` is the fencing number of the
     writer. By default `version` is the newest one's number plus one. `metrics` replace the older version's, by name: to
