@@ -245,8 +245,9 @@ class Shard:
     def _remove(self, order: orders.Remove) -> None:
         for name, texts in order.keys.items():
             keys = np.array([int(text, 16) for text in texts], np.uint64)
-            count = self.tables[name].remove(keys, threads=self._threads)
-            self._log("removed %d of %d keys from table %s", count, len(keys), name)
+            # An order that is in force comes with every cut.
+            if count := self.tables[name].remove(keys, threads=self._threads):
+                self._log("removed %d of %d keys from table %s", count, len(keys), name)
 
     def _obey_export(self, order: orders.Export) -> orders.Exported:
         head = order.head
