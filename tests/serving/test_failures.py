@@ -32,7 +32,6 @@ _POISON = 3
 def rig() -> Iterator[Rig]:
     made = Rig()
     made.front.activate(made.handles[1])
-    made.node.set_state(True)
     yield made
     made.close()
 

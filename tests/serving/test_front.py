@@ -98,6 +98,7 @@ class Rig:
         shadows_max: int = 100,
         tables: TableSet | None = None,
         token: str | None = None,
+        is_started: bool = True,
     ) -> None:
         self.tables = tables or tables_of(2)
         text = described(FEATURES, [label.name for label in APP.labels], list(self.tables.dims), LIMITS)
@@ -107,6 +108,7 @@ class Rig:
             "shop", self.front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 5_000),
             metrics=lambda: "shop_metrics 1\n", token=token,
         )  # fmt: skip
+        self.node.set_state(is_started)
         self.handles = {version: self.front.add(version, self.tables.native) for version in self.tables.retained}
         self.merged: list[int] = []
         self._parked = [False] * lanes
@@ -171,7 +173,6 @@ class Rig:
 def rig() -> Iterator[Rig]:
     made = Rig()
     made.front.activate(made.handles[1])
-    made.node.set_state(True)
     yield made
     made.close()
 
@@ -380,6 +381,23 @@ def test_it_says_how_it_is(rig: Rig) -> None:
         assert answer.read() == b"shop_metrics 1\n"
     rig.node.set_state(False, "it is starting or rebuilding its tables")
     assert rig.ask("/v2/health/ready")[0] == 503
+
+
+def test_a_node_that_is_starting_answers_no_request_with_a_version_that_may_be_left_already() -> None:
+    rig = Rig(is_started=False)
+    rig.front.activate(rig.handles[1])
+    try:
+        for path, body in (("/score", request(1)), ("/v2/models/shop/infer", infer(1))):
+            rig.node.set_state(False, "it is staging")
+            status, answer = rig.ask(path, body)
+            assert (status, answer["error"].partition(";")[0]) == (503, "the node is starting")
+        rig.node.set_state(True)
+        assert rig.ask("/score", request(1))[0] == 200
+        # Callers that still know it are answered when it is not ready later.
+        rig.node.set_state(False, "it is rebuilding its tables")
+        assert rig.ask("/score", request(1))[0] == 200
+    finally:
+        rig.close()
 
 
 def test_who_does_not_say_the_token_is_told_so_but_anybody_hears_that_it_lives() -> None:

@@ -29,7 +29,6 @@ def rig() -> Iterator[Rig]:
     """A node that answers with version 1 and keeps version 2."""
     made = Rig()
     made.front.activate(made.handles[1])
-    made.node.set_state(True)
     yield made
     made.close()
 

@@ -25,6 +25,7 @@ pub struct Node {
     naming: Arc<Naming>,
     metrics: Metrics,
     is_ready: AtomicBool,
+    was_ready: AtomicBool,
     stale: Mutex<Option<String>>,
     aside: Mutex<Option<String>>,
     shown: OnceLock<Arc<Shown>>,
@@ -38,7 +39,8 @@ impl Node {
     pub fn new(model: &str, front: Arc<Front>, metrics: Metrics) -> Result<Self, String> {
         let naming = Arc::new(Naming::new(model, front.inputs().clone())?);
         let (is_ready, stale, shown) = (AtomicBool::new(false), Mutex::default(), OnceLock::new());
-        Ok(Self { front, naming, metrics, is_ready, stale, aside: Mutex::default(), shown })
+        let (was_ready, aside) = (AtomicBool::new(false), Mutex::default());
+        Ok(Self { front, naming, metrics, is_ready, was_ready, stale, aside, shown })
     }
 
     /// Logs answered requests from now on; only the first call has an effect.
@@ -49,6 +51,7 @@ impl Node {
     /// Sets the readiness, and the reason for staleness, if any.
     pub fn set_state(&self, is_ready: bool, stale: Option<String>) {
         self.is_ready.store(is_ready, Ordering::Release);
+        self.was_ready.fetch_or(is_ready, Ordering::Release);
         *self.stale.lock().unwrap_or_else(PoisonError::into_inner) = stale;
     }
 
@@ -63,8 +66,12 @@ impl Scoring for Node {
         self.naming.clone()
     }
 
-    fn score(&self, request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send {
-        self.front.score(request)
+    async fn score(&self, request: Request) -> Result<Answer, Refusal> {
+        // No move of the pointer waits for a node that is starting, so it must not answer with what it has staged.
+        if !self.was_ready.load(Ordering::Acquire) {
+            return Err(Refusal::Away("the node is starting; help: ask again when it is ready".to_owned()));
+        }
+        self.front.score(request).await
     }
 
     fn shown(&self) -> Option<&Shown> {
