@@ -202,6 +202,16 @@ async fn rows_that_are_not_as_they_must_be_are_refused_by_place() {
             "unknown field \"deadline\"; help: fields are user, items, id, version, outputs, deadline_ms",
         ),
         (r#"{"user": {"user_id": 5}, "user": {"user_id": 5}}"#.to_owned(), "\"user\" is given twice"),
+        (
+            r#"{"version": 17, "user": {"user_id": 5}, "version": 18}"#.to_owned(),
+            "the version is given twice",
+        ),
+        (r#"{"version": "17", "model_version": 17}"#.to_owned(), "the version is given twice"),
+        (
+            items(r#"{"item_id": 9223372036854775809}"#),
+            "items[1].item_id: 9223372036854775809, expected a whole number below 2^63",
+        ),
+        (items(r#"{"item_id": 18446744073709551617}"#), "1.8446744073709552e19, expected a whole number"),
         (r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}]} x"#.to_owned(), "trailing characters"),
         ("[".repeat(5000), "invalid type: sequence"),
     ] {

@@ -75,6 +75,9 @@ impl<'de> Visitor<'de> for Body<'_> {
                 }
                 "id" => id = map.next_value()?,
                 "version" | "model_version" => {
+                    if options.wishes.pin.is_some() {
+                        return Err(A::Error::custom("the version is given twice"));
+                    }
                     let version = map.next_value_seed(SettingOf { name: &name, shown_max })?;
                     options.pin(&version.into_version().map_err(carry(slot))?).map_err(carry(slot))?;
                 }

@@ -17,9 +17,15 @@ pub trait Take {
         Err(format!("{value}, expected {}", Self::WANTS))
     }
 
+    /// Takes an integer beyond `i64`.
+    fn large(&mut self, value: u64) -> Result<(), String> {
+        self.float(value as f64)
+    }
+
     /// Takes a number.
     fn float(&mut self, value: f64) -> Result<(), String> {
-        Err(format!("{value}, expected {}", Self::WANTS))
+        // With an exponent, where it is rounded.
+        Err(format!("{value:?}, expected {}", Self::WANTS))
     }
 
     /// Takes a text.
@@ -41,6 +47,10 @@ impl<F: FnMut(i64) -> Result<(), String>> Take for Ints<F> {
 
     fn int(&mut self, value: i64) -> Result<(), String> {
         (self.0)(value)
+    }
+
+    fn large(&mut self, value: u64) -> Result<(), String> {
+        Err(format!("{value}, expected {} below 2^63", Self::WANTS))
     }
 }
 
@@ -120,8 +130,7 @@ impl<'de, T: Take> Visitor<'de> for Value<'_, T> {
     fn visit_u64<E: Error>(self, value: u64) -> Result<ValueForm, E> {
         match i64::try_from(value) {
             Ok(value) => self.visit_i64(value),
-            // Beyond i64 it is still a number.
-            Err(_) => self.visit_f64(value as f64),
+            Err(_) => self.take.large(value).map(|()| ValueForm::One).map_err(E::custom),
         }
     }
 
