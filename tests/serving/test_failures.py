@@ -202,7 +202,7 @@ def test_who_lingers_without_a_request_does_not_keep_a_node(rig: Rig) -> None:
         lingering = [
             socket.create_connection(("127.0.0.1", int(at.rpartition(":")[2]))) for at in (node.grpc, str(node.http))
         ]
-        lingering[1].sendall(b"GET /health HTTP/1.1\r\nhost: node\r\n\r\n")
+        lingering[1].sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert lingering[1].recv(4096)
         rig.hold()
         with ThreadPoolExecutor(1) as pool:

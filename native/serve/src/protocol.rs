@@ -16,6 +16,7 @@ mod json_body;
 mod messages;
 mod node_view;
 mod outputs;
+mod page_guard;
 mod peer_bytes;
 mod plain;
 mod rows;

@@ -265,7 +265,7 @@ fn answer_to_chunks(bytes: usize, bytes_max: usize) -> (String, usize) {
         let mut stream = tokio::net::TcpStream::connect(node.http).await.unwrap();
         let before_bytes = begin_count();
         stream
-            .write_all(b"POST /score HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+            .write_all(b"POST /score HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
             .await
             .unwrap();
         for _ in 0..bytes / 1024 {

@@ -298,6 +298,31 @@ async fn bodies_and_headers_have_bounds_and_the_token_is_asked_for() {
 }
 
 #[tokio::test]
+async fn a_page_of_another_site_reads_and_scores_nothing_at_a_node_of_this_machine() {
+    let asked = async |at, headers: &[(&str, &str)]| {
+        let scored = http(at, "POST", "/score", headers, ROWS).await;
+        (scored.status, http(at, "GET", "/metrics", headers, "").await.status, scored.text)
+    };
+    let node = node().await;
+    let own = node.http.to_string();
+    let origin = format!("http://{own}");
+    for headers in [&[("host", own.as_str())][..], &[("host", &own), ("origin", &origin)]] {
+        assert_eq!(asked(node.http, headers).await.0, 200, "{headers:?}");
+    }
+    for headers in [&[("host", "rebound.example")][..], &[("host", &own), ("origin", "https://a.example")]] {
+        let (scored, metrics, text) = asked(node.http, headers).await;
+        assert_eq!((scored, metrics), (403, 403), "{headers:?}");
+        assert!(text.contains(".example") && text.contains("--token-file"), "{text}");
+    }
+    assert_eq!(node.fake.began.load(std::sync::atomic::Ordering::SeqCst), 2);
+    // A token keeps pages out, and whoever has it may be a proxy.
+    let token = Some(Secret::new("open-sesame").unwrap());
+    let guarded = node_of(DoorSettings { token, ..DoorSettings::default() }).await;
+    let proxied = [("host", "shop.example"), ("authorization", "Bearer open-sesame")];
+    assert_eq!(asked(guarded.http, &proxied).await.0, 200);
+}
+
+#[tokio::test]
 async fn candidates_that_were_not_scored_are_said_and_have_no_number() {
     let node = node().await;
     *node.fake.degraded.lock().unwrap() = Some(1);
@@ -414,7 +439,7 @@ async fn who_keeps_a_connection_for_nothing_does_not_keep_a_node() {
     let mut client = Client::connect(node.grpc).await;
     assert_eq!(client.call("ModelInfer", &asks::ask(&asks::least(), true)).await.code, Some(0));
     let mut idle = tokio::net::TcpStream::connect(node.http).await.unwrap();
-    idle.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: node\r\n\r\n").await.unwrap();
+    idle.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut buffer = [0; 64];
     assert!(idle.read(&mut buffer).await.unwrap() > 0);
     // Connections that have sent nothing, not even the protocol's preface.

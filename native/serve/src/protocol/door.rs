@@ -85,7 +85,7 @@ impl Default for DoorLimits {
 /// A door. Servers may share one; its limits then apply to all of them together.
 #[derive(Debug)]
 pub struct Door {
-    token: Option<Secret>,
+    pub(super) token: Option<Secret>,
     pub(super) tls: Option<TlsFiles>,
     pub(super) limits: DoorLimits,
     guests: Mutex<Guests>,

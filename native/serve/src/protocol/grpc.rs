@@ -176,6 +176,8 @@ impl<S: Scoring> GrpcFront<S> {
         open_request: &OpenRequest,
         turn: Turn,
     ) -> Response<Body> {
+        // No page of another site can send this: browsers speak HTTP/2 only over TLS, and this type only after a
+        // preflight, which is refused. So Host and Origin are checked over HTTP/1.1 alone.
         let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
         if !request.headers().get(CONTENT_TYPE).is_some_and(is_grpc) {
             let mut response = Response::new(Body::empty());

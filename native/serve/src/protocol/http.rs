@@ -29,6 +29,7 @@ use super::grpc::left_us;
 use super::infer::{self, Form};
 use super::input_names::Naming;
 use super::json::{self, Written};
+use super::page_guard::foreign_page;
 use super::peer_bytes::TrackedBody;
 use super::plain::RequestFormat;
 use super::scorer::Scoring;
@@ -67,6 +68,8 @@ pub async fn serve_http<S: Scoring>(
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     let builder = builder(&door.limits);
+    // Any page in a browser of this machine reaches a loopback address; a token keeps all of them out.
+    let is_guarded = door.token.is_none() && listener.local_addr().is_ok_and(|at| at.ip().is_loopback());
     let router = TowerToHyperService::new(router(Front { scoring, door: door.clone() }));
     let at_door = door.clone();
     let talk = move |peer: Peer, leave: Leave| {
@@ -82,11 +85,14 @@ pub async fn serve_http<S: Scoring>(
                     if path == "/score" || path.ends_with("/infer") {
                         counting.scored();
                     }
-                    let is_known = door.has_token(request.headers());
+                    let foreign = if is_guarded { foreign_page(request.headers()) } else { None };
+                    let is_known = foreign.is_none() && door.has_token(request.headers());
                     if is_known {
                         open_request.admit();
                     }
-                    let mut response = if is_known || OPEN.contains(&path) {
+                    let mut response = if let Some(text) = foreign {
+                        failed(StatusCode::FORBIDDEN, &text)
+                    } else if is_known || OPEN.contains(&path) {
                         router.call(request).await?
                     } else {
                         drop(request);

@@ -235,7 +235,10 @@ pub async fn http_bytes(
     let stream = TcpStream::connect(at).await.unwrap();
     let (mut client, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    let mut request = Request::builder().method(method).uri(path).header("host", "node");
+    let mut request = Request::builder().method(method).uri(path);
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        request = request.header("host", "localhost");
+    }
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
