@@ -141,10 +141,10 @@ def test_a_run_with_a_start_opens_at_once_without_any_record(place: Place) -> No
 def test_reading_begins_one_context_before_the_start_and_not_before(make: Make) -> None:
     place = make()
     place.fill(40, end=True)
-    with reading(replace(place.plan(), start_ms=T_MS + 35_000, context_ms=5_000)) as reader:
+    with reading(replace(place.plan(), start_ms=T_MS + 35_000, early_ms=4_000, context_ms=5_000)) as reader:
         found = [origin for blob in take_all(reader) for origin in origins(blob)]
     assert min(at for name, at in found if name == "impressions") == 30
-    assert min(at for name, at in found if name == "actions") == 33  # its action comes two seconds later
+    assert min(at for name, at in found if name == "actions") == 29  # its action comes two seconds later
 
 
 def test_heartbeats_move_the_watermark_where_no_event_does(place: Place) -> None:
@@ -372,40 +372,6 @@ def test_a_mark_outside_of_what_can_be_read_is_refused(place: Place, offset: int
     ):
         pass
     assert caught.value.help
-
-
-def test_a_start_whose_records_may_have_been_deleted_is_refused_unless_it_is_accepted(make: Make) -> None:
-    place = make()
-    place.fill(10, end=True)
-    plan = replace(place.plan(), start_ms=T_MS - 1)
-    with reading(plan) as reader:
-        reader._plan = plan
-    from streamlearn.ingest.reading import start_offset as opening
-
-    class Shortened:
-        """A reader whose first records are gone."""
-
-        url = "memory://shortened"
-
-        def earliest(self, partition: int) -> int:
-            return 4
-
-        def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
-            return 4
-
-    with pytest.raises(PositionLost, match="from T0 on may have been deleted") as caught:
-        opening._begin(plan, Shortened(), 0, T_MS - 1)  # type: ignore[arg-type]
-    assert "accept_lost" in caught.value.help
-    assert opening._begin(replace(plan, accept_lost=True), Shortened(), 0, T_MS - 1) == 4  # type: ignore[arg-type]
-
-    class WithoutContext(Shortened):
-        """A reader that still has every record from T0 on, and not all of the context before."""
-
-        def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
-            return 6 if timestamp_ms >= T_MS - 1 else 4
-
-    assert plan.context_ms > 0
-    assert opening._begin(plan, WithoutContext(), 0, plan.read_from_ms) == 4  # type: ignore[arg-type]
 
 
 def test_each_partition_is_read_by_a_reader_of_its_own_and_leaves_no_thread(make: Make) -> None:

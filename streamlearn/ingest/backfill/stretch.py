@@ -72,9 +72,7 @@ class Stretch:
 
 def stretch_of(plan: JoinPlan, begin_ms: int, end_ms: int) -> Stretch:
     """Return a stretch with the times of the events around it."""
-    window_ms = plan.longest_window_ms
-    # An action waits for its impression up to one slice longer than it must.
-    early_ms = round(1_000 * plan.settings.orphan_wait_s) + plan.slice_ms
+    window_ms, early_ms = plan.longest_window_ms, plan.early_ms
     return Stretch(
         begin_ms, end_ms, (begin_ms - window_ms, end_ms + early_ms), (begin_ms - early_ms, end_ms + window_ms)
     )

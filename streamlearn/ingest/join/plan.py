@@ -97,6 +97,11 @@ class JoinPlan:
         """The step of event time by which the join forgets."""
         return max(1, self.shortest_window_ms // self.settings.window_slices)
 
+    @property
+    def early_ms(self) -> int:
+        """How long before its impression an action may be: it waits up to one slice longer than it must."""
+        return round(1_000 * self.settings.orphan_wait_s) + self.slice_ms
+
     def salt(self, label: Label) -> int:
         """Return the seed of the hash that chooses which of a label's negatives are kept."""
         return int(native.slot_salt(f"{self.events_topic_id}/{label.name}"))

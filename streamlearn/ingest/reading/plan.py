@@ -25,6 +25,7 @@ class ReadPlan:
         accept_lost: Whether to begin even if records from `start_ms` on may have been deleted.
         app: The application's folder on the workers. Empty: only the timestamps of records are checked.
         changes: The values of `--set`.
+        early_ms: How long before T0 the actions begin: they may precede their impressions.
         context_ms: How long before T0 reading begins: impressions there claim their items, if records remain.
     """
 
@@ -41,6 +42,7 @@ class ReadPlan:
     settings: IngestSettings
     app: str = ""
     changes: tuple[str, ...] = ()
+    early_ms: int = 0
     context_ms: int = 0
 
     @property

@@ -15,6 +15,7 @@ import msgspec
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import ConfigError, StreamlearnError, TopicReplaced
+from streamlearn.ingest.join.plan import JoinPlan
 from streamlearn.ingest.output.progress import Lineage, Standing
 from streamlearn.ingest.output.progress_log import ProgressLog
 from streamlearn.ingest.reading.plan import ReadPlan
@@ -75,7 +76,9 @@ def begin_run(folder: AppFolder, *, accept_lost: bool = False, clock: Clock = SY
         standing = log.standing()  # read again: the run before may have written until it was ended
     begin_ms = _start_of(folder, standing, inherited_ms)
     _LOG.info("run %d of ingest reads from %s", run, "the beginning" if begin_ms is None else f"T0 = {begin_ms} ms")
-    return replace(plan, progress_url=url, run=run, start_ms=begin_ms, accept_lost=accept_lost, context_ms=window_ms)
+    early_ms = JoinPlan.of(folder.app, plan.lineage.events_topic_id, folder.settings.join).early_ms
+    begun = replace(plan, progress_url=url, run=run, start_ms=begin_ms, accept_lost=accept_lost)
+    return replace(begun, early_ms=early_ms, context_ms=window_ms)
 
 
 def _start_of(folder: AppFolder, standing: Standing, window_ms: int) -> int | None:

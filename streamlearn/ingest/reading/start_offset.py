@@ -30,22 +30,21 @@ def open_at(plan: ReadPlan, url: str, position: Position | int, topic_id: str) -
         positions = () if isinstance(position, int) else (position,)
         reader = stack.enter_context(topic.reader([partition], positions))
         if isinstance(position, int):
-            # Actions before T0 are of impressions before it, whose rows are made.
-            from_ms = plan.read_from_ms if url == plan.impressions_url else plan.start_ms
-            position = Position(topic_id, partition, _begin(plan, reader, partition, from_ms))
+            position = Position(topic_id, partition, _begin(plan, reader, partition, url == plan.impressions_url))
         stack.pop_all()
         return topic, reader, position
 
 
-def _begin(plan: ReadPlan, reader: Reader, partition: int, from_ms: int | None) -> int:
+def _begin(plan: ReadPlan, reader: Reader, partition: int, is_impressions: bool) -> int:
     earliest = reader.earliest(partition)
-    if plan.start_ms is None or from_ms is None:
+    if plan.start_ms is None:
         return earliest
-    offset = reader.offset_for_time(partition, max(0, plan.start_ms))
+    needed_ms = plan.start_ms if is_impressions else plan.start_ms - plan.early_ms
+    offset = reader.offset_for_time(partition, max(0, needed_ms))
     if earliest > 0 and offset <= earliest and not plan.accept_lost:
         message = (
-            f"{reader.url} partition {partition}: all records from offset {earliest} on have T0 = {plan.start_ms} "
-            "ms or later, so records from T0 on may have been deleted"
+            f"{reader.url} partition {partition}: all records from offset {earliest} on have {needed_ms} ms or later, "
+            f"so records from then on may have been deleted (T0 = {plan.start_ms} ms)"
         )
         hint = (
             "events whose samples were not acknowledged may be gone: retain events for longer than the "
@@ -53,4 +52,5 @@ def _begin(plan: ReadPlan, reader: Reader, partition: int, from_ms: int | None) 
             "events that remain"
         )
         raise PositionLost(message, help=hint)
-    return max(reader.offset_for_time(partition, max(0, from_ms)), earliest)
+    context_ms = plan.context_ms if is_impressions else 0
+    return max(reader.offset_for_time(partition, max(0, needed_ms - context_ms)), earliest)

@@ -1,0 +1,104 @@
+"""Where a run begins to read each topic, and when it refuses because records that it needs may be gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from streamlearn.errors import PositionLost
+from streamlearn.ingest import JoinCore, JoinPlan, ProgressLog, ReadPlan, begin_run
+from streamlearn.ingest.join.lots import LotCutter
+from streamlearn.ingest.reading import start_offset as opening
+from streamlearn.ingest.reading.start import longest_window_ms
+from streamlearn.testing import small_impression
+from tests.ingest.conftest import Make
+from tests.ingest.place import T_MS, Place, reading, take_all
+
+DISORDER_MS = 30_000
+NAMES = ("impressions", "actions")
+
+
+def next_run(place: Place, first: ReadPlan, t0_ms: int) -> ReadPlan:
+    """The run after one that has acknowledged what is needed to begin at a T0."""
+    with ProgressLog.open(place.folder.topic_url("progress"), first.access) as log:
+        reached_ms = t0_ms + longest_window_ms(place.folder) + DISORDER_MS
+        log.write(first.run, first.lineage, dict.fromkeys(range(first.lineage.lots_count), reached_ms))
+    return begin_run(place.folder)
+
+
+def positives_of(place: Place, plan: ReadPlan) -> dict[int, int]:
+    """The labels of each impression that a run makes rows of, by its offset."""
+    topics = [(name, topic.topic_id) for name, topic in zip(NAMES, (place.impressions, place.actions), strict=True)]
+    cutter = LotCutter(place.folder, 1, topics, plan.read_from_ms)
+    core = JoinCore(JoinPlan.of(place.folder.app, topics[0][1], place.folder.settings.join, plan.start_ms))
+    with reading(plan) as reader:
+        for blob in take_all(reader):
+            for events in cutter.cut(blob).lots:
+                core.add_impressions(events.impressions)
+                core.add_actions(events.actions)
+    core.advance(T_MS + 10 * longest_window_ms(place.folder))
+    joined = core.take(1_000)
+    found: dict[int, int] = {}
+    for row in range(len(joined.rows)):
+        offset = int(joined.requests.offset[joined.rows.request_index[row]])
+        found[offset] = found.get(offset, 0) | int(joined.rows.labels[row])
+    assert not core.counters["actions_orphan"]
+    return found
+
+
+def test_an_action_before_its_impression_counts_though_a_run_begins_at_a_t0_between_them(make: Make) -> None:
+    place = make(join={"orphan_wait_s": 60.0})
+    shown = small_impression(1) | {"event_time_ms": T_MS}
+    with place.producer() as producer:
+        producer.action("q1", T_MS - 50_000, shown["items"][0]["video_id"], "purchase")
+        producer.impression(**shown)
+        producer.end(T_MS + 10_000_000)
+    first = place.plan()
+    assert positives_of(place, first) == {0: 0b10}
+    second = next_run(place, first, T_MS - 40_000)
+    assert second.start_ms == T_MS - 40_000
+    assert positives_of(place, replace(second, progress_url="")) == {0: 0b10}
+
+
+class Shortened:
+    """A reader whose first records are gone; each record is a second after the one before."""
+
+    url = "memory://shortened"
+
+    def __init__(self, earliest: int, first_ms: int) -> None:
+        self._earliest, self._first_ms = earliest, first_ms
+
+    def earliest(self, partition: int) -> int:
+        return self._earliest
+
+    def offset_for_time(self, partition: int, timestamp_ms: int) -> int:
+        return self._earliest + max(0, -(-(timestamp_ms - self._first_ms) // 1000))
+
+
+def begin(plan: ReadPlan, reader: Shortened, name: str = "impressions") -> int:
+    """Where a run begins to read a topic."""
+    return opening._begin(plan, reader, 0, name == "impressions")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def plan(place: Place) -> ReadPlan:
+    """A run whose T0 is T_MS."""
+    return replace(place.plan(), start_ms=T_MS, early_ms=5_000, context_ms=60_000)
+
+
+@pytest.mark.parametrize(("name", "needed_ms"), [("impressions", T_MS), ("actions", T_MS - 5_000)])
+def test_a_start_whose_records_may_have_been_deleted_is_refused_unless_it_is_accepted(
+    plan: ReadPlan, name: str, needed_ms: int
+) -> None:
+    gone = Shortened(4, needed_ms)
+    with pytest.raises(PositionLost, match="may have been deleted") as caught:
+        begin(plan, gone, name)
+    assert "accept_lost" in caught.value.help
+    assert begin(replace(plan, accept_lost=True), gone, name) == 4
+    assert begin(plan, Shortened(4, needed_ms - 1_000), name) == 4 + (name == "actions")
+
+
+def test_context_that_was_deleted_is_no_loss(plan: ReadPlan) -> None:
+    assert begin(plan, Shortened(4, T_MS - 2_000)) == 4
+    assert begin(plan, Shortened(4, T_MS - 70_000)) == 14
