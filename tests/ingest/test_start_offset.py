@@ -11,9 +11,9 @@ from streamlearn.ingest import JoinCore, JoinPlan, ProgressLog, ReadPlan, begin_
 from streamlearn.ingest.join.lots import LotCutter
 from streamlearn.ingest.reading import start_offset as opening
 from streamlearn.ingest.reading.start import longest_window_ms
-from streamlearn.testing import small_impression
+from streamlearn.testing import small_impression, wait_until
 from tests.ingest.conftest import Make
-from tests.ingest.place import T_MS, Place, reading, take_all
+from tests.ingest.place import T_MS, Place, reading, take_all, take_count
 
 DISORDER_MS = 30_000
 NAMES = ("impressions", "actions")
@@ -78,7 +78,7 @@ class Shortened:
 
 def begin(plan: ReadPlan, reader: Shortened, name: str = "impressions") -> int:
     """Where a run begins to read a topic."""
-    return opening._begin(plan, reader, 0, name == "impressions")  # type: ignore[arg-type]
+    return opening._begin(plan, reader, 0, name == "actions")  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -102,3 +102,51 @@ def test_a_start_whose_records_may_have_been_deleted_is_refused_unless_it_is_acc
 def test_context_that_was_deleted_is_no_loss(plan: ReadPlan) -> None:
     assert begin(plan, Shortened(4, T_MS - 2_000)) == 4
     assert begin(plan, Shortened(4, T_MS - 70_000)) == 14
+
+
+@pytest.mark.parametrize(("place_read", "name"), [(0, "impressions"), (1, "actions")])
+def test_a_topic_whose_deleted_records_were_all_read_and_are_all_older_has_lost_nothing(
+    plan: ReadPlan, place_read: int, name: str
+) -> None:
+    needed_ms = T_MS - 5_000 * place_read
+    gone, other = Shortened(4, needed_ms + 9_000), 1 - place_read
+    assert begin(replace(plan, read={place_read: (4, needed_ms - 1), other: (0, 0)}), gone, name) == 4
+    for read in ({place_read: (3, needed_ms - 1)}, {place_read: (4, needed_ms)}, {other: (4, 0)}):
+        with pytest.raises(PositionLost):
+            begin(replace(plan, read=read), gone, name)
+
+
+def test_a_quiet_partition_that_retention_emptied_is_read_on_and_records_that_no_run_has_read_are_missed(
+    make: Make,
+) -> None:
+    place = make(retention_ms=7 * 86_400_000)
+    place.fill(3)
+    first, t0_ms = place.plan(acknowledged=True, flush_s=0.02), T_MS + 500_000
+    with (
+        reading(first) as reader,
+        ProgressLog.open(place.folder.topic_url("progress"), first.access) as log,
+    ):
+        take_count(reader, 6)
+        read = {0: (3, T_MS + 2_000), 1: (3, T_MS + 4_000)}
+        wait_until(lambda: log.standing().read == read, "what was read is noted")
+    for topic in (place.impressions, place.actions):
+        topic.maintain()
+        with topic.reader() as left:
+            assert left.earliest(0) == left.end(0) == 3
+    second = next_run(place, first, t0_ms)
+    with reading(second) as reader:
+        assert [position.offset for position in reader._positions] == [3, 3]
+    place.fill(2, first=600)
+    for topic in (place.impressions, place.actions):
+        topic.maintain()
+    with pytest.raises(PositionLost, match="may have been deleted"), reading(begin_run(place.folder)):
+        pass
+
+
+def test_what_was_read_only_grows_until_a_topic_that_lost_its_end_is_written_again(place: Place) -> None:
+    plan = place.plan()
+    with ProgressLog.open(place.folder.topic_url("progress"), plan.access) as log:
+        for read, kept in [((9, 500), (9, 500)), ((4, 500), (9, 500)), ((9, 700), (9, 500)), ((4, 700), (4, 700))]:
+            log.note_read(plan.run, plan.lineage, {3: read})
+            assert log.standing().read == {3: kept}
+    assert begin_run(place.folder).read == {3: (4, 700)}

@@ -28,10 +28,12 @@ class ControlLot:
             run's longest window as its watermark, and as reached the longest of rows that were open (0: unknown).
         STOP: Tells a run to stop reading.
         END: Says that a run has finished lot 0; one less for each further lot.
+        READ: Has an offset of the impressions in partition 0 as reached, and the latest timestamp of the records before
+            it as watermark. One less is for the actions there; two less for the impressions of the next partition.
         DEAD: Has the share of events that become dead letters as its watermark, in parts of `SHARE_PARTS`.
     """
 
-    CLAIM, STOP, END, DEAD = -1, -2, -3, -(1 << 20)
+    CLAIM, STOP, END, DEAD, READ = -1, -2, -3, -(1 << 20), -(1 << 21)
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -80,6 +82,7 @@ class Standing(msgspec.Struct, frozen=True):
         stopped: The newest run with a stop record; 0 without one.
         ended: For each lot the newest run that has finished it.
         dead_share: The share of the newest run's recent events that became dead letters.
+        read: For twice a partition, plus 1 for its actions: an offset, and the latest timestamp of records before it.
     """
 
     run: int = 0
@@ -89,6 +92,7 @@ class Standing(msgspec.Struct, frozen=True):
     stopped: int = 0
     ended: Mapping[int, int] = {}
     dead_share: float = 0.0
+    read: Mapping[int, tuple[int, int]] = {}
 
     def reached_ms(self, run: int, lots_count: int) -> int | None:
         """Return the event time up to which a run has acknowledged all lots; None until it has written each."""
@@ -123,7 +127,7 @@ def fold(standing: Standing, records: Records) -> Standing:
     """
     run, lots, stopped = standing.run, dict(standing.lots), standing.stopped
     windows_ms = standing.window_ms, standing.inherited_ms
-    ended, dead_share = dict(standing.ended), standing.dead_share
+    ended, dead_share, read = dict(standing.ended), standing.dead_share, dict(standing.read)
     for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
         if value is None:
             continue
@@ -134,11 +138,13 @@ def fold(standing: Standing, records: Records) -> Standing:
             stopped = max(stopped, progress.ingest_run)
         elif progress.lot == ControlLot.DEAD:
             dead_share = progress.watermark_ms / SHARE_PARTS if progress.ingest_run >= run else dead_share
+        elif progress.lot <= ControlLot.READ:
+            read[ControlLot.READ - progress.lot] = (progress.reached_ms, progress.watermark_ms)
         elif progress.lot <= ControlLot.END:
             ended[ControlLot.END - progress.lot] = progress.ingest_run
         elif progress.ingest_run >= run:
             lots[progress.lot] = progress
-    return Standing(run, *windows_ms, lots, stopped, ended, dead_share)
+    return Standing(run, *windows_ms, lots, stopped, ended, dead_share, read)
 
 
 def _decode(value: bytes) -> LotProgress:

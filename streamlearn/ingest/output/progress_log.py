@@ -93,6 +93,20 @@ class ProgressLog:
         if records:
             self._append(records)
 
+    def note_read(self, run: int, lineage: Lineage, read: Mapping[int, tuple[int, int]]) -> None:
+        """Write up to which offset topics were read, and the latest timestamp before it; see `Standing.read`.
+
+        Without later timestamps a lower offset says less. With them the topic has lost its end and was written again.
+        """
+        known, wall_ms = self.check(run).read, self._clock.wall_ms()
+        news = []
+        for place, (offset, latest_ms) in read.items():
+            known_offset, known_ms = known.get(place, (-1, 0))
+            if offset > known_offset or (offset < known_offset and latest_ms > known_ms):
+                news.append(LotProgress(ControlLot.READ - place, run, latest_ms, offset, lineage, wall_ms))
+        if news:
+            self._append(news)
+
     def end(self, run: int, lineage: Lineage, lots: Iterable[int]) -> None:
         """Mark lots as finished, after everything due in them was acknowledged."""
         self.check(run)

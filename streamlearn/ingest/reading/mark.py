@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from streamlearn.errors import BadRecord
-from streamlearn.ingest.reading.watermark import BEFORE_ALL, TopicClock
+from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL, TopicClock
 from streamlearn.struct_decoder import Decoder, packed_decoder_of
 from streamlearn.topics import Position
 
@@ -19,6 +19,7 @@ class PairMark(msgspec.Struct, frozen=True):
         impressions: The first offset that was not emitted.
         actions: The first offset that was not emitted.
         watermark_ms: The last emitted watermark.
+        latest_ms: The latest timestamp of the records before either position; `AFTER_ALL` if unknown.
         opened: Whether the opening blob was emitted.
         closed: Whether the closing blob was emitted.
     """
@@ -29,6 +30,7 @@ class PairMark(msgspec.Struct, frozen=True):
     watermark_ms: int = BEFORE_ALL
     opened: bool = False
     closed: bool = False
+    latest_ms: tuple[int, int] = (AFTER_ALL, AFTER_ALL)
 
 
 _ENCODER = msgspec.msgpack.Encoder()

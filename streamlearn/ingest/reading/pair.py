@@ -68,6 +68,9 @@ class PairReader:
         self._opened, self._closed = bool(mark and mark.opened), bool(mark and mark.closed)
         first_ms = BEFORE_ALL if plan.read_from_ms is None else plan.read_from_ms
         self._watermark_ms = mark.watermark_ms if mark else first_ms
+        times_ms = [plan.times_ms(is_actions) for is_actions in (False, True)]
+        before_ms = [BEFORE_ALL if times is None else times[1] - 1 for times in times_ms]
+        self._latest_ms = list(mark.latest_ms) if mark else before_ms
         self._moved_s = clock.monotonic_s()
         self._meter = ReadMeter(partition)
         self._event_times = EventTimes.of(plan)
@@ -134,7 +137,8 @@ class PairReader:
     def mark(self) -> PairMark:
         """Return the position after the records that were emitted."""
         impressions, actions = self._positions
-        return PairMark(impressions, actions, self._clocks, self._watermark_ms, self._opened, self._closed)
+        state = self._clocks, self._watermark_ms, self._opened, self._closed
+        return PairMark(impressions, actions, *state, latest_ms=(self._latest_ms[0], self._latest_ms[1]))
 
     def end(self) -> None:
         """Tell the threads to end. Tell all readers before you close one: closing waits for a broker."""
@@ -228,6 +232,9 @@ class PairReader:
         self._lead.note(topic, self._clocks[topic].now_ms, size)
         old = self._positions[topic]
         self._positions[topic] = Position(old.topic_id, old.partition, emitted.next_offset, emitted.leader_epoch)
+        self._latest_ms[topic] = int(emitted.timestamps_ms.max(initial=self._latest_ms[topic]))
+        if self._acknowledged is not None:
+            self._acknowledged.read[2 * old.partition + topic] = (emitted.next_offset, self._latest_ms[topic])
         return section, size
 
     def _near_count(self, topic: int, records: Records) -> int:

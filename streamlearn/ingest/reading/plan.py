@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from streamlearn.ingest.output.progress import Lineage
 from streamlearn.ingest.reading.watermark import TimeRules
@@ -27,6 +28,7 @@ class ReadPlan:
         changes: The values of `--set`.
         early_ms: How long before T0 the actions begin: they may precede their impressions.
         context_ms: How long before T0 reading begins: impressions there claim their items, if records remain.
+        read: What earlier runs have read of the topics; see `Standing.read`.
     """
 
     impressions_url: str
@@ -44,11 +46,19 @@ class ReadPlan:
     changes: tuple[str, ...] = ()
     early_ms: int = 0
     context_ms: int = 0
+    read: Mapping[int, tuple[int, int]] = field(default_factory=dict, hash=False)
 
     @property
     def read_from_ms(self) -> int | None:
         """The event time from which records are read; None: read everything."""
         return None if self.start_ms is None else self.start_ms - self.context_ms
+
+    def times_ms(self, is_actions: bool) -> tuple[int, int] | None:
+        """Return from when on a run needs every record of a topic, and when it begins to read; None: everything."""
+        if self.start_ms is None:
+            return None
+        early_ms, context_ms = (self.early_ms, 0) if is_actions else (0, self.context_ms)
+        return self.start_ms - early_ms, self.start_ms - early_ms - context_ms
 
     @property
     def lead_ms(self) -> int:

@@ -19,12 +19,17 @@ _CLOSE_S_MAX = 1.0
 
 
 class Acknowledged:
-    """The least event time up to which a plan's run has acknowledged every lot; and whether it `is_stopped`."""
+    """The least event time up to which a plan's run has acknowledged every lot; and whether it `is_stopped`.
+
+    `read` has what this process's readers have read, as `Standing.read`. It is written once a partition is quiet: only
+    then may a later start find all its older records deleted, although it needs none of them.
+    """
 
     def __init__(self, plan: ReadPlan) -> None:
         self._plan = plan
         self._reached_ms = BEFORE_ALL
         self.is_stopped = False
+        self.read: dict[int, tuple[int, int]] = {}
         self._error: Exception | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="streamlearn-ingest-progress", daemon=True)
@@ -45,7 +50,7 @@ class Acknowledged:
         self._thread.join(_CLOSE_S_MAX)
 
     def _follow(self) -> None:
-        run, plan = self._plan.run, self._plan
+        run, plan, before = self._plan.run, self._plan, set[tuple[int, tuple[int, int]]]()
         try:
             with ProgressLog.open(plan.progress_url, plan.access) as log:
                 while True:
@@ -53,7 +58,11 @@ class Acknowledged:
                     reached_ms = standing.reached_ms(run, plan.lineage.lots_count)
                     self.is_stopped = standing.stopped >= run
                     self._reached_ms = max(self._reached_ms, BEFORE_ALL if reached_ms is None else reached_ms)
-                    if self._closing.wait(plan.settings.flush_s / 2):
+                    is_over = self._closing.wait(plan.settings.flush_s / 2)
+                    read = set(self.read.copy().items())
+                    log.note_read(run, plan.lineage, dict(read if is_over else read & before))
+                    before = read
+                    if is_over:
                         return
         except Exception as error:  # `reached_ms` raises it in every reader
             self._error = error

@@ -77,7 +77,7 @@ def begin_run(folder: AppFolder, *, accept_lost: bool = False, clock: Clock = SY
     begin_ms = _start_of(folder, standing, inherited_ms)
     _LOG.info("run %d of ingest reads from %s", run, "the beginning" if begin_ms is None else f"T0 = {begin_ms} ms")
     early_ms = JoinPlan.of(folder.app, plan.lineage.events_topic_id, folder.settings.join).early_ms
-    begun = replace(plan, progress_url=url, run=run, start_ms=begin_ms, accept_lost=accept_lost)
+    begun = replace(plan, progress_url=url, run=run, start_ms=begin_ms, accept_lost=accept_lost, read=standing.read)
     return replace(begun, early_ms=early_ms, context_ms=window_ms)
 
 

@@ -30,18 +30,21 @@ def open_at(plan: ReadPlan, url: str, position: Position | int, topic_id: str) -
         positions = () if isinstance(position, int) else (position,)
         reader = stack.enter_context(topic.reader([partition], positions))
         if isinstance(position, int):
-            position = Position(topic_id, partition, _begin(plan, reader, partition, url == plan.impressions_url))
+            position = Position(topic_id, partition, _begin(plan, reader, partition, url != plan.impressions_url))
         stack.pop_all()
         return topic, reader, position
 
 
-def _begin(plan: ReadPlan, reader: Reader, partition: int, is_impressions: bool) -> int:
-    earliest = reader.earliest(partition)
-    if plan.start_ms is None:
+def _begin(plan: ReadPlan, reader: Reader, partition: int, is_actions: bool) -> int:
+    earliest, times_ms = reader.earliest(partition), plan.times_ms(is_actions)
+    if times_ms is None:
         return earliest
-    needed_ms = plan.start_ms if is_impressions else plan.start_ms - plan.early_ms
+    needed_ms, from_ms = times_ms
     offset = reader.offset_for_time(partition, max(0, needed_ms))
-    if earliest > 0 and offset <= earliest and not plan.accept_lost:
+    # Retention empties a quiet partition. Nothing is lost if all deleted records were read, and are older.
+    read_offset, latest_ms = plan.read.get(2 * partition + is_actions, (0, 0))
+    is_complete = earliest <= read_offset and latest_ms < needed_ms
+    if earliest > 0 and offset <= earliest and not is_complete and not plan.accept_lost:
         message = (
             f"{reader.url} partition {partition}: all records from offset {earliest} on have {needed_ms} ms or later, "
             f"so records from then on may have been deleted (T0 = {plan.start_ms} ms)"
@@ -52,5 +55,4 @@ def _begin(plan: ReadPlan, reader: Reader, partition: int, is_impressions: bool)
             "events that remain"
         )
         raise PositionLost(message, help=hint)
-    context_ms = plan.context_ms if is_impressions else 0
-    return max(reader.offset_for_time(partition, max(0, needed_ms - context_ms)), earliest)
+    return max(reader.offset_for_time(partition, max(0, from_ms)), earliest)
