@@ -11,22 +11,33 @@ from streamlearn.apps import App
 from streamlearn.errors import BadRecord
 from streamlearn.features import FeatureSpec
 from streamlearn.samples.sample import FeatureColumns, LabelColumns, SampleBatch
+from streamlearn.settings.ingest import LOTS_MAX
+from streamlearn.settings.join import RECORD_ITEMS_MAX
 
 __all__ = ["check_batch", "quoted"]
 
 # The limits of what an error quotes of a message. An application has at most 32 labels.
 _NAMES_MAX = 32
 _NAME_CHARS_MAX = 80
+TIME_MS_BOUND = 1 << 52  # the join and the marks take times below it
 
 
 def check_batch(app: App, batch: SampleBatch) -> None:
     """Refuse a batch whose columns contradict each other or the application; raises BadRecord with the first one."""
-    requests, rows = len(batch.requests), len(batch)
+    requests, rows, header = len(batch.requests), len(batch), batch.header
     for name, column in vars(batch.requests).items():
         _check_length(name, column, requests)
     for name in ("item_index", "settle_time_ms"):
         _check_length(name, getattr(batch, name), rows)
     _check_range("request_index", batch.request_index, requests)
+    _check_range("item_index", batch.item_index, RECORD_ITEMS_MAX)
+    _check_range("partition", batch.requests.partition, 1 << 31)
+    _check_range("offset", batch.requests.offset, 1 << 63)
+    if not 0 <= header.lot < header.lots_count <= LOTS_MAX:
+        _refuse(f"lot {header.lot} of {header.lots_count} lots; at most {LOTS_MAX} are possible")
+    _check_times("watermark_ms", np.array([header.watermark_ms]))
+    _check_times("event_time_ms", batch.requests.event_time_ms)
+    _check_times("settle_time_ms", batch.settle_time_ms)
     _check_features(app.features, "user", batch.user, requests)
     _check_features(app.features, "item", batch.item, rows)
     names = [label.name for label in batch.labels]
@@ -75,10 +86,15 @@ def _check_length(name: str, column: npt.NDArray[Any], expected: int) -> None:
         _refuse(f"column {name} has {len(column)} values, expected {expected}")
 
 
-def _check_range(name: str, column: npt.NDArray[np.int32], below: int) -> None:
+def _check_range(name: str, column: npt.NDArray[Any], below: int) -> None:
     # One reduction: as unsigned, a negative index is larger than any bound.
-    if len(column) and int(column.view(np.uint32).max()) >= below:
+    if len(column) and int(column.view(f"u{column.itemsize}").max()) >= below:
         _refuse(f"column {name} has an index outside [0, {below})")
+
+
+def _check_times(name: str, times_ms: npt.NDArray[np.int64]) -> None:
+    if len(times_ms) and not -TIME_MS_BOUND < times_ms.min() <= times_ms.max() < TIME_MS_BOUND:
+        _refuse(f"{name} has a time outside (-{TIME_MS_BOUND}, {TIME_MS_BOUND})")
 
 
 def _check_features(spec: FeatureSpec, side: Any, features: FeatureColumns, rows: int) -> None:

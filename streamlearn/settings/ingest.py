@@ -8,7 +8,9 @@ from msgspec import Meta, Struct
 
 from streamlearn.settings.constant import Fixed
 
-__all__ = ["IngestSettings"]
+__all__ = ["LOTS_MAX", "IngestSettings"]
+
+LOTS_MAX = 4_096
 
 
 class IngestSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -17,7 +19,7 @@ class IngestSettings(Struct, frozen=True, forbid_unknown_fields=True):
     runner: Literal["prism", "flink", "direct"] = "prism"
     """The Beam runner: `prism` on this machine, `flink` on a cluster. Use `direct` only for bounded backfills: its
     event-time timers are wrong on topics that continue."""
-    lots: Annotated[int, Meta(ge=1, le=4_096)] = 16
+    lots: Annotated[int, Meta(ge=1, le=LOTS_MAX)] = 16
     """Number of hash classes (lots) of requests; each is joined on its own. Use a multiple of the workers' cores.
     Choose it once, because progress is stored by lot."""
     out_of_orderness_s: Annotated[float, Meta(ge=0, le=86_400)] = 30.0

@@ -8,7 +8,10 @@ from msgspec import Meta, Struct
 
 from streamlearn.settings.constant import Fixed
 
-__all__ = ["JoinSettings", "MarksSettings"]
+__all__ = ["RECORD_ITEMS_MAX", "JoinSettings", "MarksSettings"]
+
+RECORD_ITEMS_MAX = 1 << 20
+"""Most items in one record of events, which all its events show together."""
 
 
 class JoinSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,5 +43,5 @@ class MarksSettings(Struct, frozen=True, forbid_unknown_fields=True):
     bytes_max: Annotated[int, Meta(ge=1 << 16)] = 4 << 30
     """Most bytes of marks; at the limit a step is refused. Plan 8 bytes for each record of events. Add 2 bits a label,
     rounded up to a power of two for all labels, for each item shown since the horizon."""
-    record_items_max: Fixed[int] = 1 << 20
+    record_items_max: Fixed[int] = RECORD_ITEMS_MAX
     """Most items in one record of events."""

@@ -106,6 +106,10 @@ def int32s(*values: int) -> bytes:
     return np.array(values, "<i4").tobytes()
 
 
+def int64s(*values: int) -> bytes:
+    return np.array(values, "<i8").tobytes()
+
+
 def float32s(*values: float) -> bytes:
     return np.array(values, "<f4").tobytes()
 
@@ -166,6 +170,25 @@ INCONSISTENT: list[Any] = [
         put("labels", 0, "weight", whole=float32s(1, 1, 1, float("nan"), 1, 1, 1)),
         "label click, row 3: weight is negative or not finite",
         id="a weight of NaN",
+    ),
+    pytest.param(say(lot=4, lots_count=4), "lot 4 of 4 lots", id="a lot beyond the last"),
+    pytest.param(say(lot=-1, lots_count=4), "lot -1 of 4 lots", id="a negative lot"),
+    pytest.param(say(lot=0, lots_count=1 << 28), "at most 4096 are possible", id="too many lots"),
+    pytest.param(say(watermark_ms=1 << 52), "watermark_ms has a time outside", id="a late watermark"),
+    pytest.param(say(watermark_ms=-(1 << 55)), "watermark_ms has a time outside", id="an early watermark"),
+    pytest.param(
+        put("item_index", whole=int32s(0, 1, 2, 3, 4, 5, 1 << 20)),
+        "column item_index has an index outside [0, 1048576)",
+        id="an item beyond the last",
+    ),
+    pytest.param(put("item_index", whole=int32s(0, 1, 2, 3, 4, 5, -1)), "column item_index", id="a negative item"),
+    pytest.param(put("partition", whole=int32s(0, 1, -1)), "column partition has an index", id="a partition"),
+    pytest.param(put("offset", whole=int64s(0, 1, -1)), "column offset has an index", id="an offset"),
+    pytest.param(
+        put("event_time_ms", whole=int64s(0, 0, 1 << 52)), "event_time_ms has a time outside", id="a late impression"
+    ),
+    pytest.param(
+        put("settle_time_ms", whole=int64s(*[-1 << 63] * 7)), "settle_time_ms has a time outside", id="settled early"
     ),
     pytest.param(put("segments", 0, "name", whole="page2"), "segments page2, fresh", id="a foreign segment"),
     pytest.param(put("segments", 0, "codes", cut=4), "column page has 6 values, expected 7", id="codes"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import BadRecord, PositionLost
@@ -270,6 +271,25 @@ def test_a_message_that_cannot_be_read_ends_it_or_is_left_out_as_is_set(tmp_path
                 assert feed.bad == 2
             assert sum(step.read for step in steps) == sum(len(batch) for _, batch in messages)
             assert sorted(place.kept) == [("message-0-1.avro", b"garbage"), ("message-1-1.avro", b"garbage")]
+
+
+@pytest.mark.parametrize(("changes", "ahead_s", "bad"), [((), 80_000, 0), ((), 200_000, 1), (("event",), 200_000, 0)])
+def test_a_message_whose_watermark_is_far_ahead_of_the_wall_is_left_out_in_wall_time_only(
+    tmp_path: Path, changes: tuple[str, ...], ahead_s: int, bad: int
+) -> None:
+    with place_of(tmp_path, bad_messages_max=1) as place:
+        settings = place.folder.settings
+        topics = replace_fields(settings.topics, time=changes[0] if changes else "wall")
+        place.folder = replace(place.folder, settings=replace_fields(settings, topics=topics))
+        messages = messages_of(place.folder.app, 4, _ROWS)
+        partition, batch = messages[1]
+        ahead_ms = place.clock.wall_ms() + 1_000 * ahead_s
+        messages[1] = partition, replace(batch, header=replace(batch.header, watermark_ms=ahead_ms))
+        place.write(messages)
+        with place.feed(ends(place)) as feed:
+            steps = steps_of(feed)
+            assert feed.bad == len(place.kept) == bad
+        assert sum(step.read for step in steps) == sum(len(batch) for _, batch in messages) - bad * len(batch)
 
 
 def test_leader_epochs_of_what_was_learned_are_kept_and_checked_where_it_goes_on(

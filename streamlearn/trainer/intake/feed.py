@@ -23,6 +23,7 @@ __all__ = ["Feed", "StepSource", "Until", "beginning_of", "quiet_s_max", "skip_l
 
 _LOG = logging.getLogger("streamlearn.trainer.Feed")
 _RECORDS, _RECORDS_BYTES = 64, 4 << 20
+_SKEW_MS = 300_000  # between the clocks of ingest and of the trainer
 _LOOK_S, _QUIET_LOOK_S, _QUIET_WAIT_S = 1.0, 5.0, 1.0
 _QUIET_SHARE = 0.1  # of the topic's retention
 
@@ -79,6 +80,9 @@ class Feed:
     ) -> None:
         self._settings: TrainerSettings = folder.settings.trainer
         self._codec = SampleCodec(folder.app, folder.settings.samples)
+        window_s = max(group.window_s for group in folder.app.groups)  # an end mark moves time past all windows
+        ahead_ms = round(1_000 * (folder.settings.ingest.ahead_s_max + window_s)) + _SKEW_MS
+        self._ahead_ms_max = ahead_ms if folder.settings.topics.time == "wall" else None
         self._until, self._keep_aside, self._clock = until or Until(), keep_aside, clock
         self._step_source, self._merge = step_source, Merge(reached)
         self._next = dict(enumerate(reached.offsets))
@@ -196,6 +200,7 @@ class Feed:
         partition = records.partition
         try:
             batch = self._codec.decode(value)
+            self._check_watermark(batch.header.watermark_ms)
         except (BadRecord, Oversize) as error:
             where = f"partition {partition}, offset {offset}"
             self.bad += 1
@@ -207,6 +212,13 @@ class Feed:
             _LOG.error("%s of the samples is skipped and put into quarantine: %s", where, error.message)
             return
         self._merge.put(Message(partition, offset, len(value), batch, records.leader_epoch_at(offset)))
+
+    def _check_watermark(self, watermark_ms: int) -> None:
+        """Refuse a watermark that no ingest has: it would make all other samples old, and expire rows."""
+        ahead_ms = watermark_ms - self._clock.wall_ms()
+        if self._ahead_ms_max is not None and ahead_ms > self._ahead_ms_max:
+            message = f"its watermark is {ahead_ms / 1000:.0f} s ahead of the wall clock"
+            raise BadRecord(message, help="check the clock of this machine, and who writes to the samples topic")
 
 
 def beginning_of(topic: Topic) -> Reached:
