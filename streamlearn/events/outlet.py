@@ -107,7 +107,7 @@ class Outlet:
         with self._calling():
             self._wait_for_room(len(event))
             pack = self._packs.get(partition)
-            if pack is not None and not pack.fits(len(event), self._settings.record_events_max, self._bytes_max):
+            if pack is not None and not pack.fits(len(event), items, self._settings.record_events_max, self._bytes_max):
                 self._make_ready(partition)
                 pack = None
             if pack is None:
@@ -211,7 +211,7 @@ class Outlet:
         self._changed.wait(ALIVE_CHECK_S)
 
     def _require_fitting(self, event_bytes: int, event: str) -> None:
-        if not Pack().fits(event_bytes, 1, self._bytes_max):
+        if not Pack().fits(event_bytes, 0, 1, self._bytes_max):
             message = f"{event} has {event_bytes} bytes"
             setting = f"events.record_bytes_max ({self._settings.record_bytes_max})"
             hint = f"the largest record allowed is {self._bytes_max} bytes, by {setting} and the limit of {self._url}"

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from streamlearn.schemas import EVENT_PACK
 from streamlearn.schemas.schema import PREFIX_BYTES
+from streamlearn.settings.join import RECORD_ITEMS_MAX
 
 __all__ = ["PACK_PLAN", "Pack"]
 
@@ -24,6 +25,7 @@ class Pack:
 
     events: list[bytes] = field(default_factory=list)  # each with its framing
     items: list[int] = field(default_factory=list)  # the number of items that each event shows
+    items_count: int = 0
     bytes_at_most: int = COST_BYTES  # an upper bound of the record's size
     # The latest event time, which stamps the record. A reader that searches the first record at or after a time
     # therefore misses no event.
@@ -31,14 +33,16 @@ class Pack:
     key: bytes = b""  # the request id of the first event
     begun_s: float = 0.0  # arrival of the first event, on the monotonic clock
 
-    def fits(self, event_bytes: int, events_max: int, bytes_max: int) -> bool:
-        """Return whether one more event stays within the bounds."""
-        return len(self.events) < events_max and self.bytes_at_most + event_bytes + self.EVENT_COST_BYTES <= bytes_max
+    def fits(self, event_bytes: int, items: int, events_max: int, bytes_max: int) -> bool:
+        """Return whether one more event stays within the bounds, also within `RECORD_ITEMS_MAX`."""
+        has_room = len(self.events) < events_max and self.items_count + items <= RECORD_ITEMS_MAX
+        return has_room and self.bytes_at_most + event_bytes + self.EVENT_COST_BYTES <= bytes_max
 
     def add(self, event: bytes, items: int, time_ms: int) -> None:
         """Add an event."""
         self.events.append(event)
         self.items.append(items)
+        self.items_count += items
         self.bytes_at_most += len(event) + self.EVENT_COST_BYTES
         self.time_ms = max(self.time_ms, time_ms)
 

@@ -13,6 +13,7 @@ from streamlearn.events.event import Columns
 from streamlearn.events.pack import PACK_PLAN, Pack
 from streamlearn.native import native
 from streamlearn.schemas import EVENT_PACK
+from streamlearn.settings.join import RECORD_ITEMS_MAX
 
 __all__ = ["Packed", "pack_columns"]
 
@@ -30,7 +31,8 @@ class Packed(NamedTuple):
 def pack_columns(encoded: EncodedEvents, partitions: int, events_max: int, bytes_max: int) -> list[Packed]:
     """Return the records of many events, in their order within each partition; each event must fit a record.
 
-    A record holds at most `events_max` events and `bytes_max` bytes; `events_max=1` packs none.
+    A record holds at most `events_max` events, `bytes_max` bytes and `RECORD_ITEMS_MAX` items; `events_max=1` packs
+    none.
     """
     partition_of_row = native.partitions_of(encoded.request_at, encoded.request_ids, partitions)
     order = np.argsort(partition_of_row, kind="stable")
@@ -46,7 +48,7 @@ def _of_partition(
     encoded: EncodedEvents, rows: npt.NDArray[np.int64], partition: int, limits: tuple[int, int]
 ) -> list[Packed]:
     data, at = native.take_spans(encoded.buffer, encoded.offsets, rows)
-    cuts = _cuts(at, *limits)
+    cuts = _cuts(at, encoded.items[rows], *limits)
     times = np.maximum.reduceat(encoded.event_time_ms[rows], cuts[:-1]).tolist()
     values, bounds = data, at.astype(np.int64)
     if limits[0] > 1:
@@ -65,15 +67,19 @@ def _texts(data: npt.NDArray[np.uint8], at: npt.NDArray[np.integer[Any]]) -> lis
     return [whole[begin:end] for begin, end in pairwise(at.tolist())]
 
 
-def _cuts(at: npt.NDArray[np.int32], events_max: int, bytes_max: int) -> npt.NDArray[np.int32]:
+def _cuts(
+    at: npt.NDArray[np.int32], items: npt.NDArray[np.int32], events_max: int, bytes_max: int
+) -> npt.NDArray[np.int32]:
     """Return where each record's events begin, with as many events in a record as its bounds allow."""
     events, cuts = len(at) - 1, [0]
     if events_max == 1:
         return np.arange(events + 1, dtype=np.int32)
     # An event costs its bytes and the pack's overhead; with the running total, each cut is one search.
     cost = at.astype(np.int64) + np.arange(events + 1) * Pack.EVENT_COST_BYTES
-    room = bytes_max - Pack.COST_BYTES
+    room, shown = bytes_max - Pack.COST_BYTES, np.concatenate(([0], np.cumsum(items, dtype=np.int64)))
     while cuts[-1] < events:
-        fit = int(np.searchsorted(cost, cost[cuts[-1]] + room, side="right")) - 1
-        cuts.append(max(cuts[-1] + 1, min(fit, cuts[-1] + events_max)))
+        begin = cuts[-1]
+        fit = int(np.searchsorted(cost, cost[begin] + room, side="right")) - 1
+        few = int(np.searchsorted(shown, shown[begin] + RECORD_ITEMS_MAX, side="right")) - 1
+        cuts.append(max(begin + 1, min(fit, few, begin + events_max)))
     return np.asarray(cuts, np.int32)

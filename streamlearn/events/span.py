@@ -12,6 +12,7 @@ import numpy.typing as npt
 from streamlearn.events.event import Failure, Int32s
 from streamlearn.events.pack import PACK_PLAN
 from streamlearn.schemas.schema import MARKER, PREFIX_BYTES
+from streamlearn.settings.join import RECORD_ITEMS_MAX
 
 __all__ = [
     "Singles",
@@ -26,9 +27,6 @@ __all__ = [
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 UInt8s = npt.NDArray[np.uint8]
-
-# An item's index within its record is an int32; the Producer's packs hold far fewer items.
-PACK_ITEMS_MAX = 1 << 24
 
 
 class Singles(NamedTuple):
@@ -169,8 +167,8 @@ def _invalid_packs(counts: Int64s, items_at: Int32s, items: Int32s, before: Int6
     for row in np.flatnonzero(counts != np.diff(items_at)).tolist():
         invalid[row] = f"a pack of {counts[row]} events with {items_at[row + 1] - items_at[row]} item counts"
     totals = before[items_at[1:]] - before[items_at[:-1]]
-    for row in np.flatnonzero(totals > PACK_ITEMS_MAX).tolist():
-        invalid.setdefault(row, f"a pack of {totals[row]} items; the limit is {PACK_ITEMS_MAX}")
+    for row in np.flatnonzero(totals > RECORD_ITEMS_MAX).tolist():
+        invalid.setdefault(row, f"a pack of {totals[row]} items; the limit is {RECORD_ITEMS_MAX}")
     negative = np.flatnonzero(items < 0)
     for row in (np.searchsorted(items_at, negative, side="right") - 1).tolist():
         invalid.setdefault(row, "a pack with a negative item count")

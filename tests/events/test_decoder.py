@@ -24,6 +24,7 @@ from streamlearn.schemas import (
 )
 from streamlearn.schemas.schema import MARKER, PREFIX_BYTES
 from streamlearn.settings import EventSettings
+from streamlearn.settings.join import RECORD_ITEMS_MAX
 from streamlearn.testing import small_app, small_impression
 from tools.golden_records import ACTION
 
@@ -290,7 +291,12 @@ def test_an_action_that_shows_items_by_its_pack_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "said"), [(2**31 - 1, "a pack of 2147483649 items"), (-1, "a pack with a negative item count")]
+    ("told", "said"),
+    [
+        (2**31 - 1, "a pack of 2147483649 items"),
+        (RECORD_ITEMS_MAX - 1, "a pack of 1048577 items; the limit is 1048576"),
+        (-1, "a pack with a negative item count"),
+    ],
 )
 def test_a_pack_whose_counts_could_not_tell_items_apart_is_refused_whole(told: int, said: str) -> None:
     events = DECODER.decode([pack((shown(1), told), (shown(2), 2)), shown(3)])

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from streamlearn.errors import BadRecord, ConfigError, Oversize, UsageError
-from streamlearn.events import EventColumns, EventDecoder, EventEncoder, Producer
+from streamlearn.events import EventColumns, EventDecoder, EventEncoder, Producer, pack, record_packer
 from streamlearn.schemas import CONTROL, EVENT_PACK
 from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.settings import EventSettings
+from streamlearn.settings.join import MarksSettings
 from streamlearn.testing import ManualClock, small_app, small_impression, wait_until
 from streamlearn.topics import (
     delete_topic,
@@ -83,6 +84,29 @@ def test_impressions_given_one_by_one_come_back_as_they_were(place: Place) -> No
     assert sorted(done.texts("request_id")) == sorted(f"q{request}" for request in range(40))
     assert set(done.texts("action")) == {"click"}
     assert set(done.columns["item_id"].tolist()) == {7}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_no_pack_has_more_items_than_the_marks_take_of_one_record(
+    place: Place, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    assert record_packer.RECORD_ITEMS_MAX == pack.RECORD_ITEMS_MAX == MarksSettings().record_items_max
+    monkeypatch.setattr(record_packer if at_once else pack, "RECORD_ITEMS_MAX", 7)
+    with place.producer() as producer:
+        give(producer, range(40))
+        if at_once:
+            producer.flush()
+            events = DECODER.decode(values(place.impressions)).impressions
+    if at_once:
+        encoder = EventEncoder(small_app(), EventSettings())
+        packed = record_packer.pack_columns(encoder.impressions(events.columns, len(events)), 1, 500, 900_000)
+        records = [record.value for record in packed]
+    else:
+        records = values(place.impressions)
+    events = DECODER.decode(records).impressions
+    assert len(events) == 40
+    most = [int(events.item_base[events.record_index == at].max()) + 2 for at in range(len(records))]
+    assert max(most) == 6
 
 
 def test_columns_given_at_once_come_back_as_rows_given_one_by_one_do(place: Place) -> None:

@@ -322,7 +322,7 @@ def test_ctrl_c_in_a_caller_loses_nothing_that_was_given(place: Place, monkeypat
     assert sorted(found) == sorted(f"q{request}" for request in range(40) if request != 3)
 
 
-def _interrupt_fits(pack: Pack, event_bytes: int, events_max: int, bytes_max: int) -> bool:
+def _interrupt_fits(pack: Pack, event_bytes: int, items: int, events_max: int, bytes_max: int) -> bool:
     raise KeyboardInterrupt
 
 
