@@ -11,6 +11,7 @@ from streamlearn.schemas import DEAD_LETTER
 __all__ = ["OVERSIZE_HEAD_BYTES", "Origin", "dead_letter"]
 
 OVERSIZE_HEAD_BYTES = 4_096
+KEY_BYTES_MAX = 4_096
 DETAIL_CHARS_MAX = 4_096
 
 
@@ -28,15 +29,19 @@ class Origin(NamedTuple):
 def dead_letter(failure: Failure, origin: Origin, wall_ms: int) -> bytes:
     """Return a record for the dead-letter topic, written at `wall_ms`.
 
-    Of an oversize record it keeps only head, length and hash, since the dead-letter topic also limits the size.
+    Of an oversize record it keeps only head, length and hash, and of a long key the first bytes and its length, since
+    the dead-letter topic also limits the size.
     """
-    whole = failure.bytes
+    whole, key, detail = failure.bytes, origin.key, failure.detail[:DETAIL_CHARS_MAX]
+    if key is not None and len(key) > KEY_BYTES_MAX:
+        detail = f"{detail} (its key has {len(key)} bytes; the first {KEY_BYTES_MAX} are kept)"
     return DEAD_LETTER.write(
         {
             **origin._asdict(),
+            "key": key and key[:KEY_BYTES_MAX],
             "event_index": failure.event_index,
             "reason": failure.reason,
-            "detail": failure.detail[:DETAIL_CHARS_MAX],
+            "detail": detail,
             "length": len(whole),
             "sha256": hashlib.sha256(whole).digest(),
             "head": whole[:OVERSIZE_HEAD_BYTES] if failure.reason == "oversize" else whole,

@@ -8,7 +8,7 @@ import pytest
 
 from streamlearn.errors import BadRecord
 from streamlearn.events import EventDecoder, Failure, Origin
-from streamlearn.events.dead_letter import OVERSIZE_HEAD_BYTES, dead_letter
+from streamlearn.events.dead_letter import KEY_BYTES_MAX, OVERSIZE_HEAD_BYTES, dead_letter
 from streamlearn.schemas import DEAD_LETTER
 from streamlearn.schemas.fixed_schemas import DEAD_LETTER_REASONS
 from streamlearn.schemas.schema import PREFIX_BYTES
@@ -46,6 +46,17 @@ def test_an_oversize_record_keeps_its_head_length_and_hash_alone() -> None:
     assert (letter["length"], letter["key"]) == (len(WHOLE), None)
     assert letter["sha256"] == hashlib.sha256(WHOLE).digest()
     assert len(record) < OVERSIZE_HEAD_BYTES + 200
+
+
+def test_a_long_key_is_cut_so_that_every_record_of_an_event_topic_has_a_letter_that_fits() -> None:
+    key = bytes(range(256)) * 600
+    record = dead_letter(Failure(0, -1, "garbage", "no event", b"x" * 900_000), ORIGIN._replace(key=key), 77)
+    assert len(record) < 1 << 20
+    letter = DEAD_LETTER.read(record[PREFIX_BYTES:])
+    assert letter["key"] == key[:KEY_BYTES_MAX]
+    assert letter["detail"] == "no event (its key has 153600 bytes; the first 4096 are kept)"
+    whole = DEAD_LETTER.read(dead_letter(Failure(0, -1, "garbage", "", b""), ORIGIN, 0)[PREFIX_BYTES:])
+    assert (whole["key"], whole["detail"]) == (b"q1", "")
 
 
 @pytest.mark.parametrize("reason", DEAD_LETTER_REASONS)
