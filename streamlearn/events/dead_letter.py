@@ -8,7 +8,7 @@ from typing import NamedTuple
 from streamlearn.events.event import Failure
 from streamlearn.schemas import DEAD_LETTER
 
-__all__ = ["OVERSIZE_HEAD_BYTES", "Origin", "dead_letter"]
+__all__ = ["KEY_BYTES_MAX", "OVERSIZE_HEAD_BYTES", "Origin", "dead_letter"]
 
 OVERSIZE_HEAD_BYTES = 4_096
 KEY_BYTES_MAX = 4_096

@@ -118,7 +118,7 @@ def test_an_acknowledgement_counts_before_the_next_heartbeat(place: Place, verb:
     place.registry.beat(Node(boot_id="a", name="node-a", state="ready", seq=place.pointer.seq, active=5))
     assert verb("rollback", MODEL, "--to", 4, "--wait", 0).status == 0
     for seq, shown in ((place.pointer.seq - 1, "5"), (place.pointer.seq, "4")):
-        place.registry.ack(Ack(boot_id="a", name="node-a", seq=seq, version=4, took_ms=1.0))
+        place.registry.ack(Ack(boot_id="a", name="node-a", seq=seq, version=4, took_ms=1.0, wall_ms=1))
         (line,) = [line.split() for line in verb("versions", MODEL).out.splitlines() if line.startswith("node-a")]
         assert line[:3] == ["node-a", "ready", shown]
 

@@ -197,7 +197,7 @@ def test_a_node_stands_aside_before_its_first_version(
         node._native.stand_aside("not yet")
         assert (node.grpc, node.http, sockets.grpc.fileno()) == (grpc, where, -1)
         with socket.create_connection(listeners[1].getsockname(), _WAIT_S) as waiting:
-            waiting.sendall(b"GET /ready HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n")
+            waiting.sendall(b"GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             assert node._is_working(_WAIT_S)
             node._native.stand_aside("really not yet")
             node._native.stand_aside(None)

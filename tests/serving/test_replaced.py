@@ -73,7 +73,7 @@ class Callers:
                 self.answers[str(len(answer["scores"]))] += 1
             else:
                 self.failures.append(f"{reply.status} {answer}")
-            time.sleep(0.002)
+            self._over.wait(0.002)
 
     def has(self, count: int) -> bool:
         assert not self.failures, self.failures[:3]

@@ -23,7 +23,6 @@ mod rows;
 mod scorer;
 mod status;
 mod traffic;
-mod turn;
 mod values;
 mod wishes;
 

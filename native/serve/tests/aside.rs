@@ -72,7 +72,7 @@ async fn call_http(at: SocketAddr, traffic: Traffic) {
         tokio::spawn(connection);
         for _ in 0..REQUESTS {
             let request =
-                Request::post("/score").header("host", "node").body(Full::new(Bytes::from(ROWS))).unwrap();
+                Request::post("/score").header("host", "localhost").body(Full::new(Bytes::from(ROWS))).unwrap();
             client.ready().await.expect("an open connection, since no answer closed it");
             let (head, body) = client.send_request(request).await.unwrap().into_parts();
             assert!(body.collect().await.unwrap().to_bytes().starts_with(b"{"));
@@ -199,7 +199,7 @@ async fn connections_without_a_request_stay_for_a_last_one_and_then_end() {
     let began = Instant::now();
     old.door.stand_aside(true);
     old.door.stand_aside(true);
-    late.write_all(b"GET /ready HTTP/1.1\r\nhost: node\r\n\r\n").await.unwrap();
+    late.write_all(b"GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut answer = String::new();
     tokio::time::timeout(DEADLINE, late.read_to_string(&mut answer)).await.unwrap().unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");

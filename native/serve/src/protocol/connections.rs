@@ -18,7 +18,9 @@ use super::activity::Activity;
 use super::door::Door;
 use super::peer_bytes::CountedStream;
 use super::traffic::Protocol;
-use super::turn::{Turn, Turns};
+use turn::{Turn, Turns};
+
+pub mod turn;
 
 /// The pause after a failed accept: the missing resource does not return at once.
 const REST: Duration = Duration::from_millis(20);

@@ -11,8 +11,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::super::activity::OpenRequest;
+use super::super::connections::turn::Turn;
 use super::super::scorer::{Scoring, State};
-use super::super::turn::Turn;
 
 /// The maximum size of a request.
 pub const BYTES_MAX: usize = 1 << 10;
