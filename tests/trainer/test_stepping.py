@@ -192,6 +192,23 @@ def _learned(steps: Iterator[Step], life: int, ahead: int) -> tuple[Sequence[Ste
     return read[:life], max(0, len(read) - life)
 
 
+def test_a_step_has_a_message_once_however_many_of_its_rows_were_known() -> None:
+    """Its requests then are the same users, whatever was learned before a restart."""
+    messages = messages_of(_APP, 3, 40)
+    case = Case(messages, 32, 10**9, ())
+    whole = [[len(piece) for piece in step.pieces] for step in stepped(case, case.stepping(new_marks()), beginning())]
+    for known in (7, 15, 32):
+        remembered = new_marks()
+        first = StepCutter(remembered, known, SkippedRows(()), 10**9)
+        step = next(stepped(case, first, beginning()))
+        remembered.acknowledge(step.number)
+        again = list(stepped(case, case.stepping(remembered), beginning()))
+        for step in again:
+            assert len({id(piece.batch) for piece in step.pieces}) == len(step.pieces)
+        if known == 32:
+            assert [[len(piece) for piece in step.pieces] for step in again] == whole[1:]
+
+
 def test_rows_that_were_refused_fill_no_step_again() -> None:
     case = Case(messages_of(_APP, 4, 10), 8, 10**9, ())
     remembered = new_marks()

@@ -129,8 +129,16 @@ class StepCutter:
             self._refuse(marked_rows(batch, rows[settled.old != 0]))
         self.counts.dropped += len(rows) - len(kept) - old
         if len(kept):
-            self._pieces.append(Piece(batch, rows[kept], settled.learn[kept], settled.correct[kept]))
+            self._append(Piece(batch, rows[kept], settled.learn[kept], settled.correct[kept]))
             self._waiting += len(kept)
+
+    def _append(self, piece: Piece) -> None:
+        """Append rows to the step. It has each message once: the rows of a request then are those of one user."""
+        if self._pieces and self._pieces[-1].batch is piece.batch:
+            begun = self._pieces.pop()
+            columns = ((begun.rows, piece.rows), (begun.learn, piece.learn), (begun.correct, piece.correct))
+            piece = Piece(piece.batch, *map(np.concatenate, columns))
+        self._pieces.append(piece)
 
     def _refuse(self, rows: MarkedRows) -> None:
         """Count rows that are too old to be learned."""
