@@ -269,6 +269,7 @@ class Trainer:
         origin = None if resumed.chain is None else resumed.chain.manifest.origin
         self._origin_ms = origin.clock_ms if isinstance(origin, Origin) else None
         self._recent.leave_out(SkippedRows(self._skips))
+        self._recent.go_back(self._learner.steps)
         self._learned_before = self.tally.rows
         known = {} if resumed.chain is None else resumed.chain.manifest.metrics
         self._counted = {name: known.get(name, 0.0) for name in COUNTED}
@@ -380,7 +381,7 @@ class Trainer:
         for name, count in zip(COUNTED, counts, strict=True):
             self._counted[name] += float(count)
         self._validation.add(columns, done.learned)
-        self._recent.add(done.step.pieces, done.step.reached.watermark_ms)
+        self._recent.add(done.step.pieces, done.step.reached.watermark_ms, done.steps)
         # Before the next pull and before a cut, so that expiry happens at the same step in every run.
         if self._expiry.is_due(done.steps):
             self._expiry.look(done.steps, done.step.reached)

@@ -174,6 +174,18 @@ def test_a_message_of_which_little_is_held_is_let_go() -> None:
     assert [held(rows) for rows in (40, 10, 9, 1)] == [True, True, False, False]
 
 
+def test_what_was_learned_after_a_restored_version_is_held_once_when_it_is_learned_again() -> None:
+    recent, whole = RecentSamples(APP, 10_000), RecentSamples(APP, 10_000)
+    for steps in (1, 2, 3, 2, 3):
+        if steps == 2:
+            recent.go_back(1)
+        recent.add([piece(steps, 1, 0, 3, 3)], T_MS + 1_000 * STEP_MS, steps)
+    for steps in (1, 2, 3):
+        whole.add([piece(steps, 1, 0, 3, 3)], T_MS + 1_000 * STEP_MS, steps)
+    assert len(recent) == len(whole)
+    assert told(recent) == told(whole)
+
+
 def test_what_is_skipped_from_now_on_is_not_judged_by_either() -> None:
     recent = RecentSamples(APP, 10_000)
     pieces = [piece(number, 1, 0, 3, 3) for number in range(len(MESSAGES))]

@@ -22,12 +22,13 @@ from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learned
 from streamlearn.trainer.learning_loop import LearnedStep
 from streamlearn.trainer.step import Piece, Step
-from streamlearn.trainer.trainer import TrainReport
+from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.validation import ProgressiveValidation
 from streamlearn.trainer.validation_thread import ValidationThread
 from streamlearn.versions import Chain
-from tests.trainer.runs import known_of, run, state_of, store_of
+from tests.trainer.runs import known_of, local_client, run, state_of, store_of, until_end
 from tests.trainer.stream import T_MS, learnable_app, learnable_folder, messages_of, outcomes, write_messages
+from tests.trainer.toy import Toy
 
 STRICT = {"order": "strict", "step_rows": 64, "rate": 0.01}
 # Keys leave that come no more for four messages.
@@ -71,6 +72,28 @@ def test_a_run_recovers_by_itself_and_learns_the_same_bytes(tmp_path: Path) -> N
     assert state_of(broken) == state_of(whole)
     manifest = Chain.find(store_of(broken), broken.app.name).manifest
     assert manifest.metrics["samples"] == Chain.find(store_of(whole), whole.app.name).manifest.metrics["samples"]
+
+
+def test_the_judge_holds_each_learned_label_once_with_its_value_after_recoveries(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "broken", publish_interval_s=0.001)
+    messages = written(folder, 80)
+    with folder.open_topic("samples") as topic, local_client(folder) as client:
+        trainer = Trainer(folder, Toy(), topic, client, store_of(folder), on_step=Failing(20, 31))
+        assert trainer.run(threading.Event(), until=until_end(topic)).recoveries == 2
+        closed = trainer._recent.closed()
+    held = [
+        (
+            (int(batch.requests.partition[of]), int(batch.requests.offset[of]), int(batch.item_index[row]), label.name),
+            value,
+        )
+        for batch in closed
+        for row, of in enumerate(batch.request_index.tolist())
+        for label in batch.labels
+        for settles, value in [(label.settles[row], int(label.value[row]))]
+        if settles
+    ]
+    assert len(held) == len(dict(held)) > 500
+    assert dict(held) == {name: outcomes(messages)[name] for name in dict(held)}
 
 
 def test_what_was_read_is_counted_through_recoveries(tmp_path: Path) -> None:

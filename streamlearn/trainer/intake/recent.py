@@ -33,6 +33,7 @@ class _Held:
     rows: npt.NDArray[np.int64]  # int64[n]: the indexes of the rows
     learn: npt.NDArray[np.uint32]  # uint32[n]: one bit for each label that was learned from them
     settled_ms: int  # the newest of their settle times
+    steps: int = 0  # the number of steps that were learned with them
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -68,13 +69,13 @@ class RecentSamples:
     def __len__(self) -> int:
         return self._rows
 
-    def add(self, pieces: Sequence[Piece], watermark_ms: int | None) -> None:
-        """Add learned pieces and the watermark that samples have reached."""
+    def add(self, pieces: Sequence[Piece], watermark_ms: int | None, steps: int = 0) -> None:
+        """Add learned pieces, the watermark that samples have reached, and the number of steps learned so far."""
         with self._lock:
             if watermark_ms is not None:
                 self._clock_ms = max(self._clock_ms, watermark_ms)
             for piece in pieces:
-                self._add(piece)
+                self._add(piece, steps)
             while self._rows > self._rows_max and self._share_max:
                 if not self._drop_closed():
                     self._halve()
@@ -84,6 +85,11 @@ class RecentSamples:
         with self._lock:
             self._keep(lambda entry: ~skipped.match(entry.batch, entry.rows))
 
+    def go_back(self, steps: int) -> None:
+        """Drop the rows of later steps than a restored version has: they are learned again."""
+        with self._lock:
+            self._keep(lambda entry: np.full(len(entry), entry.steps <= steps))
+
     def closed(self) -> list[SampleBatch]:
         """Return rows with the labels whose windows are closed, newest last; each row settles only those labels."""
         with self._lock:
@@ -92,7 +98,7 @@ class RecentSamples:
         batches = (_closed(entry, self._windows_ms, corrected, clock_ms) for entry in held)
         return list(join_batches((batch for batch in batches if batch is not None), self._batch_rows))
 
-    def _add(self, piece: Piece) -> None:
+    def _add(self, piece: Piece, steps: int) -> None:
         batch = piece.batch
         is_held = self._is_held(batch, piece.rows)
         for label, known in enumerate(self._corrected):
@@ -103,7 +109,7 @@ class RecentSamples:
         if learned.any():
             rows = piece.rows[learned]
             newest_ms = int(batch.settle_time_ms[rows].max())
-            self._hold(_Held(batch, rows, piece.learn[learned], newest_ms))
+            self._hold(_Held(batch, rows, piece.learn[learned], newest_ms, steps))
 
     def _is_held(self, batch: SampleBatch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return for each of some rows whether its request is in the sample."""
