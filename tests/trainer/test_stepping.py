@@ -209,6 +209,29 @@ def test_a_step_has_a_message_once_however_many_of_its_rows_were_known() -> None
             assert [[len(piece) for piece in step.pieces] for step in again] == whole[1:]
 
 
+def test_skipped_rows_make_no_version_larger_however_many_come_before_a_step_is_full() -> None:
+    messages = messages_of(_APP, 40, 20)
+    skip = TimeSkip(begin_ms=T_MS + 2 * STEP_MS, end_ms=T_MS + 1_000 * STEP_MS)
+    case = Case(messages, 16, 10**9, (skip,))
+    remembered = new_marks()
+    stepping = case.stepping(remembered)
+    steps = []
+    for step in stepped(case, stepping, beginning()):
+        if len(step) == case.rows_max:
+            steps.append(step)
+            remembered.acknowledge(step.number)
+    held = remembered.bytes
+    assert stepping.counts.skipped > 600
+    alone = new_marks()
+    few = Case(messages[: steps[-1].reached.offsets[0] + steps[-1].reached.offsets[1] + 1], 16, 10**9, (skip,))
+    for step in stepped(few, few.stepping(alone), beginning()):
+        if len(step) == few.rows_max:
+            alone.acknowledge(step.number)
+    assert held == alone.bytes
+    saved, expected = remembered.save(steps[-1].reached), alone.save(steps[-1].reached)
+    assert {name: len(data) for name, data in saved.items()} == {name: len(data) for name, data in expected.items()}
+
+
 def test_rows_that_were_refused_fill_no_step_again() -> None:
     case = Case(messages_of(_APP, 4, 10), 8, 10**9, ())
     remembered = new_marks()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.marks import MarkedRows
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import Feed, Until
 from streamlearn.trainer.intake.message import Reached
@@ -41,9 +40,7 @@ class SampleRange:
         longest_s = max(group.window_s for group in folder.app.groups)
         self._horizon_ms = round((longest_s + settings.trainer.restart_slack_s) * 1e3)
         self.marks = SharedMarks(len(folder.app.labels), settings.marks)
-        self.cutter = StepCutter(
-            _NoRefusals(self.marks), settings.trainer.step_rows, SkippedRows(left_out), self._horizon_ms
-        )
+        self.cutter = StepCutter(self.marks, settings.trainer.step_rows, SkippedRows(left_out), self._horizon_ms)
         self.feed = Feed(folder, topic, begin, self.cutter, until=Until(split.ends), keep_aside=keep_aside, clock=clock)
 
     def close(self) -> None:
@@ -54,13 +51,3 @@ class SampleRange:
         """Forget marks of rows so old that they would be refused if they came again."""
         if reached.watermark_ms is not None:
             self.marks.forget(reached.watermark_ms - self._horizon_ms)
-
-
-class _NoRefusals:
-    """Marks that do not store refused rows: their impression times exclude them every time."""
-
-    def __init__(self, marks: SharedMarks) -> None:
-        self.settle = marks.settle
-
-    def refuse(self, step: int, rows: MarkedRows) -> None:
-        del step, rows

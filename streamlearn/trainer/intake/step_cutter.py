@@ -29,10 +29,6 @@ class MarkStore(Protocol):
         """Return which labels of some rows must be learned."""
         ...
 
-    def refuse(self, step: int, rows: MarkedRows) -> None:
-        """Mark rows that are never learned."""
-        ...
-
 
 @dataclass
 class Counts:
@@ -118,7 +114,7 @@ class StepCutter:
         is_skipped = self._skipped.match(batch, rows)
         if is_skipped.any():
             self.counts.skipped += int(is_skipped.sum())
-            self._marks.refuse(self._number, marked_rows(batch, rows[is_skipped]))
+            # They need no marks: a skip is never lost, and matches them again.
             rows = rows[~is_skipped]
         if not len(rows):
             return
