@@ -108,6 +108,29 @@ def test_what_others_need_by_the_end_of_the_wait_stays(local: Store) -> None:
     assert Chain.find(local, MODEL, 5).version == 5
 
 
+def test_a_version_that_is_needed_by_the_end_of_the_wait_stays_though_a_leftover_in_its_folder_goes(
+    local: Store,
+) -> None:
+    trainer = Trainer(local)
+    for versions in ([1, 2], [3, 4]):
+        trainer.story(versions)
+        compact(local, MODEL)
+    wanted = known(Chain.find(local, MODEL, 2))
+    folders = [f"ctr/{shape}/000000000002-00000001" for shape in ("deltas", "bases")]
+    unnamed = []
+    for folder in folders:
+        with local.writer(f"{folder}/rows/main-0-9", ".arrow") as file:
+            file.write(b"of a killed writer")
+            unnamed.append(file.finish().path)
+    plan, again = planned(local), planned(local, (2,))
+    assert {one.reason for one in plan.removals if one.folder in folders} == {"old"}
+    assert "leftover" in {one.reason for one in again.removals if one.folder in folders}
+    done = sweep(local, plan, raise_floor=lambda floor: None, wait=lambda: None, plan_again=lambda: again)
+    assert known(Chain.find(local, MODEL, 2)) == wanted
+    assert not any(map(local.exists, unnamed))
+    assert set(folders) & set(done.spared)
+
+
 def test_the_floor_is_raised_and_waited_for_before_anything_is_removed(local: Store) -> None:
     trainer = Trainer(local)
     trainer.story([1, 2])

@@ -62,7 +62,8 @@ class GcPlan:
 class Swept:
     """The result of a sweep: files removed, and their bytes.
 
-    `spared` are the folders that stay because they became versions since the plan, or graphs that versions name again.
+    `spared` are the folders of which something stays because it became needed since the plan: they became versions,
+    versions name graphs again, or others need the version.
     """
 
     files: int
@@ -119,7 +120,7 @@ def sweep(
     limits: LoadSettings | None = None,
     progress: Progress | None = None,
 ) -> Swept:
-    """Carry out a plan. What `plan_again`, called after the wait, does not remove stays: others may need it by then.
+    """Carry out a plan. Files that `plan_again`, called after the wait, does not remove stay: others may need them.
 
     A manifest is removed before the files that it names, so a half removed folder is an uncommitted one. If this is
     interrupted, the versions that stay are readable, and another plan finishes the work.
@@ -133,14 +134,15 @@ def sweep(
         raise_floor(plan.retained.floor)
     wait()
     spared = _spared(store, plan, limits or store.loading)
-    if plan_again is not None:
-        still = {removal.folder for removal in plan_again().removals}
-        spared = tuple({*spared, *(removal.folder for removal in plan.removals if removal.folder not in still)})
+    still = {file.path for removal in (plan_again or (lambda: plan))().removals for file in removal.files}
+    stays = {removal.folder for removal in plan.removals if not still.issuperset(file.path for file in removal.files)}
     count = size = 0
     for removal in plan.removals:
         if removal.folder in spared:
             continue
         for file in removal.files:
+            if file.path not in still:
+                continue
             _remove(store, file)
             count, size = count + 1, size + file.bytes
             if progress is not None:
@@ -148,7 +150,7 @@ def sweep(
         store.prune(removal.folder)
     for folder in _places(plan.model):
         store.prune(folder)
-    return Swept(count, size, spared)
+    return Swept(count, size, tuple({*spared, *stays}))
 
 
 def _spared(store: Store, plan: GcPlan, limits: LoadSettings) -> tuple[str, ...]:
