@@ -132,8 +132,10 @@ class StepCutter:
         """Append rows to the step. It has each message once: the rows of a request then are those of one user."""
         if self._pieces and self._pieces[-1].batch is piece.batch:
             begun = self._pieces.pop()
-            columns = ((begun.rows, piece.rows), (begun.learn, piece.learn), (begun.correct, piece.correct))
-            piece = Piece(piece.batch, *map(np.concatenate, columns))
+            piece = Piece(
+                piece.batch, np.concatenate((begun.rows, piece.rows)), np.concatenate((begun.learn, piece.learn)),
+                np.concatenate((begun.correct, piece.correct)),
+            )  # fmt: skip
         self._pieces.append(piece)
 
     def _refuse(self, rows: MarkedRows) -> None:
