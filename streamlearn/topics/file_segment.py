@@ -6,6 +6,7 @@ It does not know which bytes are acknowledged: callers pass the byte at which a 
 from __future__ import annotations
 
 import os
+import re
 import struct
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ _CHUNK_BYTES = 4 * 1_048_576
 _INDEX = struct.Struct("<4sIqq")
 _INDEX_MAGIC = b"SLI1"
 _PREFIX_BYTES = 8
+_BASE = re.compile(r"[0-9]{20}")
 _FAULTS = {
     "length": "an impossible record length",
     "checksum": "a wrong checksum",
@@ -43,8 +45,8 @@ def index_path(path: Path) -> Path:
 
 
 def bases_of(folder: Path) -> list[int]:
-    """Return the base offsets of all segment files in a folder, in order."""
-    return sorted(int(path.stem) for path in folder.glob("*.log"))
+    """Return the base offsets of all segment files in a folder, in order; other files there are not touched."""
+    return sorted(int(path.stem) for path in folder.glob("*.log") if _BASE.fullmatch(path.stem))
 
 
 def fault(path: Path, position: int, offset: int, stop: str) -> BadRecord:

@@ -149,6 +149,15 @@ def test_a_lost_or_damaged_index_is_made_again(tmp_path: Path) -> None:
                 assert (reader.read(0, offset).values[0] or b"")[:4] == b"%04d" % offset
 
 
+def test_a_foreign_file_in_a_partitions_folder_stays_and_is_no_segment(topic: Topic) -> None:
+    notes = folder_of(topic) / "0" / "notes.log"
+    notes.write_text("mine")
+    (folder_of(topic) / "0" / "12.log").touch()
+    topic.maintain()
+    assert read_until_damage(topic)[0] == [b"v%03d" % at for at in range(5)]
+    assert notes.read_text() == "mine"
+
+
 def test_opening_a_large_topic_does_not_read_it(tmp_path: Path) -> None:
     topic = Place.of("file", tmp_path).create(replace(SETTINGS, segment_bytes=300_000))
     with topic.writer() as writer:

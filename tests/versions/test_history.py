@@ -142,6 +142,19 @@ def test_versions_after_one_that_is_gone_lack_it_up_to_the_next_base(tmp_path: P
     assert [one.is_whole for one in known] == [True, False, True, True]
 
 
+def test_a_base_without_a_manifest_makes_no_version_whole(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    made = line(store, [1, 2, 3])
+    shutil.rmtree(tmp_path / made[0].folder)
+    base = tmp_path / MODEL / "bases" / "000000000002-00000001"
+    base.mkdir(parents=True)
+    history = History(store, MODEL)
+    assert [one.is_whole for one in history.read()] == [False, False]
+    base.rmdir()
+    whole(store, made[1])
+    assert [one.is_whole for one in history.read()] == [True, True]
+
+
 def test_what_a_version_lacked_is_not_remembered_from_before(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     made = line(store, [1, 2, 3])

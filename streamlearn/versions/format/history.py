@@ -66,6 +66,7 @@ class History:
             _key(entry.ref): structs.replace(entry, lacks="") for entry in known if entry.outcome is not None
         }
         self._unconfirmed, self._told = set(self._known), set(self._known)
+        self._bases: set[VersionFolder] = set()
 
     def read(self) -> tuple[Known, ...]:
         """Read all versions of the history, oldest first.
@@ -76,7 +77,7 @@ class History:
         Raises:
             StoreUnreachable: The store did not answer.
         """
-        folders = frozenset(version_folders(self._store, self._model))
+        folders = frozenset(filter(self._is_usable, version_folders(self._store, self._model)))
         keys = sorted({(folder.run, folder.version) for folder in folders}, reverse=True)
         present = set(keys)
         key = next((each for each in keys if self._is_committed(folders, each)), None)
@@ -112,6 +113,15 @@ class History:
             if self._store.exists(f"{folder}/manifest.json"):
                 return folder
         raise defective(self._model, "missing", f"version {ref} does not exist")
+
+    def _is_usable(self, folder: VersionFolder) -> bool:
+        """Whether a folder is of a delta, or of a base that was written to its end: another one makes nothing whole."""
+        if folder.shape != "bases" or folder in self._bases:
+            return True
+        is_written = self._store.exists(folder.manifest)
+        if is_written:
+            self._bases.add(folder)
+        return is_written
 
     def _confirm(self, key: _Key, child_says: VersionRef | None) -> None:
         """Drop a summary of a version if its child refers to another one of its number; a given one also without child.
