@@ -85,7 +85,8 @@ def _of_registry(found: Gathered, after: LateAfter) -> Iterator[Trouble]:
         yield Trouble(level, "registry", f"nodes are unknown: {found.registry}", help, found.known_ms)
         return
     is_answered = any(node.state in ("ready", "stale", "aside", "draining") for node in found.nodes)
-    if found.pointer.active is not None and not is_answered:
+    # A silent node is named by itself, with what to do about it.
+    if found.pointer.active is not None and not is_answered and not (found.gone and not found.nodes):
         text = "no node answers" if found.nodes else "no nodes are registered"
         yield Trouble("bad", "nodes", text, "start some with `streamlearn serve APP`, or see why they are not ready")
 

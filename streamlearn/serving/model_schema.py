@@ -39,6 +39,7 @@ def _slot(slot: Slot) -> dict[str, Any]:
     counts = {"weighted": "weighted", "sequence": "newest"}
     return {
         "name": slot.name,
+        "was": slot.was,
         "salt": native.slot_salt(slot.salt_name),
         "is_text": slot.value == "str",
         "count": counts.get(slot.pooling, "many" if slot.multi else "one"),
@@ -49,4 +50,4 @@ def _slot(slot: Slot) -> dict[str, Any]:
 
 def _dense(dense: Dense) -> dict[str, Any]:
     bits = None if dense.default is None else struct.unpack("<I", struct.pack("<f", dense.default))[0]
-    return {"name": dense.name, "width": dense.width, "default_bits": bits}
+    return {"name": dense.name, "was": dense.was, "width": dense.width, "default_bits": bits}

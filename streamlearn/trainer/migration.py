@@ -34,7 +34,7 @@ from streamlearn.versions.format.scratch import Scratch
 from streamlearn.versions.pointer.fence import Fence
 from streamlearn.versions.store.settings import ScanSettings
 
-__all__ = ["Migration", "Part"]
+__all__ = ["Migration", "Part", "check_sides"]
 
 Outcome: TypeAlias = Literal["kept", "widened", "new", "lost", "gone"]
 _TABLE_FIELDS = ("dim", "initial_range", "seed", "optimizer", "tick_ms")
@@ -67,7 +67,7 @@ class Migration:
         self._old, self._new, self._store, self._source = old, new, store, source
         self._is_relearning = is_relearning
         self._old_lineage, self._lineage = _lineage_of(old), _lineage_of(new)
-        _check_sides(old, new)
+        check_sides(old, new)
         self._old_lineage.check(source.manifest)
         if Log(store, new.app.name).newest() is not None:
             message = f"{new.app.name!r} has versions in {store.url}: it has begun already"
@@ -257,8 +257,8 @@ def _lineage_of(folder: AppFolder) -> Lineage:
     return Lineage.of(folder.app, options, folder.settings.publisher.row_type)
 
 
-def _check_sides(old: AppFolder, new: AppFolder) -> None:
-    """Check that two applications answer the same callers from the same places."""
+def check_sides(old: AppFolder, new: AppFolder) -> None:
+    """Raise `UsageError` unless two applications answer the same callers from the same places; it names all of them."""
     if new.app.name == old.app.name:
         message = f"both applications have the name {new.app.name!r}"
         help = f'give the changed one a name of its own, and serves="{old.app.served_name}" to keep the served name'
@@ -273,7 +273,7 @@ def _check_sides(old: AppFolder, new: AppFolder) -> None:
     wrong = {name: values for name, values in sides.items() if values[0] != values[1]}
     if wrong:
         name, (before, now) = next(iter(wrong.items()))
-        lines = ", ".join(f'{name} = "{before}"' for name, (before, _) in wrong.items())
+        lines = "; ".join(f'{name} = "{before}"' for name, (before, _) in wrong.items())
         message = f"{name} of {new.app.name!r} is {now!r}; {old.app.name!r} has {before!r}"
         raise UsageError(message, help=f"set what both applications share in the new one: {lines}")
 

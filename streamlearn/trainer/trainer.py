@@ -294,7 +294,7 @@ class Trainer:
         known = () if self.publisher.step is None else self.publisher.step.known
         refill(
             self._recent, self._folder, self._topic, self._store, known,
-            reached=self._reached, skips=self._skips, stop=stop,
+            reached=self._reached, skips=self._skips, steps=self._learner.steps, stop=stop,
         )  # fmt: skip
 
     def _obey(self, resumed: Resumed) -> bool:

@@ -68,10 +68,10 @@ def test_an_application_is_changed_switched_to_and_switched_back(
     new = folder_of(learned.parent, "learnable2", ADDED)
     status, said = ended("migrate", new, "--from", learned)
     assert status == 2
-    hint = f"streamlearn schema {learned} --out {new}/old"
+    hint = f"streamlearn schema {learned} --out {new}/learnable"
     assert hint in said
     assert ended(*hint.split()[1:])[0] == 0
-    folder_of(learned.parent, "learnable2", ADDED, 'old_schemas = ["old/impression.avsc"]')
+    folder_of(learned.parent, "learnable2", ADDED, 'old_schemas = ["learnable/impression.avsc"]')
     assert ended("topics", new, "--create", "2")[0] == 0
     status, said = ended("migrate", new, "--from", learned, "--dry-run")
     assert status == 0
@@ -81,10 +81,12 @@ def test_an_application_is_changed_switched_to_and_switched_back(
     status, said = ended("migrate", new, "--from", learned)
     assert status == 0
     assert f"streamlearn switch {new} --to learnable2" in said.replace("\n", " ")
+    assert "impressions before" in " ".join(ended("show", new, "1")[1].split())
     # Nobody answers for the new application yet.
     status, said = ended("switch", new, "--to", "learnable2")
     assert status != 0
     assert "no node of 'learnable2' is ready: it has none" in said
+    assert "learnable2 has no node that is ready" in ended("switch", new)[1]
     folder = load_app(new)
     old_nodes, _ = following(folder, "learnable", ends), following(folder, "learnable2", ends)
     assert ended("switch", new)[1].startswith("learnable answers the callers of learnable; learnable2 stands ready")

@@ -25,7 +25,7 @@ const DESCRIPTION: &str = r#"{"prefix": [195, 1, 0, 0, 0, 0, 0, 0, 0, 0], "user_
 
 fn slot(name: &str, is_text: bool, values: Count) -> Input {
     let salt = streamlearn_wire::keys::slot_salt(name);
-    Input { name: name.to_owned(), kind: Kind::Slot { salt, is_text, values, default: None } }
+    Input { name: name.to_owned(), kind: Kind::Slot { salt, is_text, values, default: None }, was: None }
 }
 
 /// 20 slots: of the user 6 numbers, 2 texts and 2 histories of 50; of candidates 6 numbers, 2 texts, 2 lists.

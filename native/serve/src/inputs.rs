@@ -20,6 +20,8 @@ pub struct Input {
     pub name: String,
     /// The kind of its values.
     pub kind: Kind,
+    /// Its former name, which callers may still use.
+    pub was: Option<String>,
 }
 
 /// The kind of a column.

@@ -72,7 +72,7 @@ pub enum Pooling {
 /// The text is JSON: `{"inputs": {"user": [...], "item": [...]}, "labels": [...], "tables": [...], "pack":
 /// {...}, "limits": {...}}`. `pack` is a serialized `PackPlan`; `tables` are names in the order in which
 /// tables are passed; an input is `{"name", "salt", "is_text", "count", "newest", "default"}` for a slot or
-/// `{"name", "width", "default_bits"}` for numbers.
+/// `{"name", "width", "default_bits"}` for numbers, both with "was" if callers may use a former name.
 pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
     let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let labels = list(&document["labels"], "labels")?
@@ -120,7 +120,8 @@ fn inputs_of(side: &Value) -> Result<Vec<Input>, String> {
                 let is_text = input["is_text"].as_bool().unwrap_or(false);
                 Kind::Slot { salt, is_text, values, default: input["default"].as_u64() }
             };
-            Ok(Input { name, kind })
+            let was = input["was"].as_str().map(str::to_owned);
+            Ok(Input { name, kind, was })
         })
         .collect()
 }

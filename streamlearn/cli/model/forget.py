@@ -79,7 +79,8 @@ def forget(
         typer.echo(_said(model, keys, seq, waits_for))
         print_table(remains, "what else holds the person", whole=True)
         typer.echo(
-            "by hand: exported versions, copies of topics and of the store, and models begun with `train --from`"
+            "by hand: exported versions, copies of topics and of the store, and applications that replace this one or "
+            "that it replaced"
         )
     if waits_for:
         message = f"deletion {seq} is asked for, but not done: {waits_for}"

@@ -60,7 +60,9 @@ def switch(
         facts = {"served_name": folder.app.served_name, "current": newest.current, "other": newest.other}
         print_json(facts | {"seq": newest.seq, "nodes": rows})
     else:
-        beside = f"; {newest.other} stands ready beside it" if newest.other else ""
+        is_ready = any(row["application"] == newest.other and row["state"] == "aside" for row in rows)
+        stands = "stands ready beside it" if is_ready else "has no node that is ready"
+        beside = f"; {newest.other} {stands}" if newest.other else ""
         typer.echo(f"{newest.current} answers the callers of {folder.app.served_name}{beside}")
         print_table(rows)
     if to and not is_whole:

@@ -20,7 +20,7 @@ __all__ = ["migrate"]
 
 _OUTCOMES = {
     "kept": "kept",
-    "widened": "kept; new inputs begin at zero, so scores stay as they are",
+    "widened": "kept; what is new begins at zero (inputs) or at initial values (outputs)",
     "new": "new",
     "lost": "lost, starts from initial values",
     "gone": "gone",
@@ -56,14 +56,15 @@ def migrate(
     new, old = load_app(app, tuple(set_ or ())), load_app(from_)
     load_tensorflow()
     from streamlearn.trainer import put_graphs, samples_of
-    from streamlearn.trainer.migration import Migration
+    from streamlearn.trainer.migration import Migration, check_sides
     from streamlearn.versions import Chain, open_store
     from streamlearn.versions.pointer.switch_log import SwitchLog
 
+    check_sides(old, new)
+    _check_events(old, new)
     store = open_store(new.store_url, settings=new.settings.versions)
     source = Chain.find(store, old.app.name, version)
     migration = Migration(old, new, store, source, is_relearning=relearn)
-    _check_events(old, new)
     facts: dict[str, Any] = {"from": old.app.name, "from_version": source.version, "model": new.app.name}
     parts = [_part_row(part) for part in migration.parts]
     if not json:
@@ -100,16 +101,23 @@ def _check_events(old: AppFolder, new: AppFolder) -> None:
 
     known = {schema.fingerprint for schema in named_schemas(new)[0]}
     known |= {impression_schema(new.app).fingerprint, action_schema(new.app).fingerprint}
-    missing = [
-        schema.name.lower()
-        for schema in (impression_schema(old.app), action_schema(old.app))
+    own = [schema for schema in (impression_schema(old.app), action_schema(old.app)) if schema.fingerprint not in known]
+    if own:
+        files = ", ".join(f'"{old.app.name}/{schema.name.lower()}.avsc"' for schema in own)
+        message = f"{new.app.name!r} cannot read events that {old.app.name!r} wrote: it does not know their schema"
+        help = (
+            f"run `streamlearn schema {old.folder} --out {new.folder}/{old.app.name}`, and add {files} to old_schemas "
+            f"below [topics] in {new.folder}/app.toml"
+        )
+        raise UsageError(message, help=help)
+    older = [
+        name
+        for name, schema in zip(old.settings.topics.old_schemas, named_schemas(old)[0], strict=True)
         if schema.fingerprint not in known
     ]
-    if missing:
-        files = ", ".join(f'"old/{name}.avsc"' for name in missing)
-        message = f"{new.app.name!r} does not know the schema of the {' and the '.join(missing)}s of {old.app.name!r}"
-        help = (
-            f"run `streamlearn schema {old.folder} --out {new.folder}/old`, and set old_schemas = [{files}] below "
-            f"[topics] in {new.folder}/app.toml"
+    if older:
+        message = (
+            f"{new.app.name!r} cannot read events of before {old.app.name!r}: old_schemas lacks {', '.join(older)}"
         )
+        help = f"copy these files from {old.folder} to {new.folder}, and add them to old_schemas there"
         raise UsageError(message, help=help)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from streamlearn.ingest.output.progress import Lineage
 from streamlearn.ingest.reading.watermark import TimeRules
 from streamlearn.settings.ingest import IngestSettings
-from streamlearn.topics import AccessSettings
+from streamlearn.topics import AccessSettings, WriterSettings
 
 __all__ = ["ReadPlan"]
 
@@ -28,6 +28,7 @@ class ReadPlan:
         changes: The values of `--set`.
         early_ms: How long before T0 the actions begin: they may precede their impressions.
         context_ms: How long before T0 reading begins: impressions there claim their items, if records remain.
+        writing: How the progress topic is written.
         read: What earlier runs have read of the topics; see `Standing.read`.
     """
 
@@ -46,6 +47,7 @@ class ReadPlan:
     changes: tuple[str, ...] = ()
     early_ms: int = 0
     context_ms: int = 0
+    writing: WriterSettings = field(default_factory=WriterSettings)
     read: Mapping[int, tuple[int, int]] = field(default_factory=dict, hash=False)
 
     @property

@@ -52,7 +52,7 @@ class Acknowledged:
     def _follow(self) -> None:
         run, plan, before = self._plan.run, self._plan, set[tuple[int, tuple[int, int]]]()
         try:
-            with ProgressLog.open(plan.progress_url, plan.access) as log:
+            with ProgressLog.open(plan.progress_url, plan.access, plan.writing) as log:
                 while True:
                     standing = log.check(run)
                     reached_ms = standing.reached_ms(run, plan.lineage.lots_count)

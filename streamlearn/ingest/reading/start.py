@@ -147,6 +147,7 @@ def plan_backfill(folder: AppFolder, *, clock: Clock = SYSTEM_CLOCK) -> ReadPlan
         accept_lost=False,
         rules=TimeRules(folder.settings.topics.time, disorder_ms, round(settings.ahead_s_max * 1000)),
         settings=settings,
+        writing=folder.writer_settings,
     )
 
 

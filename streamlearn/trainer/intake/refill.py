@@ -41,12 +41,14 @@ def refill(
     *,
     reached: Reached,
     skips: Sequence[Skip],
+    steps: int,
     stop: threading.Event,
 ) -> int:
-    """Add samples up to `reached` whose windows are closed by then, with their labels; returns the rows read.
+    """Add samples up to `reached`, which is after `steps` steps; returns the rows read.
 
-    They are read from the position and with the marks of an older version, so that corrections are told from first
-    rows. Where that fails, nothing is added: the judge waits for new samples, as for a new model.
+    Only labels whose windows are closed by then are added. Samples are read from the position and with the marks of an
+    older version, so that corrections are told from first rows. Where that fails, nothing is added: the judge waits for
+    new samples, as for a new model.
     """
     windows_s = {group.window_s for group in folder.app.groups}
     horizon_ms = round((max(windows_s) + folder.settings.trainer.restart_slack_s) * 1e3)
@@ -65,7 +67,7 @@ def refill(
                 if stop.is_set():
                     break
                 if step is not None:
-                    recent.add(step.pieces, step.reached.watermark_ms)
+                    recent.add(step.pieces, step.reached.watermark_ms, steps)
                     marks.acknowledge(step.number)
                     if step.reached.watermark_ms is not None:
                         marks.forget(step.reached.watermark_ms - horizon_ms)

@@ -244,7 +244,8 @@ def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
         help = "wait for the next version"
         if after:
             help = (
-                f"rewind training with `streamlearn rewind MODEL --to {active}`, or serve a tainted version with "
+                "wait if training was asked to go back already; otherwise put it back with "
+                f"`streamlearn rewind MODEL --to {active}`, or serve a tainted version with "
                 f"`streamlearn promote MODEL {after[-1]} --accept`"
             )
         raise MoveRefused(message, help=help)

@@ -83,5 +83,9 @@ def skip_text(skip: Skip) -> str:
     """Describe the skipped samples."""
     if isinstance(skip, OriginSkip):
         return f"topic {skip.topic_id} partition {skip.partition} offsets {skip.begin}..{skip.end}"
-    begin, end = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in (skip.begin_ms, skip.end_ms))
-    return f"impressions of {begin}..{end}"
+    end = _time(skip.end_ms)
+    return f"impressions before {end}" if skip.begin_ms < 0 else f"impressions of {_time(skip.begin_ms)}..{end}"
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat()

@@ -23,10 +23,12 @@ pub fn every_kind(limits: Limits) -> Naming {
     let slot = |name: &str, is_text, values, default| Input {
         name: name.to_owned(),
         kind: Kind::Slot { salt: streamlearn_wire::keys::slot_salt(name), is_text, values, default },
+        was: None,
     };
     let dense = |name: &str, width, default: Option<f32>| Input {
         name: name.to_owned(),
         kind: Kind::Dense { width, default: default.map(f32::to_bits) },
+        was: None,
     };
     let side = |prefix: &str| {
         let named = |name: &str| format!("{prefix}_{name}");

@@ -68,13 +68,15 @@ impl Naming {
         let mut naming = Self { model: model.into(), places: HashMap::new(), inputs, keys: Keys::Hashed };
         let inputs = naming.inputs.clone();
         for (column, input) in inputs.user.iter().chain(&inputs.item).enumerate() {
-            naming.add(&input.name, Place { column, part: Part::Values })?;
-            if let Kind::Slot { values, .. } = input.kind {
-                if values != Count::One && column >= inputs.user.len() {
-                    naming.add(&format!("{}.lengths", input.name), Place { column, part: Part::Lengths })?;
-                }
-                if values == Count::Weighted {
-                    naming.add(&format!("{}.weights", input.name), Place { column, part: Part::Weights })?;
+            for name in [Some(&input.name), input.was.as_ref()].into_iter().flatten() {
+                naming.add(name, Place { column, part: Part::Values })?;
+                if let Kind::Slot { values, .. } = input.kind {
+                    if values != Count::One && column >= inputs.user.len() {
+                        naming.add(&format!("{name}.lengths"), Place { column, part: Part::Lengths })?;
+                    }
+                    if values == Count::Weighted {
+                        naming.add(&format!("{name}.weights"), Place { column, part: Part::Weights })?;
+                    }
                 }
             }
         }
