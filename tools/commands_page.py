@@ -28,6 +28,7 @@ ENDS: dict[str, tuple[tuple[int, str], ...]] = {
     "release": (_NOT_FOLLOWED,),
     "replay": ((3, "it was stopped before the end of the history"),),
     "rollback": (_NOT_FOLLOWED,),
+    "switch": ((3, "the switch is written, but a node has not followed it yet"),),
     "train": ((1, "it cannot continue, and the error says why; you can safely start it again"),),
     "up": (
         (1, "`up` gave up on a process, or a service prevents the start"),

@@ -81,7 +81,7 @@ class Lineage:
         if message:
             help = (
                 "the features and labels of a model never change: give the changed application a new name "
-                "and begin it with `streamlearn migrate`, which keeps what was learned (docs/operating/changing.md)"
+                "and begin it with `streamlearn migrate NEW --from APP` (docs/operating/changing.md)"
             )
             raise UsageError(message, help=help)
         if differs := _difference(self.tables, head.tables):

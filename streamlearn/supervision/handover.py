@@ -87,7 +87,7 @@ def taken_over(folder: Path | None) -> Iterator[list[Sockets] | None]:
             nodes = _asked(folder / ".streamlearn", held)
         except (OSError, msgspec.DecodeError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or "it gave none"
-            message = f"cannot take over sockets from a `streamlearn up` in {folder}: {reason}"
+            message = f"cannot take over sockets from the `up` in {folder}: {reason}"
             hint = f"start `streamlearn up {folder}` first, as the same user; or leave out --beside"
             raise UsageError(message, help=hint) from None
         yield nodes

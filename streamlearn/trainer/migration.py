@@ -102,10 +102,7 @@ class Migration:
         first = self.lost[0]
         what = f"{first.kind} {first.name!r}: {first.why}"
         message = f"{len(self.lost)} parts of {self._new.app.name!r} would lose what was learned, such as {what}"
-        help = (
-            "give --relearn to learn all retained samples again before it serves; `streamlearn migrate --dry-run` "
-            "lists the parts"
-        )
+        help = "give --relearn to learn all retained samples again before it serves; --dry-run lists the parts"
         raise UsageError(message, help=help)
 
     def write(self, topic: Topic, graph: str, by: str) -> tuple[VersionRef, Mapping[str, int]]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from streamlearn.apps import AppFolder, load_app
+from streamlearn.testing import wait_until
 from streamlearn.versions import Registry, open_registry, open_store
 from streamlearn.versions.pointer.registry import Node
 from streamlearn.versions.pointer.switch_log import SwitchLog
@@ -89,7 +90,8 @@ def test_an_application_is_changed_switched_to_and_switched_back(
     assert "learnable2 has no node that is ready" in ended("switch", new)[1]
     folder = load_app(new)
     old_nodes, _ = following(folder, "learnable", ends), following(folder, "learnable2", ends)
-    assert ended("switch", new)[1].startswith("learnable answers the callers of learnable; learnable2 stands ready")
+    said = "learnable answers the callers of learnable; learnable2 stands ready beside it"
+    wait_until(lambda: ended("switch", new)[1].startswith(said), "nodes that have registered")
     for to, other in (("learnable2", "learnable"), ("learnable", "learnable2"), ("learnable2", "learnable")):
         status, said = ended("switch", learned if to == "learnable" else new, "--to", to)
         assert status == 0, said

@@ -148,8 +148,9 @@ def test_the_console_heeds_its_settings_and_those_of_logs_and_metrics(
     assert "the console of small is at http://127.0.0.2:" in ended.stdout
     assert metrics[0][0] == (f"127.0.0.3:{port}", b"open-sesame")
     (_, tell), _ = watches[0]
-    assert tell(gathered(moved(1, 10)))["late_s"] == 5 * 77.5
-    assert told[0][1]["beat_s"] == 1.25
+    tell(gathered(moved(1, 10)))
+    after = told[0][1]["after"]
+    assert (after.training_s, after.beat_s) == (5 * 77.5, 1.25)
     logger = logging.getLogger("streamlearn")
     assert logger.level == logging.DEBUG
     assert json.loads(logger.handlers[0].format(logging.makeLogRecord({"msg": "odd"})))["message"] == "odd"

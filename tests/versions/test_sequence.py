@@ -211,7 +211,7 @@ def test_a_damaged_move_has_no_effect_once_it_is_not_the_newest(tmp_path: Any) -
     fresh, near = PointerLog(store, "ctr"), PointerLog(store, "ctr")
     near.begin_near(2)
     assert all(each.newest() == mended for each in (fresh, near, first, second, log))
-    moved = first.move(lambda now: now, by="bob")
+    moved = first.move(structs.replace, by="bob")
     assert (moved.seq, second.newest(), fresh.forget(4), log.newest()) == (4, moved, 3, moved)
 
 

@@ -15,7 +15,7 @@ from streamlearn.errors import MoveRefused, NodeNotReady, PartlyDone, UsageError
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
     from streamlearn.versions.pointer.registry import Node, Registry
-    from streamlearn.versions.pointer.switch_log import Switch
+    from streamlearn.versions.pointer.switch_log import Switch, SwitchLog
 
 __all__ = ["switch"]
 
@@ -51,7 +51,7 @@ def switch(
     if done:
         newest = log.end(by=author(), reason=reason)
     elif to:
-        _check_ready(folder, log.newest(), to)
+        _check_ready(folder, log, to)
         newest = log.switch(to, by=author(), reason=reason)
     else:
         newest = log.newest()
@@ -70,8 +70,9 @@ def switch(
         raise PartlyDone(message, help="the record is written, and nodes follow when they read it; see their logs")
 
 
-def _check_ready(folder: AppFolder, newest: Switch, to: str) -> None:
+def _check_ready(folder: AppFolder, log: SwitchLog, to: str) -> None:
     """Check that the application can answer: a node of it is ready, and what it relearned is good."""
+    newest = log.newest()
     if to == newest.current or to != newest.other:
         return  # the log says what is wrong
     with _registry(folder, to) as registry:
@@ -79,12 +80,10 @@ def _check_ready(folder: AppFolder, newest: Switch, to: str) -> None:
     if not any(node.state in ("aside", "ready") for node in nodes):
         states = ", ".join(f"{node.name} is {node.state}" for node in nodes) or "it has none"
         message = f"no node of {to!r} is ready: {states}"
-        raise NodeNotReady(
-            message, help=f"start them, such as with `streamlearn up`, and see `streamlearn switch {folder.folder}`"
-        )
+        raise NodeNotReady(message, help="start them, or wait until they are; see `streamlearn switch APP`")
     from streamlearn.versions.pointer.parity import why_not_par
 
-    why = why_not_par(folder.store_url, folder.settings.versions, newest.current, to)
+    why = why_not_par(log.store, newest.current, to)
     if why:
         help = "wait for more samples; `streamlearn versions` shows the figures of both applications"
         raise MoveRefused(f"{to!r} is not as good as {newest.current!r} yet: {why}", help=help)  # noqa: EM102

@@ -103,10 +103,11 @@ def _check_events(old: AppFolder, new: AppFolder) -> None:
     known |= {impression_schema(new.app).fingerprint, action_schema(new.app).fingerprint}
     own = [schema for schema in (impression_schema(old.app), action_schema(old.app)) if schema.fingerprint not in known]
     if own:
+        old_app, new_app = old.folder, new.folder
         files = ", ".join(f'"{old.app.name}/{schema.name.lower()}.avsc"' for schema in own)
         message = f"{new.app.name!r} cannot read events that {old.app.name!r} wrote: it does not know their schema"
         help = (
-            f"run `streamlearn schema {old.folder} --out {new.folder}/{old.app.name}`, and add {files} to old_schemas "
+            f"run `streamlearn schema {old_app} --out {new_app}/{old.app.name}`, and add {files} to old_schemas "
             f"below [topics] in {new.folder}/app.toml"
         )
         raise UsageError(message, help=help)

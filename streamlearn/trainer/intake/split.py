@@ -201,7 +201,7 @@ def _check_final(folder: AppFolder, test_ms: int, survey: _Survey) -> None:
         )
         options = None if complete_ms is None else _options(survey, complete_ms - shortest_s * 1_000)
         help = f"hold out rows shown at least {shortest_s} s before that time, or wait until ingest has advanced"
-        raise UsageError(message, help=f"{help}: `streamlearn evaluate APP {options}`" if options else help)
+        raise UsageError(message, help=f"{help}: run it again with {options}" if options else help)
 
 
 def _options(survey: _Survey, final_ms: int) -> str | None:

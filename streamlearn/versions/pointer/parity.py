@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from streamlearn.settings.versions import VersionSettings
 from streamlearn.versions.format.history import History
 from streamlearn.versions.format.manifest import Origin
 from streamlearn.versions.format.version_summary import Known
-from streamlearn.versions.store.interface import open_store
+from streamlearn.versions.store.interface import Store
 
 __all__ = ["AUC_BELOW_MAX", "parity", "why_not_par"]
 
@@ -16,11 +15,10 @@ AUC_BELOW_MAX = 0.002
 _WINDOW_MS = 3_600_000
 
 
-def why_not_par(store_url: str, settings: VersionSettings, current: str, to: str) -> str:
+def why_not_par(store: Store, current: str, to: str) -> str:
     """Return why an application is not as good as the current one; empty if it is, or has relearned nothing."""
     from streamlearn.versions.format.chain import Chain
 
-    store = open_store(store_url, settings=settings)
     origin = Chain.find(store, to).manifest.origin
     if not isinstance(origin, Origin) or not origin.is_relearned or origin.model != current:
         return ""

@@ -51,6 +51,9 @@ class Switch(Record, frozen=True, kw_only=True):
 class SwitchLog:
     """The switches of a served name.
 
+    Attributes:
+        store: The store that has them.
+
     Examples:
         >>> from streamlearn.versions import open_store
         >>> log = SwitchLog(open_store("memory://switch-example"), "shop")
@@ -62,7 +65,7 @@ class SwitchLog:
 
     def __init__(self, store: Store, served_name: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._records = Sequence(store, model_folder(served_name, "switches"), Switch, help=_HELP)
-        self._served_name, self._clock = served_name, clock
+        self.store, self._served_name, self._clock = store, served_name, clock
 
     def newest(self, seen: Switch | None = None) -> Switch:
         """Return the newest switch; before the first, the model with the served name is current.
@@ -133,12 +136,12 @@ def _switched(newest: Switch, to: str) -> tuple[str, str]:
     if to != newest.other:
         sides = f"{newest.current} and {newest.other}" if newest.other else f"{newest.current} alone"
         message = f"{to!r} is not an application to switch to: there is {sides}"
-        raise MoveRefused(message, help="name one of them; `streamlearn migrate` adds an application")
+        raise MoveRefused(message, help="name one of them; `streamlearn migrate NEW --from APP` adds one")
     return to, newest.current
 
 
 def _ended(newest: Switch) -> tuple[str, str]:
     if not newest.other:
         message = f"{newest.current} is the only application: no migration is under way"
-        raise MoveRefused(message, help="`streamlearn migrate` begins one")
+        raise MoveRefused(message, help="`streamlearn migrate NEW --from APP` begins one")
     return newest.current, ""

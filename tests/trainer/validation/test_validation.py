@@ -211,7 +211,7 @@ def test_no_label_makes_a_metric_of_the_summary_that_the_judge_knows() -> None:
     found.close(1 << 60)
     names = found.summary().keys() - {"auc"}
     assert {name.rpartition(".")[2] for name in names} == {
-        "auc", "log_loss", "calibration", "rows", "positives", "kept",
+        "auc", "log_loss", "calibration", "rows", "positives", "kept", "until_s",
     }  # fmt: skip
     for name in names:
         assert name.startswith("validation.")
