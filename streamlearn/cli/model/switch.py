@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from streamlearn.cli.model.model_options import ReasonOption, author
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.output.table import print_json, print_table
-from streamlearn.errors import MoveRefused, NodeNotReady, PartlyDone, UsageError
+from streamlearn.errors import MoveRefused, NodeNotReady, PartlyDone, RegistryUnreachable, UsageError
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
@@ -75,8 +76,13 @@ def _check_ready(folder: AppFolder, log: SwitchLog, to: str) -> None:
     newest = log.newest()
     if to == newest.current or to != newest.other:
         return  # the log says what is wrong
-    with _registry(folder, to) as registry:
-        nodes = registry.nodes()
+    try:
+        with _registry(folder, to) as registry:
+            nodes = registry.nodes()
+    except RegistryUnreachable as error:
+        # The way back must not depend on the registry.
+        typer.echo(f"nodes are unknown: {error.message}", err=True)
+        return
     if not any(node.state in ("aside", "ready") for node in nodes):
         states = ", ".join(f"{node.name} is {node.state}" for node in nodes) or "it has none"
         message = f"no node of {to!r} is ready: {states}"
@@ -95,9 +101,11 @@ def _followed(folder: AppFolder, newest: Switch, wait_s: float, begin_s: float) 
     acted: dict[str, float] = {}
     while True:
         found: list[tuple[str, Node, bool]] = []
-        for model, wanted in sides.items():
-            with _registry(folder, model) as registry:
-                found += [(model, node, node.state in wanted) for node in registry.nodes() if node.state != "starting"]
+        with suppress(RegistryUnreachable):
+            for model, wanted in sides.items():
+                with _registry(folder, model) as registry:
+                    nodes = registry.nodes()
+                found += [(model, node, node.state in wanted) for node in nodes if node.state != "starting"]
         now_s = time.monotonic()
         for _, node, is_there in found:
             if is_there:
