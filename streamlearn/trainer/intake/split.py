@@ -199,13 +199,15 @@ def _check_final(folder: AppFolder, test_ms: int, survey: _Survey) -> None:
             f"the rows held out, from {test_ms} ms on, have no final label yet: the time up to which samples "
             f"are complete {known}"
         )
-        options = None if complete_ms is None else _options(survey, complete_ms - shortest_s * 1_000)
+        times = None if complete_ms is None else _held_out(survey, complete_ms - shortest_s * 1_000)
         help = f"hold out rows shown at least {shortest_s} s before that time, or wait until ingest has advanced"
-        raise UsageError(message, help=f"{help}: run it again with {options}" if options else help)
+        if times is not None:
+            help += f": `streamlearn evaluate APP --test-from {times[0]} --to {times[1]}`"
+        raise UsageError(message, help=help)
 
 
-def _options(survey: _Survey, final_ms: int) -> str | None:
-    """Return options that hold out the last rows with final labels, before a time; None if none would be learned."""
+def _held_out(survey: _Survey, final_ms: int) -> tuple[str, str] | None:
+    """Return from when and up to when rows have final labels, before a time; None if none would be learned."""
     grain_ms = survey.grain_ms
     rows = [
         (grain * grain_ms, count) for grain, count in sorted(survey.rows.items()) if (grain + 1) * grain_ms <= final_ms
@@ -219,8 +221,11 @@ def _options(survey: _Survey, final_ms: int) -> str | None:
     while len(rows) > 1 and held < wanted:
         test_ms, count = rows.pop()
         held += count
-    times = (datetime.fromtimestamp(time_ms / 1e3, UTC).strftime("%Y-%m-%dT%H:%M:%S") for time_ms in (test_ms, end_ms))
-    return "--test-from {} --to {}".format(*times) if held else None
+    return (_time(test_ms), _time(end_ms)) if held else None
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1e3, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _help(survey: _Survey) -> str:
