@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -412,3 +414,23 @@ def test_who_does_not_say_the_token_is_told_so_but_anybody_hears_that_it_lives()
         assert rig.ask("/score", request(1), authorization="Bearer open-sesame")[0] == 200
     finally:
         rig.close()
+
+
+def test_callers_may_use_the_former_name_of_an_input(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, tables = rig.ask("/score", request(3))[1]["scores"], tables_of(2)
+    names = {"user_id": "member_id", "price": "cost"}
+    slots = [
+        replace(slot, name=names[slot.name], was=slot.name) if slot.name in names else slot for slot in FEATURES.slots
+    ]
+    dense = [replace(one, name=names[one.name], was=one.name) if one.name in names else one for one in FEATURES.dense]
+    monkeypatch.setattr(sys.modules[__name__], "FEATURES", replace(FEATURES, slots=tuple(slots), dense=tuple(dense)))
+    renamed = Rig(tables=tables)
+    try:
+        renamed.front.activate(renamed.handles[1])
+        assert renamed.ask("/score", request(3))[1]["scores"] == before
+        today = json.loads(json.dumps(request(3)).replace('"user_id"', '"member_id"').replace('"price"', '"cost"'))
+        assert renamed.ask("/score", today)[1]["scores"] == before
+        both = today | {"user": today["user"] | {"user_id": 7}}
+        assert renamed.ask("/score", both)[0] == 400
+    finally:
+        renamed.close()
