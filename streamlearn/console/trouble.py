@@ -86,7 +86,7 @@ def _of_registry(found: Gathered, after: LateAfter) -> Iterator[Trouble]:
         return
     is_answered = any(node.state in ("ready", "stale", "aside", "draining") for node in found.nodes)
     # A silent node is named by itself, with what to do about it.
-    if found.pointer.active is not None and not is_answered and not (found.gone and not found.nodes):
+    if found.pointer.active is not None and not is_answered and (found.nodes or not found.gone):
         text = "no node answers" if found.nodes else "no nodes are registered"
         yield Trouble("bad", "nodes", text, "start some with `streamlearn serve APP`, or see why they are not ready")
 

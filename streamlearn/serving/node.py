@@ -144,13 +144,13 @@ class Node:
             left_s = until_s - time.monotonic()
             try:
                 self._replica.wait_ready(max(0.0, min(_WAIT_S, left_s)))
+                self._switches.wait_known(max(0.0, min(_WAIT_S, left_s)))
             except NodeNotReady:
                 if left_s <= 0:
                     raise
             else:
-                if self._switches.is_known.wait(max(0.0, min(_WAIT_S, left_s))) or left_s <= 0:
-                    self._report()
-                    return True
+                self._report()
+                return True
         return False
 
     def _follow_switch(self, reason: str) -> None:

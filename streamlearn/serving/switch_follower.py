@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from streamlearn.errors import StreamlearnError
+from streamlearn.errors import NodeNotReady, StreamlearnError
 from streamlearn.versions import Store
 from streamlearn.versions.pointer.switch_log import Switch, SwitchLog
 
@@ -23,18 +23,21 @@ class SwitchFollower:
     """Reads the switches of a served name in a thread, and calls `act` with the reason to stand aside at each change.
 
     An empty reason says that the application answers. The caller stands aside until the first call.
-
-    Attributes:
-        is_known: Set once the log was read.
     """
 
     def __init__(self, store: Store, served_name: str, model: str, act: Callable[[str], None]) -> None:
         self._log, self._model, self._act = SwitchLog(store, served_name), model, act
         self._newest: Switch | None = None
-        self._why = UNKNOWN
-        self._ended, self.is_known = threading.Event(), threading.Event()
+        self._why, self._trouble = UNKNOWN, ""
+        self._ended, self._is_known = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._follow, name="switch-follower", daemon=True)
         self._thread.start()
+
+    def wait_known(self, timeout_s: float) -> None:
+        """Wait until the log was read, or raise `NodeNotReady` with the reason."""
+        if not self._is_known.wait(timeout_s):
+            message = f"{UNKNOWN}{self._trouble}"
+            raise NodeNotReady(message, help="see why the store cannot be read")
 
     def close(self) -> None:
         """End the thread."""
@@ -46,6 +49,7 @@ class SwitchFollower:
             try:
                 self._look()
             except StreamlearnError as error:  # the last known switch stays valid
+                self._trouble = f": {error.message}"
                 _LOG.debug("the switches cannot be read: %s", error.message)
             except Exception:
                 _LOG.exception("following the switches failed")
@@ -59,6 +63,6 @@ class SwitchFollower:
         is_changed, self._why = why != self._why, why
         if is_changed:
             self._act(why)
-        self.is_known.set()
+        self._is_known.set()
         if is_changed and (why or not is_first):
             _LOG.info("%s", why or f"this application answers (switch {newest.seq})", extra={"by": newest.by})

@@ -30,7 +30,7 @@ class NodeSockets:
             give(self._door, [*self._nodes.values()])
 
     def release(self, name: str) -> None:
-        """Close the sockets of a node that is told to end: callers are refused then, unless others share them."""
+        """Close the sockets of a node that ends. Callers are refused then, unless another process has them too."""
         for one in self._nodes.pop(name, {}).values():
             one.close()
 

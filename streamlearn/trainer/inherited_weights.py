@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Channels", "Inheritance", "inherit"]
+__all__ = ["Channels", "Inheritance", "Outcome", "inherit"]
 
 Float32s: TypeAlias = npt.NDArray[np.float32]
 Channels: TypeAlias = "Mapping[str, tuple[Sequence[tuple[str, int]] | None, ...]]"
@@ -32,14 +32,17 @@ class Inheritance:
     source: str = ""
     places: tuple[npt.NDArray[np.int64], ...] = ()
 
-    def fill(self, initial: Float32s, sources: Mapping[str, Float32s]) -> Float32s:
-        """Return the weight, from its initial numbers and the weights that the other model learned."""
-        if self.outcome == "lost":
+    def fill(self, initial: Float32s, sources: Mapping[str, Float32s], *, is_state: bool = False) -> Float32s:
+        """Return the weight, from its initial numbers and the weights that the other model learned.
+
+        `is_state` fills the optimizer's numbers for the weight instead: those of new inputs are initial.
+        """
+        if self.outcome == "lost" or (is_state and self.outcome == "new"):
             return initial
         if self.outcome == "new":
             return np.zeros_like(initial)
         filled = initial.copy()
-        if len(self.places) > 1:
+        if len(self.places) > 1 and not is_state:
             filled[self.places[0] < 0] = 0
         here = [np.flatnonzero(place >= 0) for place in self.places]
         there = [place[place >= 0] for place in self.places]
@@ -66,6 +69,8 @@ def inherit(
         'widened'
         >>> found.fill(np.ones((3, 1), np.float32), {"w": np.array([[5], [7]], np.float32)}).ravel().tolist()
         [5.0, 0.0, 7.0]
+        >>> found.fill(np.ones((3, 1), np.float32), {"w": np.array([[5], [7]], np.float32)}, is_state=True)[1].tolist()
+        [1.0]
     """
     known = {channel for axes in source_channels.values() for axis in axes for channel in axis or ()}
     inherited = {}

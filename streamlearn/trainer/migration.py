@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,22 +21,23 @@ from streamlearn.models import Model, model_of
 from streamlearn.publisher import Lineage
 from streamlearn.table import Changes, declared_tables
 from streamlearn.topics import Topic
-from streamlearn.trainer.inherited_weights import Channels, Inheritance, inherit
+from streamlearn.trainer.inherited_weights import Channels, Inheritance, Outcome, inherit
 from streamlearn.trainer.intake.feed import beginning_of
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learner
+from streamlearn.trainer.restore import positions_of
 from streamlearn.trainer.shared_marks import SharedMarks
+from streamlearn.trainer.trainer import COUNTED
 from streamlearn.versions import Chain, Cut, Store, TimeSkip, VersionRef, VersionWriter, load_tensors
 from streamlearn.versions.format.loading import load_bytes
 from streamlearn.versions.format.log import Log
-from streamlearn.versions.format.manifest import PARTS, Origin, Position, TableRecord
+from streamlearn.versions.format.manifest import PARTS, Origin, TableRecord
 from streamlearn.versions.format.scratch import Scratch
 from streamlearn.versions.pointer.fence import Fence
 from streamlearn.versions.store.settings import ScanSettings
 
 __all__ = ["Migration", "Part", "check_sides"]
 
-Outcome: TypeAlias = Literal["kept", "widened", "new", "lost", "gone"]
 _TABLE_FIELDS = ("dim", "initial_range", "seed", "optimizer", "tick_ms")
 _BEFORE_ALL_MS = -(1 << 62)
 
@@ -47,7 +48,7 @@ class Part:
 
     kind: str
     name: str
-    outcome: Outcome
+    outcome: Outcome | Literal["gone"]
     why: str = ""
 
 
@@ -134,8 +135,9 @@ class Migration:
             # Marks of older rows are forgotten, and they were learned.
             skips = (*skips, TimeSkip(begin_ms=_BEFORE_ALL_MS, end_ms=horizon_ms))
         writer.add_marks(marks.save(reached))
-        counted = {} if self._is_relearning else _counted(manifest.metrics)
-        cut = Cut(positions=_positions(topic, reached), skips=skips, graph=graph, metrics=counted)
+        known = {} if self._is_relearning else manifest.metrics
+        counted = {name: known[name] for name in COUNTED if name in known}
+        cut = Cut(positions=positions_of(topic, reached), skips=skips, graph=graph, metrics=counted)
         return writer.finish(cut).ref, rows
 
     def _learned(self, topic: Topic) -> tuple[Reached, SharedMarks]:
@@ -154,7 +156,7 @@ class Migration:
     def _weights(self) -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, npt.NDArray[Any]]]:
         """Return the weights and the optimizer's state."""
         sources = load_tensors(self._store, self._source.head, "dense")
-        dense = self._filled(self._learner.dense(), sources)
+        dense = {name: self._inherited[name].fill(weight, sources) for name, weight in self._learner.dense().items()}
         state = self._learner.optimizer_state()
         learned = load_tensors(self._store, self._source.head, "dense_optimizer")
         same = learned.keys() == state.keys() and (
@@ -163,15 +165,17 @@ class Migration:
         if same and not self.lost:
             for name in state:
                 if name != "steps":
-                    filled = self._filled(self._learner.named(state[name]), self._old_learner.named(learned[name]))
-                    state[name] = np.concatenate([np.zeros(0, np.float32), *(one.ravel() for one in filled.values())])
+                    state[name] = self._state(state[name], self._old_learner.named(learned[name]))
             state["steps"] = np.asarray(learned["steps"])
         return dense, state
 
-    def _filled(
-        self, initial: Mapping[str, npt.NDArray[np.float32]], sources: Mapping[str, npt.NDArray[np.float32]]
-    ) -> dict[str, npt.NDArray[np.float32]]:
-        return {name: self._inherited[name].fill(weight, sources) for name, weight in initial.items()}
+    def _state(self, initial: npt.NDArray[Any], learned: Mapping[str, npt.NDArray[np.float32]]) -> npt.NDArray[Any]:
+        """Return one vector of the optimizer's numbers for all weights."""
+        filled = [
+            self._inherited[name].fill(numbers, learned, is_state=True).ravel()
+            for name, numbers in self._learner.named(initial).items()
+        ]
+        return np.concatenate([np.zeros(0, np.float32), *filled])
 
     @cached_property
     def _inherited(self) -> dict[str, Inheritance]:
@@ -315,15 +319,3 @@ def _channels(model: Model, names: Mapping[str, str]) -> Channels | None:
         weight: tuple(None if axis is None else [(first(name), number) for name, number in axis] for axis in axes)
         for weight, axes in model.weight_channels().items()
     }
-
-
-def _counted(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: metrics[name] for name in ("samples", "labels_learned", "labels_corrected") if name in metrics}
-
-
-def _positions(topic: Topic, reached: Reached) -> tuple[Position, ...]:
-    epochs = reached.leader_epochs or (-1,) * len(reached.offsets)
-    return tuple(
-        Position(topic=topic.url, topic_id=topic.topic_id, partition=partition, offset=offset, leader_epoch=epoch)
-        for partition, (offset, epoch) in enumerate(zip(reached.offsets, epochs, strict=True))
-    )

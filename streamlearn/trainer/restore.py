@@ -10,8 +10,9 @@ from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.versions import Chain, load_tensors
 from streamlearn.versions.format.loading import load_bytes
+from streamlearn.versions.format.manifest import Position
 
-__all__ = ["restore"]
+__all__ = ["positions_of", "restore"]
 
 
 def restore(chain: Chain | None, topic: Topic, learner: Learner, remembered: SharedMarks) -> Reached:
@@ -31,6 +32,15 @@ def restore(chain: Chain | None, topic: Topic, learner: Learner, remembered: Sha
     reached = remembered.load(load_bytes(chain.store, head, "marks"))
     _check_topic(chain, topic)
     return reached
+
+
+def positions_of(topic: Topic, reached: Reached) -> tuple[Position, ...]:
+    """Return the offsets at which samples continue, as a version keeps them."""
+    epochs = reached.leader_epochs or (-1,) * len(reached.offsets)
+    return tuple(
+        Position(topic=topic.url, topic_id=topic.topic_id, partition=partition, offset=offset, leader_epoch=epoch)
+        for partition, (offset, epoch) in enumerate(zip(reached.offsets, epochs, strict=True))
+    )
 
 
 def _check_topic(chain: Chain, topic: Topic) -> None:

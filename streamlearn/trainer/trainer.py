@@ -50,7 +50,7 @@ from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, Tally, TrainReport
 from streamlearn.trainer.meters import Meters
 from streamlearn.trainer.quarantine import Quarantine
-from streamlearn.trainer.restore import restore
+from streamlearn.trainer.restore import positions_of, restore
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.step import Piece
@@ -457,14 +457,8 @@ class Trainer:
         return {DELETED: float(deletions[-1].seq)}
 
     def _positions(self) -> tuple[Position, ...]:
-        """Return the offsets at which samples continue."""
         assert self._reached is not None
-        url, topic_id, offsets = self._topic.url, self._topic.topic_id, self._reached.offsets
-        epochs = self._reached.leader_epochs or (-1,) * len(offsets)
-        return tuple(
-            Position(topic=url, topic_id=topic_id, partition=partition, offset=offset, leader_epoch=epoch)
-            for partition, (offset, epoch) in enumerate(zip(offsets, epochs, strict=True))
-        )
+        return positions_of(self._topic, self._reached)
 
     def _golden(self) -> dict[str, bytes]:
         """Return recently learned requests with their current scores; empty before any."""

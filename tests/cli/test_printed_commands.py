@@ -23,7 +23,7 @@ from tests.versions.history import MODEL
 PACKAGE = Path(streamlearn.__file__).parent
 # Values of placeholders that only a reader knows, and of expressions in the text.
 VALUES = {"VERSION": "4", "N": "4", "%s": "shop", "%d": "4"}
-# Names of commands in sentences, such as "another `streamlearn up`": the command is there, and nothing is to be run.
+# Sentences that only name a command, such as "another `streamlearn up`".
 NAMES = {
     "another `streamlearn up` (pid",
     "`streamlearn up` needs Linux",
@@ -36,7 +36,7 @@ NAMES = {
 UsageError: Any = typer.BadParameter.__mro__[1]
 # Commands that end by themselves, in the order in which each finds what it needs; the others are only parsed.
 RUN = ("versions", "verify", "gc", "schema", "topics", "peek", "doctor", "rewind", "release", "rollback", "promote")
-# What a verb was given: an application and a setting; a model and its store; both.
+# The options that a verb was given.
 STORE = ("--store", "s3://ada:secret@versions", "--registry", "none")
 GIVENS = {
     "folder": Given(app="my shop", changes=("--set", "topics.reach_s=5")),

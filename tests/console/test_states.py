@@ -42,7 +42,7 @@ class Stage:
 
     def show(self, name: str, play: Callable[[int], Gathered], said: str) -> None:
         """Look at a state on each width; keep its pictures; nothing may hang over the edge."""
-        # At one moment: what is pressed must not be drawn anew meanwhile.
+        # All at one time, so that the page is not drawn again while a button is pressed.
         self.gathered = play(time.time_ns() // 1_000_000)
         self.browser.visit(self.url)
         for width in _WIDTHS:

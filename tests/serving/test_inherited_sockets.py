@@ -193,7 +193,7 @@ def test_a_node_stands_aside_before_its_first_version(
     sockets = InheritedSockets(*(one.dup() for one in listeners))
     where, grpc = socket_address(listeners[1]), socket_address(listeners[0])
     with Node(small_folder(tmp_path), places=[Place("/CPU:0")], sockets=sockets) as node:
-        assert node._switches.is_known.wait(_WAIT_S)
+        node._switches.wait_known(_WAIT_S)
         node._native.stand_aside("not yet")
         assert (node.grpc, node.http, sockets.grpc.fileno()) == (grpc, where, -1)
         with socket.create_connection(listeners[1].getsockname(), _WAIT_S) as waiting:

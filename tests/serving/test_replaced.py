@@ -62,11 +62,7 @@ class Callers:
                 connection.request("POST", "/score", REQUEST, {"content-type": "application/json"})
                 reply = connection.getresponse()
                 answer = json.loads(reply.read())
-            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-                # A kept connection may be closed while it is idle: clients send the request again on a new one.
-                connection.close()
-                continue
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 self.failures.append(repr(error))
                 return
             if reply.status == 200:

@@ -431,8 +431,15 @@ impl NativeNode {
     /// that it has leave. None ends that.
     #[pyo3(signature = (reason))]
     fn stand_aside(&self, reason: Option<String>) {
-        self.door.stand_aside(self.is_shared && reason.is_some());
+        // It leaves new connections to others before it says so, and says that it is back before it takes them.
+        let is_aside = reason.is_some();
+        if is_aside {
+            self.door.stand_aside(self.is_shared);
+        }
         self.node.stand_aside(reason);
+        if !is_aside {
+            self.door.stand_aside(false);
+        }
     }
 
     /// Whether it leaves new connections to another process.

@@ -1,4 +1,4 @@
-//! Two nodes with the same sockets, one of which stands aside: callers lose no request when they change places.
+//! Two nodes share their sockets, and one of them stands aside. When they change places, no request is lost.
 
 mod rig;
 
@@ -26,10 +26,10 @@ const CALLERS: usize = 4;
 const TURNS: usize = 20;
 /// Between two requests of a caller: 400 requests a second in all.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A caller opens a connection by itself after so many requests, also while nodes change places.
+/// The number of requests after which a caller opens a new connection.
 const REQUESTS: u64 = 7;
 
-/// Two nodes with the same sockets, each of which has its own descriptors; the second one stands aside.
+/// Two nodes with the same sockets. The second one stands aside.
 async fn pair(limits: DoorLimits) -> [Node; 2] {
     let sockets = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (grpc, http) = (sockets(), sockets());
@@ -47,7 +47,7 @@ async fn pair(limits: DoorLimits) -> [Node; 2] {
     [node(false), node(true)]
 }
 
-/// What callers share: whether they go on, and how many requests were answered.
+/// The state that callers share.
 #[derive(Clone, Default)]
 struct Traffic {
     is_over: Arc<AtomicBool>,
@@ -71,8 +71,10 @@ async fn call_http(at: SocketAddr, traffic: Traffic) {
         let (mut client, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         for _ in 0..REQUESTS {
-            let request =
-                Request::post("/score").header("host", "localhost").body(Full::new(Bytes::from(ROWS))).unwrap();
+            let request = Request::post("/score")
+                .header("host", "localhost")
+                .body(Full::new(Bytes::from(ROWS)))
+                .unwrap();
             client.ready().await.expect("an open connection, since no answer closed it");
             let (head, body) = client.send_request(request).await.unwrap().into_parts();
             assert!(body.collect().await.unwrap().to_bytes().starts_with(b"{"));

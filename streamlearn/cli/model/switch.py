@@ -76,23 +76,23 @@ def _check_ready(folder: AppFolder, log: SwitchLog, to: str) -> None:
     newest = log.newest()
     if to == newest.current or to != newest.other:
         return  # the log says what is wrong
+    from streamlearn.versions.pointer.parity import why_not_par
+
     try:
         with _registry(folder, to) as registry:
             nodes = registry.nodes()
     except RegistryUnreachable as error:
         # The way back must not depend on the registry.
         typer.echo(f"nodes are unknown: {error.message}", err=True)
-        return
-    if not any(node.state in ("aside", "ready") for node in nodes):
-        states = ", ".join(f"{node.name} is {node.state}" for node in nodes) or "it has none"
-        message = f"no node of {to!r} is ready: {states}"
-        raise NodeNotReady(message, help="start them, or wait until they are; see `streamlearn switch APP`")
-    from streamlearn.versions.pointer.parity import why_not_par
-
-    why = why_not_par(log.store, newest.current, to)
-    if why:
+    else:
+        if not any(node.state in ("aside", "ready") for node in nodes):
+            states = ", ".join(f"{node.name} is {node.state}" for node in nodes) or "it has none"
+            message = f"no node of {to!r} is ready: {states}"
+            raise NodeNotReady(message, help="start them, or wait until they are; see `streamlearn switch APP`")
+    if why := why_not_par(log.store, newest.current, to):
+        message = f"{to!r} is not as good as {newest.current!r} yet: {why}"
         help = "wait for more samples; `streamlearn versions` shows the figures of both applications"
-        raise MoveRefused(f"{to!r} is not as good as {newest.current!r} yet: {why}", help=help)  # noqa: EM102
+        raise MoveRefused(message, help=help)
 
 
 def _followed(folder: AppFolder, newest: Switch, wait_s: float, begin_s: float) -> tuple[list[dict[str, object]], bool]:

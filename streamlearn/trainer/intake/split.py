@@ -212,12 +212,8 @@ def _held_out(survey: _Survey, final_ms: int) -> tuple[str, str] | None:
     rows = [
         (grain * grain_ms, count) for grain, count in sorted(survey.rows.items()) if (grain + 1) * grain_ms <= final_ms
     ]
-    wanted, held, test_ms, end_ms = (
-        HOLD_OUT * sum(count for _, count in rows),
-        0,
-        0,
-        rows[-1][0] + grain_ms if rows else 0,
-    )
+    wanted, held, test_ms = HOLD_OUT * sum(count for _, count in rows), 0, 0
+    end_ms = rows[-1][0] + grain_ms if rows else 0
     while len(rows) > 1 and held < wanted:
         test_ms, count = rows.pop()
         held += count

@@ -62,8 +62,8 @@ class GcPlan:
 class Swept:
     """The result of a sweep: files removed, and their bytes.
 
-    `spared` are the folders of which something stays because it became needed since the plan: they became versions,
-    versions name graphs again, or others need the version.
+    `spared` are the folders of which something stays, because it became needed after the plan was made. A folder became
+    a version, a version names the graph again, or another version needs it.
     """
 
     files: int

@@ -137,7 +137,7 @@ where
         let leave = Leave {
             activity: Arc::new(Activity::new(protocol, place)),
             turn: turns.take(),
-            // A gRPC client is told by GOAWAY; one of HTTP/1.1 only with an answer.
+            // GOAWAY tells a gRPC client at any time. HTTP/1.1 can say `Connection: close` only with an answer.
             patience: Duration::from_millis(if protocol == Protocol::Http { limits.drain_ms_max } else { 0 }),
             hello: Duration::from_millis(limits.hello_wait_ms_max),
             idle: Duration::from_millis(limits.idle_ms_max),
