@@ -11,6 +11,7 @@ from streamlearn.settings.console import ConsoleSettings
 from streamlearn.versions import Known, Pointer, Request, Requests
 from streamlearn.versions.pointer.model import Model
 from streamlearn.versions.pointer.request import Refusal
+from streamlearn.versions.pointer.switch_log import Switch, SwitchLog
 
 __all__ = ["Gatherer"]
 
@@ -18,8 +19,8 @@ __all__ = ["Gatherer"]
 class Gatherer:
     """Reads a model, for one thread at a time.
 
-    `dead_share` returns the share of ingest's recent events that became dead letters; it is called when versions are
-    listed.
+    `served_name` is the model's name for callers, by default its own. `dead_share` returns the share of ingest's recent
+    events that became dead letters; it is called when versions are listed.
     """
 
     def __init__(
@@ -27,11 +28,14 @@ class Gatherer:
         model: Model,
         settings: ConsoleSettings,
         *,
+        served_name: str = "",
         clock: Clock = SYSTEM_CLOCK,
         dead_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._model, self._settings, self._clock = model, settings, clock
         self._dead_share, self._dead = dead_share, 0.0
+        self._switches = SwitchLog(model.store, served_name or model.name)
+        self._switch: Switch | None = None
         self._known: tuple[Known, ...] = ()
         self._requests: tuple[Request, ...] = ()
         self._refused: Refusal | None = None
@@ -65,6 +69,7 @@ class Gatherer:
             known_ms=self._known_ms,
             requests=self._requests,
             refused=self._refused,
+            switch=self._switch if self._switch and self._switch.seq else None,
             is_live=self._model.settings.topics.time == "wall",
             dead_share=self._dead if self._dead > self._model.settings.ingest.dead_share_max else 0.0,
         )
@@ -78,6 +83,7 @@ class Gatherer:
             self._known = self._model.history.read()
             requests = Requests(self._model.store, self._model.name)
             self._requests, self._refused = tuple(requests.waiting(self._known)), requests.refused_last()
+            self._switch = self._switches.newest(self._switch)
             self._dead, self._listed_s = self._dead_share(), now_s
 
     def _moves_of(self, pointer: Pointer) -> tuple[Pointer, ...]:

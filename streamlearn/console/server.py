@@ -54,8 +54,8 @@ _HEADERS = {
 class ConsoleServer:
     """The console of one model, from its construction until it is closed; it listens at `address`, HOST:PORT.
 
-    Without a token for moves it is read-only. `tls` are the files of a certificate and its key. `dead_share` returns
-    the share of ingest's recent events that became dead letters. `given` completes the commands that the page shows.
+    Without a token for moves it is read-only. `tls` are the files of a certificate and its key. `served_name` and
+    `dead_share` are those of `Gatherer`. `given` completes the commands that the page shows.
     `first_window` says when there will be figures of validation, as `AppFolder.first_window` does.
     """
 
@@ -66,6 +66,7 @@ class ConsoleServer:
         *,
         token: bytes | None = None,
         tls: tuple[Path, Path] | None = None,
+        served_name: str = "",
         dead_share: Callable[[], float] = lambda: 0.0,
         given: Given | None = None,
         first_window: Callable[[Sequence[int]], str] = lambda _: "",
@@ -77,7 +78,7 @@ class ConsoleServer:
         host = host if isinstance(host, str) else host.decode()
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.url = f"{'http' if context is None else 'https'}://{self.address}/"
-        gatherer = Gatherer(model, settings, dead_share=dead_share)
+        gatherer = Gatherer(model, settings, served_name=served_name, dead_share=dead_share)
         given, after = given or Given(model=model.name), _late_after(model.settings)
         self._watch = Watch(
             gatherer.gather,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from streamlearn.versions import Known, Node, Pointer, Request
 from streamlearn.versions.pointer.request import Refusal
+from streamlearn.versions.pointer.switch_log import Switch
 
 __all__ = ["Gathered"]
 
@@ -28,6 +29,7 @@ class Gathered:
         requests: Requests to training that it has not carried out.
         refused: The newest request, if training could not carry it out.
         is_live: Whether event time follows wall time, as it does outside a replay.
+        switch: Which application answers the callers of this one; None if no other has its served name.
         dead_share: The share of ingest's recent events that became dead letters, if it is above its limit; else 0.
     """
 
@@ -44,4 +46,10 @@ class Gathered:
     requests: tuple[Request, ...] = ()
     refused: Refusal | None = None
     is_live: bool = True
+    switch: Switch | None = None
     dead_share: float = 0.0
+
+    @property
+    def answers_callers(self) -> bool:
+        """Whether no other application answers the callers of this one."""
+        return self.switch is None or self.switch.current == self.model

@@ -104,6 +104,8 @@ def _headline(found: Gathered, problems: Sequence[Trouble]) -> Facts:
 
 def _headline_text(found: Gathered) -> str:
     active = found.pointer.active
+    if found.switch is not None and not found.answers_callers:
+        return f"{found.switch.current} answers the callers of this model"
     if active is None:
         return "No version is active yet"
     held = " and held" if found.pointer.held else ""

@@ -70,7 +70,7 @@ class Trouble:
 def troubles(found: Gathered, after: LateAfter) -> list[Trouble]:
     """Return all problems, worst first."""
     problems = [*_of_registry(found, after), *_of_nodes(found, after.beat_s)]
-    problems += [*_of_versions(found, after.training_s), *_of_pointer(found)]
+    problems += [*_of_versions(found, after.training_s), *_of_pointer(found), *_of_switch(found)]
     if found.dead_share:
         text = f"{found.dead_share:.1%} of ingest's recent events became dead letters"
         help = "see `streamlearn peek APP dead_letters` for each one and its reason"
@@ -86,7 +86,9 @@ def _of_registry(found: Gathered, after: LateAfter) -> Iterator[Trouble]:
         return
     is_answered = any(node.state in ("ready", "stale", "aside", "draining") for node in found.nodes)
     # A silent node is named by itself, with what to do about it.
-    if found.pointer.active is not None and not is_answered and (found.nodes or not found.gone):
+    # A replaced application may be stopped.
+    is_wanted = found.pointer.active is not None and found.answers_callers
+    if is_wanted and not is_answered and (found.nodes or not found.gone):
         text = "no node answers" if found.nodes else "no nodes are registered"
         yield Trouble("bad", "nodes", text, "start some with `streamlearn serve APP`, or see why they are not ready")
 
@@ -191,6 +193,16 @@ def _of_pointer(found: Gathered) -> Iterator[Trouble]:
         text = f"training could not go back to version {refused.to.version} and continues: {refused.reason}"
         help = "rewind to another version; `streamlearn versions MODEL` lists them"
         yield Trouble("warn", "request", text, help, refused.wall_ms)
+
+
+def _of_switch(found: Gathered) -> Iterator[Trouble]:
+    switch = found.switch
+    if switch is None or not (switch.other or switch.why_aside(found.model)):
+        return
+    text = switch.why_aside(found.model) or f"{switch.other} stands beside this application since switch {switch.seq}"
+    by = f", by {switch.by}" if switch.by else ""
+    to = f"`streamlearn switch APP --to {switch.other}` lets {switch.other} answer, and --done ends the change"
+    yield Trouble("note", "switch", f"{text}{by}", to if switch.other else "", switch.wall_ms)
 
 
 def _release_help(found: Gathered) -> str:

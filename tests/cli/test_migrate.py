@@ -113,3 +113,16 @@ def test_an_application_is_changed_switched_to_and_switched_back(
     assert ended("switch", new, "--done")[0] == 0
     assert ended("switch", new)[1].startswith("learnable2 answers the callers of learnable\n")
     assert "shop9" in ended("switch", new, "--to", "shop9")[1]
+
+
+def test_while_an_application_relearns_its_versions_say_why_they_have_no_figures(
+    tmp_path: Path, ended: Callable[..., tuple[int, str]]
+) -> None:
+    old = learned_folder(tmp_path)
+    new = folder_of(tmp_path, "learnable2", ADDED, 'old_schemas = ["learnable/impression.avsc"]')
+    assert ended("schema", old, "--out", new / "learnable")[0] == 0
+    assert ended("topics", new, "--create", "2")[0] == 0
+    assert ended("migrate", new, "--from", old, "--relearn")[0] == 0
+    said = " ".join(ended("versions", new)[1].split())
+    assert "UTC, which learnable has learned: their figures are not comparable, and left out" in said
+    assert "not comparable" not in ended("versions", old)[1]

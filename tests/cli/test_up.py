@@ -21,6 +21,8 @@ from streamlearn.cli.main import cli
 from streamlearn.errors import TopicMissing, UsageError
 from streamlearn.supervision import taken_over
 from streamlearn.testing import wait_until
+from streamlearn.versions import open_store
+from streamlearn.versions.pointer.switch_log import SwitchLog
 from tests.ingest.history import fill, write_app
 from tests.listener import listening
 
@@ -115,9 +117,11 @@ def test_events_become_scores_what_is_killed_comes_back_and_nothing_stays_behind
     (app.folder / "app.py").write_text(_APP)
     with (app.folder / "app.toml").open("a") as file:
         file.write(_SETTINGS.format(cache=tmp_path / "compiled"))
+    SwitchLog(open_store(app.store_url), "small").begin("small", "small2", by="test")
     with listening(monkeypatch) as (heard, _), running(app.folder) as up:
         fill(app, 0, 60)
         up.wait_said("small is up: ")
+        up.wait_said(f"small answers the callers of small; `streamlearn switch {app.folder} --to small2` lets small2")
         # To whom `up` itself says how it is; its processes speak to it alone.
         heard.wait("READY=1", "WATCHDOG=1")
         http = re.findall(r"node-1 http ([^,\s]+)", up.said)[0]

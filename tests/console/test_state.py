@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from streamlearn.console.snapshot import Gathered
 from streamlearn.console.state import may_go_back_to
 from streamlearn.errors import MoveRefused
+from streamlearn.hints import Given
 from streamlearn.versions import Pointer, Request
 from streamlearn.versions.pointer import moves as decisions
 from streamlearn.versions.pointer.moves import Canary
 from streamlearn.versions.pointer.registry import missing
 from streamlearn.versions.pointer.request import Refusal
+from streamlearn.versions.pointer.switch_log import Switch
 from tests.console.gathered import NOW_MS, gathered, known_of, moved, node_of, ref, said
 
 
@@ -46,6 +48,22 @@ def test_events_that_become_dead_letters_are_trouble() -> None:
     state = said(gathered(moved(3, 10), dead_share=0.4))
     assert levels(state) == [("warn", "ingest")]
     assert state["trouble"][0]["said"] == "40.0% of ingest's recent events became dead letters"
+
+
+def test_the_application_that_answers_is_named_on_both_sides() -> None:
+    both = {"current": "ctr2", "other": "ctr", "by": "ada", "seq": 3, "wall_ms": 7}
+    replaced = said(gathered(moved(3, 10), nodes=(), switch=Switch(**both)), given=Given(app="shop"))
+    assert replaced["headline"] == {"level": "good", "said": "ctr2 answers the callers of this model"}
+    assert levels(replaced) == [("note", "switch")], "that it has no nodes is no trouble"
+    assert replaced["trouble"][0]["said"] == "ctr2 answers the callers of this model (switch 3), by ada"
+    assert "`streamlearn switch shop --to ctr`" in replaced["trouble"][0]["help"]
+    replacing = said(gathered(moved(3, 10), model="ctr2", switch=Switch(**both)))
+    assert replacing["headline"]["said"] == "Version 10 is served, by all 2 nodes"
+    assert replacing["trouble"][0]["said"] == "ctr stands beside this application since switch 3, by ada"
+    assert "--done" in replacing["trouble"][0]["help"]
+    for model, other in (("ctr2", ""), ("ctr", "")):
+        after = said(gathered(moved(3, 10), model=model, switch=Switch(**(both | {"other": other}))))
+        assert [what for _, what in levels(after)] == (["switch"] if model == "ctr" else [])
 
 
 def test_a_node_that_did_not_act_on_a_move_is_named_with_what_it_answers_with() -> None:

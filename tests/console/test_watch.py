@@ -24,6 +24,7 @@ from streamlearn.versions import Node, PointerLog
 from streamlearn.versions.pointer.model import Model
 from streamlearn.versions.pointer.moves import rollback
 from streamlearn.versions.pointer.registry import Ack
+from streamlearn.versions.pointer.switch_log import SwitchLog
 from streamlearn.versions.store.interface import Entry
 from tests.cli.place import Place
 from tests.console.gathered import gathered, moved
@@ -174,6 +175,20 @@ def test_moves_and_versions_after_a_restore_of_the_store_are_those_of_the_copy(p
     after = gatherer.gather()
     assert after.moves == tuple(log.read(seq) for seq in log.seqs())
     assert (after.moves[-1], after.known) == (log.newest(), place.known)
+
+
+def test_the_switches_are_those_of_the_served_name(place: Place) -> None:
+    model = Model(MODEL, str(place.folder / "store"), "", Settings())
+    assert Gatherer(model, ConsoleSettings()).gather().switch is None
+    log = SwitchLog(model.store, "shop")
+    log.begin("shop", MODEL, by="ada")
+    clock = ManualClock()
+    gatherer = Gatherer(model, ConsoleSettings(versions_s=5.0), served_name="shop", clock=clock)
+    assert gatherer.gather().answers_callers is False
+    log.switch(MODEL, by="ada")
+    clock.sleep(5.0)
+    assert gatherer.gather().answers_callers is True
+    assert gatherer.gather().switch == log.newest()
 
 
 def test_an_ack_counts_until_the_next_heartbeat_even_if_that_is_of_an_older_move(place: Place) -> None:

@@ -21,15 +21,22 @@ _TOLERANCE = 1e-5
 
 
 class AnswerLog:
-    """A few requests of each version with their answers. Several threads may use it."""
+    """A few requests of each version with their answers. Several threads may use it.
+
+    Attributes:
+        is_paused: Whether answers are left out, because another application gives them.
+    """
 
     def __init__(self) -> None:
         self._lock, self._count = threading.Lock(), 0
+        self.is_paused = False
         self._answers: dict[int, list[tuple[bytes, InferAnswer]]] = {}
         self._last_s: dict[int, float] = {}
 
     def __call__(self, message: bytes, answer: InferAnswer) -> None:
         """Record that a version answered; keep the request and its answer if they are in the sample."""
+        if self.is_paused:
+            return
         with self._lock:
             self._count += 1
             self._last_s[int(answer.version)] = time.monotonic()

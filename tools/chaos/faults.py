@@ -13,6 +13,7 @@ from streamlearn.errors import ServiceError, StreamlearnError
 from tools.chaos.answer_log import ask, check_equal
 from tools.chaos.late_node import LateNode
 from tools.chaos.target import PROCESSES, Target
+from tools.demo import Change
 from tools.services import Kafka, KafkaCluster, Redis
 
 __all__ = ["QUICK", "faults_of"]
@@ -51,6 +52,7 @@ def faults_of(target: Target, away_s: float) -> dict[str, Fault]:
         "roll back, then accept the newest version": _roll_back_and_accept,
         "roll back past a revert": _roll_back_past_a_revert,
         "rewind": _rewind,
+        "a changed application takes over, and gives back": _change,
     }
     faults |= {f"stop {name} for {away_s:.0f} s": partial(_pause, name=name, away_s=away_s) for name in target.services}
     if isinstance(redis := target.services.get("redis"), Redis):
@@ -245,6 +247,26 @@ def _rewind_to(target: Target, version: int) -> None:
         )
 
     target.loop.wait(has_reverted, "the revert to be published", _WAIT_S_MAX)
+
+
+def _change(target: Target) -> None:
+    """Let a changed application answer all callers for some seconds: no request may be lost, there and back."""
+    own = target.folder.app.name
+    name = f"{own}_{target.newest.version}"
+    with closing(Change(target.loop, target.folder, target.place / name, name)) as change:
+        target.answer_log.is_paused = True
+
+        def answers() -> bool:  # its versions have lower numbers
+            return max(target.feed.last) <= change.loop.versions()[-1].version
+
+        try:
+            change.switch(name)
+            target.loop.wait(answers, f"{name} to answer", _WAIT_S_MAX)
+            change.switch(own)
+            target.loop.wait(lambda: not answers(), f"{own} to answer again", _WAIT_S_MAX)
+            time.sleep(_IN_FLIGHT_S)
+        finally:
+            target.answer_log.is_paused = False
 
 
 def _kill_broker(target: Target, broker: Kafka) -> None:

@@ -4,8 +4,9 @@ It uses this project as a user does: it runs commands, asks nodes over the netwo
 """
 
 from tools.demo.board import Board
+from tools.demo.change import Change
 from tools.demo.feed import Feed
 from tools.demo.loop import Loop
 from tools.demo.witness import Witness
 
-__all__ = ["Board", "Feed", "Loop", "Witness"]
+__all__ = ["Board", "Change", "Feed", "Loop", "Witness"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tools.demo.board import Rows
+from tools.demo.change import Takeover
 from tools.demo.scenario import Observations
 
 __all__ = ["Facts", "Outcome", "Promise", "facts_of", "promises_of"]
@@ -16,6 +17,8 @@ Facts: TypeAlias = dict[str, Any]
 # A node alone on a processor acts within 0.1 s; here the whole loop shares a few processors.
 ROLLBACK_MS_MAX = 1_000.0
 RECOVERED_S_MAX = 15.0
+# One request alone and the same in a batch are computed in another order.
+SCORE_DIFFERENCE_MAX = 1e-5
 # A version counts as bad if it lowers the served AUC by this much.
 BAD_AUC = 0.02
 
@@ -37,6 +40,7 @@ class Outcome:
         versions: Published versions.
         rejected: Versions that the judge rejected.
         served: The version that each node answers with.
+        takeover: How a changed application took over the callers.
     """
 
     impressions: int
@@ -51,6 +55,7 @@ class Outcome:
     versions: int
     rejected: int
     served: tuple[int, ...]
+    takeover: Takeover
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,10 @@ def facts_of(observed: Observations, rows: Rows, outcome: Outcome, label: str) -
         "the whole rollback command, ms": round(observed.rollback_ms),
         "time until training continued after a shard was killed, s": round(observed.killed_s, 2),
         "version at which training went back": observed.reverted,
+        "rows that the changed application began with": outcome.takeover.kept,
+        "time until the changed application answered, ms": round(outcome.takeover.moved_ms[0]),
+        "time until the application answered again, ms": round(outcome.takeover.moved_ms[-1]),
+        "requests that the changed application answered": outcome.takeover.answered,
     }
 
 
@@ -145,7 +154,23 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
             f"nodes serve versions {', '.join(map(str, outcome.served))}; version {observed.reverted} was "
             "written by the rewind",
         ),
+        Promise(
+            "a changed application keeps what was learned, takes over and gives back",
+            _has_taken_over(outcome.takeover),
+            f"{outcome.takeover.unanswered} of {outcome.takeover.requests} requests unanswered, at most "
+            f"{max(outcome.takeover.moved_ms):.0f} ms, scores differ by {outcome.takeover.difference:.0e}",
+        ),
     ]
+
+
+def _has_taken_over(takeover: Takeover) -> bool:
+    return (
+        not takeover.unanswered
+        and takeover.answered > 0
+        and takeover.kept > 0
+        and max(takeover.moved_ms) <= ROLLBACK_MS_MAX
+        and takeover.difference <= SCORE_DIFFERENCE_MAX
+    )
 
 
 def _compared(observed: Observations, rows: Rows) -> tuple[float, float]:

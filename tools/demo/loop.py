@@ -24,7 +24,7 @@ from streamlearn.versions.format.log import read_manifest
 from streamlearn.versions.format.verdict import read_verdict
 from streamlearn.versions.pointer.model import Model
 
-__all__ = ["Loop"]
+__all__ = ["Loop", "run_verb"]
 
 _UP_S_MAX, _END_S_MAX, _VERB_S_MAX, _LOOK_S = 240.0, 120.0, 60.0, 0.05
 _PAGE_BYTES_MAX, _PAGE_WAIT_S = 1 << 22, 2.0
@@ -41,22 +41,34 @@ class Loop:
         place: A folder for logs.
         nodes: Number of nodes.
         shards: Number of shards of the parameter server.
+        beside: The folder of a running application whose addresses the nodes share.
 
     Attributes:
         model: Its versions and nodes.
         on_wait: Called repeatedly during `wait`.
     """
 
-    def __init__(self, folder: AppFolder, changes: Sequence[str], place: Path, nodes: int, shards: int) -> None:
+    def __init__(
+        self,
+        folder: AppFolder,
+        changes: Sequence[str],
+        place: Path,
+        nodes: int,
+        shards: int,
+        *,
+        beside: Path | None = None,
+    ) -> None:
         self._folder, self._logs = folder, place / "logs"
         self.model = Model(folder.app.name, folder.store_url, folder.registry_url, folder.settings)
-        with open_replay_topics(folder):  # creates those that are missing
-            pass
+        if beside is None:
+            with open_replay_topics(folder):  # creates those that are missing
+                pass
         self._logs.mkdir(parents=True)
         # The tether ends the loop when this process ends in any way.
         command = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), ""]
         command += [sys.executable, "-m", "streamlearn", "up", str(folder.folder), "--logs", str(self._logs)]
         command += ["--nodes", str(nodes), "--shards", str(shards)]
+        command += ["--beside", str(beside)] if beside else []
         command += [word for change in changes for word in ("--set", change)]
         self._output = self._logs / "up.txt"
         with self._output.open("wb") as output:
@@ -184,14 +196,7 @@ class Loop:
             StreamlearnError: The command failed.
         """
         verb, *rest = words
-        where = ["--store", self.model.store_url, "--registry", self.model.url]
-        command = [sys.executable, "-m", "streamlearn", verb, self.model.name, *rest, *where, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_VERB_S_MAX)
-        if done.returncode:
-            message = f"`streamlearn {' '.join(words)}` ended with status {done.returncode}: {done.stderr.strip()}"
-            raise StreamlearnError(message, help="this is a bug: please report it with this output")
-        result: dict[str, Any] = json.loads(done.stdout)
-        return result
+        return run_verb(verb, self.model.name, *rest, "--store", self.model.store_url, "--registry", self.model.url)
 
     def close(self) -> None:
         """End all processes in order."""
@@ -202,3 +207,18 @@ class Loop:
         except subprocess.TimeoutExpired:
             self._up.kill()
             self._up.wait()
+
+
+def run_verb(*words: str, is_json: bool = True) -> dict[str, Any]:
+    """Run one of the project's commands, and return its JSON output, if it has one.
+
+    Raises:
+        StreamlearnError: The command failed.
+    """
+    command = [sys.executable, "-m", "streamlearn", *words, *(("--json",) if is_json else ())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_VERB_S_MAX)
+    if done.returncode:
+        message = f"`streamlearn {' '.join(words)}` ended with status {done.returncode}: {done.stderr.strip()}"
+        raise StreamlearnError(message, help="this is a bug: please report it with this output")
+    result: dict[str, Any] = json.loads(done.stdout) if is_json else {}
+    return result

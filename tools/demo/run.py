@@ -3,13 +3,15 @@
 A week of real behaviour is replayed. One of two serving nodes scores each request before the user's reaction is
 replayed. Ingest joins both into samples, a trainer learns them on two shards, and versions are published, judged and
 served. Meanwhile a shard is killed, data is poisoned, a version that the judge rejected is served by force and rolled
-back, and training goes back and skips the poisoned data.
+back, and training goes back and skips the poisoned data. At last the application is changed: one with a further
+feature begins with what was learned, takes over the callers, and gives them back.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -24,6 +26,7 @@ from streamlearn.replay import load_history, open_replay_topics
 from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.telemetry import set_up_logging
 from tools.demo.board import Board
+from tools.demo.change import Takeover, take_over
 from tools.demo.facts import Facts, Outcome, Promise, facts_of, promises_of
 from tools.demo.feed import Feed
 from tools.demo.figure import draw_demo
@@ -37,6 +40,8 @@ from tools.demo.witness import Witness
 __all__ = ["run_demo"]
 
 _SHARDS, _NODES = 2, 2
+# Requests that are sent again while the application is changed.
+_ASKED = 20
 # Some actions of the example come late, so that labels are corrected.
 _EXAMPLE, _EXAMPLE_OPTIONS = Path("examples/kuairand"), {"delayed": "0.05"}
 
@@ -73,11 +78,20 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
         view.tell("all processes are ready; the replay begins, and each request is scored by a node first")
         scenario = Scenario(loop, board, span, view.tell)
         poisoned = Poison(Witness(history, board.did), folder.app, *scenario.poisoned)
-        feed = ends.enter_context(closing(Feed(folder, poisoned, loop.nodes, board, speed)))
+        asked: deque[bytes] = deque(maxlen=_ASKED)
+        feed = ends.enter_context(
+            closing(
+                Feed(folder, poisoned, loop.nodes, board, speed, on_answer=lambda message, _: asked.append(message))
+            )
+        )
         window_ms = round(max(group.window_s for group in folder.app.groups) * 1_000)
         view.show(loop, feed, board, window_ms, span)
         loop.on_wait = view.refresh
-        observations, outcome = scenario.run(feed), _outcome(loop, feed, board, scenario)
+        observations = scenario.run(feed)
+        view.tell("a copy of the application with one more feature is migrated, and started beside the first")
+        takeover = take_over(loop, folder, place / "changed", asked)
+        view.tell("it has answered all callers, and the first one answers them again: streamlearn switch")
+        outcome = _outcome(loop, feed, board, scenario, takeover)
     rows, label = board.rows(), folder.app.labels[0].name
     promises = promises_of(observations, rows, outcome)
     facts = facts_of(observations, rows, outcome, label) | {"seconds in total": round(time.monotonic() - begin_s, 1)}
@@ -91,7 +105,7 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
     _check(promises)
 
 
-def _outcome(loop: Loop, feed: Feed, board: Board, scenario: Scenario) -> Outcome:
+def _outcome(loop: Loop, feed: Feed, board: Board, scenario: Scenario, takeover: Takeover) -> Outcome:
     report, versions, rows = feed.report, loop.versions(), board.rows()
     assert report is not None
     begin_ms, end_ms = scenario.poisoned
@@ -109,6 +123,7 @@ def _outcome(loop: Loop, feed: Feed, board: Board, scenario: Scenario) -> Outcom
         versions=len(versions),
         rejected=sum(version.outcome == "rejected" for version in versions),
         served=tuple(loop.served()),
+        takeover=takeover,
     )
 
 

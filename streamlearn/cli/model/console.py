@@ -68,7 +68,14 @@ def console(
     given = Given.of({"app": app.resolve(), "store": store, "registry": registry, "set_": set_})
     try:
         with ConsoleServer(
-            model, settings, token=token, tls=tls, dead_share=dead_share, given=given, first_window=folder.first_window
+            model,
+            settings,
+            token=token,
+            tls=tls,
+            served_name=folder.app.served_name,
+            dead_share=dead_share,
+            given=given,
+            first_window=folder.first_window,
         ) as server:
             # Scripts wait for this line.
             access = "moves need the token" if token is not None else "read-only: no --token-file"

@@ -18,7 +18,8 @@ from streamlearn.printable import printable
 from streamlearn.times import time_text
 
 if TYPE_CHECKING:
-    from streamlearn.versions import Finding, Node, Pointer
+    from streamlearn.versions import Finding, Known, Node, Pointer
+    from streamlearn.versions.pointer.model import Model
     from streamlearn.versions.pointer.moves import Canary
     from streamlearn.versions.pointer.run_origin import RunOrigin
 
@@ -69,6 +70,8 @@ def versions(
     typer.echo(_pointer_line(last_not_gc(pointer, model.log.read), len(known), len(rows)))
     if pointer.canary is not None:
         typer.echo(_canary_line(pointer.canary, nodes))
+    if relearning := _relearning(model, known[-1]):
+        typer.echo(relearning)
     for request in waiting:
         source = f"request {request.seq} of {printable(request.by)}"
         typer.echo(f"training was asked to go back to version {request.to.version} ({source})")
@@ -194,6 +197,20 @@ def _pointer_line(pointer: Pointer, count: int, shown: int) -> str:
     time, reason = time_text(pointer.wall_ms), f": {printable(pointer.reason)}" if pointer.reason else ""
     author = printable(pointer.by) or "unknown"
     return f"{more}the pointer {verb} {pointer.active.version}, moved by {author} at {time} UTC{reason}"
+
+
+def _relearning(model: Model, newest: Known) -> str:
+    """Return why a model has no figures while it relearns what the one that it replaces has learned."""
+    from streamlearn.versions.format.log import read_manifest
+    from streamlearn.versions.format.manifest import Origin
+
+    origin = read_manifest(model.store, model.history.folder(newest.ref)).origin if newest.is_whole else None
+    if not isinstance(origin, Origin) or not origin.is_relearned or not origin.clock_ms:
+        return ""
+    if (newest.watermark_ms or 0) >= origin.clock_ms:
+        return ""
+    until = f"impressions before {time_text(origin.clock_ms)} UTC"
+    return f"it relearns {until}, which {origin.model} has learned: their figures are not comparable, and left out"
 
 
 def _canary_line(canary: Canary, nodes: list[Node]) -> str:

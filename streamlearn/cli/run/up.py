@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,7 @@ import typer
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.cli.server_options import TlsKeyOption, tls_files
-from streamlearn.errors import TopicMissing, TopicUnreachable, UsageError
+from streamlearn.errors import StoreError, TopicMissing, TopicUnreachable, UsageError
 from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
@@ -106,6 +106,16 @@ def _report_ready(folder: AppFolder, members: tuple[Member, ...], metrics: str, 
     PULSE.ready()
     line = f"{folder.app.name} is up: {', '.join([*addresses, f'up metrics {metrics}'])}"
     print(line, file=sys.stderr if json else sys.stdout, flush=True)
+    from streamlearn.versions import open_store
+    from streamlearn.versions.pointer.switch_log import SwitchLog
+
+    with suppress(StoreError):  # nodes say it
+        store = open_store(folder.store_url, settings=folder.settings.versions)
+        switch = SwitchLog(store, folder.app.served_name).newest()
+        if switch.other:
+            text = f"{switch.current} answers the callers of {folder.app.served_name}"
+            way = f"`streamlearn switch {folder.folder} --to {switch.other}`"
+            print(f"{text}; {way} lets {switch.other} answer", file=sys.stderr, flush=True)
 
 
 def _check_topics(folder: AppFolder) -> None:

@@ -419,6 +419,7 @@ class Replica:
         meters.staged_max.set(2 * self._settings.versions_kept + 2)
         meters.active.set(0 if status.active is None else status.active.version)
         meters.behind.set(status.behind_s)
+        meters.aside.set(self._is_aside)
         meters.readers.set(0 if current is None else current.readers)
         active = None if current is None or current.active is None else current.versions.get(current.active)
         if active is not None and active.manifest.watermark_ms is not None:

@@ -15,6 +15,9 @@ class ReplicaMeters:
         self.staged_max = gauge("serving", "staged_max", "versions", "Limit of versions kept staged")
         self.active = gauge("serving", "active", "version", "The version that answers")
         self.behind = gauge("serving", "behind", "seconds", "Time for which the node has been behind the pointer")
+        self.aside = gauge(
+            "serving", "aside", "nodes", "1 while another application answers the node's callers, else 0"
+        )
         self.readers = gauge("serving", "reading", "requests", "Readers that hold a version")
         self.freshness = histogram(
             "serving", "freshness", "seconds", "Age of the served version: now minus the event time it learned up to",

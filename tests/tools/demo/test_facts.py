@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tools.demo.board import Rows
+from tools.demo.change import Takeover
 from tools.demo.facts import Outcome, facts_of, promises_of
 from tools.demo.scenario import Observations
 
@@ -36,6 +37,7 @@ _OUTCOME = Outcome(
     impressions=_ROWS, actions=10, events_per_s=100.0, requests=1_800, unanswered=0, dead_letters=0,
     learned={"samples": 800, "labels_learned": 800, "labels_corrected": 0}, labels=1, skipped_rows=100, versions=12,
     rejected=2, served=(11, 11),
+    takeover=Takeover(kept=9, moved_ms=(80.0, 70.0), requests=100, answered=40),
 )  # fmt: skip
 
 
@@ -58,6 +60,17 @@ def test_all_are_kept_where_all_went_well() -> None:
         (replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 799}), "each label is learned once"),
         (replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 901}), "each label is learned once"),
         (replace(_OUTCOME, served=(11, 8)), "all nodes follow"),
+        *(
+            (replace(_OUTCOME, takeover=replace(_OUTCOME.takeover, **{name: value})), "a changed application")
+            for name, value in (
+                ("unanswered", 1),
+                ("answered", 0),
+                ("kept", 0),
+                ("moved_ms", (80.0, 1_001.0)),
+                ("difference", 0.01),
+                ("difference", float("nan")),
+            )
+        ),
     ],
 )
 def test_an_outcome_breaks_one(outcome: Outcome, broken: str) -> None:
