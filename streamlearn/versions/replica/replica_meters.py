@@ -16,7 +16,7 @@ class ReplicaMeters:
         self.active = gauge("serving", "active", "version", "The version that answers")
         self.behind = gauge("serving", "behind", "seconds", "Time for which the node has been behind the pointer")
         self.aside = gauge(
-            "serving", "aside", "nodes", "1 while another application answers the node's callers, else 0"
+            "serving", "aside", "processes", "1 while another application answers the node's callers, else 0"
         )
         self.readers = gauge("serving", "reading", "requests", "Readers that hold a version")
         self.freshness = histogram(
