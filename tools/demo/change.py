@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -115,12 +116,14 @@ class _Callers:
     Attributes:
         requests: Requests so far.
         unanswered: Those without an answer.
+        answered: Answers by version.
         answers: By version, the last scores of the first label for each request.
     """
 
     def __init__(self, nodes: Sequence[str], messages: Sequence[bytes]) -> None:
         self._nodes, self._messages = nodes, list(messages)
         self.requests = self.unanswered = self.rounds = 0
+        self.answered: Counter[int] = Counter()
         self.answers: dict[int, dict[int, Any]] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._call, name="demo-callers", daemon=True)
@@ -137,6 +140,7 @@ class _Callers:
                         continue
                     decoded = InferAnswer.decode(answer)
                     scores = next(iter(decoded.outputs.values())).numbers
+                    self.answered[int(decoded.version)] += 1
                     self.answers.setdefault(int(decoded.version), {})[at] = np.array(scores)
             self.rounds += 1
 
@@ -181,7 +185,7 @@ def take_over(loop: Loop, folder: AppFolder, place: Path, messages: Sequence[byt
         moved_ms=tuple(moved_ms),
         requests=callers.requests,
         unanswered=callers.unanswered,
-        answered=len(others),
+        answered=sum(count for version, count in callers.answered.items() if version not in before),
         difference=max((float(np.abs(scores - own[at]).max()) for at, scores in others), default=float("nan")),
     )
 
