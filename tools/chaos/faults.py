@@ -16,7 +16,7 @@ from tools.chaos.target import PROCESSES, Target
 from tools.demo import Change
 from tools.services import Kafka, KafkaCluster, Redis
 
-__all__ = ["QUICK", "faults_of"]
+__all__ = ["LONG_S", "QUICK", "faults_of"]
 
 Fault = Callable[[Target], None]
 
@@ -29,6 +29,9 @@ _IN_FLIGHT_S = 2.0
 _PAIRS = (("trainer", "shard-1"), ("node-1", "node-2"), ("ingest", "trainer"), ("shard-0", "shard-1"))
 QUICK = ("kill trainer", "kill node-1", "kill shard-0", "kill ingest")
 """The faults of a short run."""
+_CHANGE = "a changed application takes over, and gives back"
+LONG_S = {_CHANGE: 150.0}
+"""How long faults may take, if that is more than seconds."""
 
 
 def faults_of(target: Target, away_s: float) -> dict[str, Fault]:
@@ -52,7 +55,7 @@ def faults_of(target: Target, away_s: float) -> dict[str, Fault]:
         "roll back, then accept the newest version": _roll_back_and_accept,
         "roll back past a revert": _roll_back_past_a_revert,
         "rewind": _rewind,
-        "a changed application takes over, and gives back": _change,
+        _CHANGE: _change,
     }
     faults |= {f"stop {name} for {away_s:.0f} s": partial(_pause, name=name, away_s=away_s) for name in target.services}
     if isinstance(redis := target.services.get("redis"), Redis):

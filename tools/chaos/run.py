@@ -13,7 +13,7 @@ from streamlearn.apps import load_app
 from streamlearn.errors import StreamlearnError
 from streamlearn.replay import History, HistoryBlock, load_history
 from tools.chaos.answer_log import AnswerLog
-from tools.chaos.faults import QUICK, faults_of
+from tools.chaos.faults import LONG_S, QUICK, faults_of
 from tools.chaos.invariants import answer_violations, label_violations, sample_violations, verify_violations
 from tools.chaos.inverted_history import InvertedHistory
 from tools.chaos.late_node import LateNode
@@ -180,7 +180,9 @@ def _inject_faults(target: Target, options: ChaosOptions, outcome: Outcome, on_p
     target.wait_recovered(options.recovery_s_max)
     for quiet_s, name in planned(options.seed, names):
         injected = sum(map(len, outcome.recovery_s.values())) + len(outcome.violations)
-        if time.monotonic() + quiet_s >= ends_s or (options.faults_max and injected >= options.faults_max):
+        if time.monotonic() + quiet_s + LONG_S.get(name, 0.0) >= ends_s or (
+            options.faults_max and injected >= options.faults_max
+        ):
             return
         time.sleep(quiet_s)
         on_progress(name)
