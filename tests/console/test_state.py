@@ -51,7 +51,7 @@ def test_events_that_become_dead_letters_are_trouble() -> None:
 
 
 def test_the_application_that_answers_is_named_on_both_sides() -> None:
-    both = {"current": "ctr2", "other": "ctr", "by": "ada", "seq": 3, "wall_ms": 7}
+    both: dict[str, Any] = {"current": "ctr2", "other": "ctr", "by": "ada", "seq": 3, "wall_ms": 7}
     replaced = said(gathered(moved(3, 10), nodes=(), switch=Switch(**both)), given=Given(app="shop"))
     assert replaced["headline"] == {"level": "good", "said": "ctr2 answers the callers of this model"}
     assert levels(replaced) == [("note", "switch")], "that it has no nodes is no trouble"

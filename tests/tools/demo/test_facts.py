@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +41,11 @@ _OUTCOME = Outcome(
     takeover=Takeover(kept=9, moved_ms=(80.0, 70.0), requests=100, answered=40),
 )  # fmt: skip
 
+_TAKEOVERS: tuple[dict[str, Any], ...] = (
+    {"unanswered": 1}, {"answered": 0}, {"kept": 0}, {"moved_ms": (80.0, 1_001.0)}, {"difference": 0.01},
+    {"difference": float("nan")},
+)  # fmt: skip
+
 
 def _broken(observed: Observations = _OBSERVED, outcome: Outcome = _OUTCOME, rows: Rows | None = None) -> list[str]:
     return [one.text for one in promises_of(observed, rows or _rows(), outcome) if not one.is_kept]
@@ -61,15 +67,8 @@ def test_all_are_kept_where_all_went_well() -> None:
         (replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 901}), "each label is learned once"),
         (replace(_OUTCOME, served=(11, 8)), "all nodes follow"),
         *(
-            (replace(_OUTCOME, takeover=replace(_OUTCOME.takeover, **{name: value})), "a changed application")
-            for name, value in (
-                ("unanswered", 1),
-                ("answered", 0),
-                ("kept", 0),
-                ("moved_ms", (80.0, 1_001.0)),
-                ("difference", 0.01),
-                ("difference", float("nan")),
-            )
+            (replace(_OUTCOME, takeover=replace(_OUTCOME.takeover, **broken)), "a changed application")
+            for broken in _TAKEOVERS
         ),
     ],
 )
