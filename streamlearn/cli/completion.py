@@ -22,7 +22,7 @@ def complete_setting(incomplete: str) -> list[str]:
 def complete_version(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the newest versions, newest first, of the model that the words before name."""
     from streamlearn.cli.model.model_options import open_model
-    from streamlearn.cli.model.place import Place
+    from streamlearn.cli.options import Place
 
     given = ctx.params
     # An option without its value stops the parser before it knows arguments: they are in `args` then.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -12,8 +15,8 @@ from streamlearn.cli.completion import complete_setting
 from streamlearn.errors import ConfigError
 
 __all__ = [
-    "AcceptLostOption", "AppArgument", "BeamOption", "HistoryOption", "JsonOption", "RegistryOption", "SetOption",
-    "StoreOption", "named_values", "one_of",
+    "AcceptLostOption", "AppArgument", "BeamOption", "HistoryOption", "JsonOption", "Place", "RegistryOption",
+    "SetOption", "StoreOption", "at_place", "named_values", "one_of",
 ]  # fmt: skip
 
 AppArgument: TypeAlias = Annotated[
@@ -45,6 +48,38 @@ RegistryOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="URL", help="URL of the registry, or `none`; overrides STREAMLEARN_REGISTRY.")
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The options with which verbs find a model's versions and nodes; registry `none` means that it has no nodes."""
+
+    app: Annotated[Path | None, typer.Option(metavar="APP", help="Folder of an application; its app.toml is used.")] = (
+        None
+    )
+    store: StoreOption = None
+    registry: RegistryOption = None
+    set_: SetOption = None
+
+
+_PLACE = inspect.signature(Place, eval_str=True).parameters
+
+
+def at_place(verb: Callable[..., None]) -> Callable[..., None]:
+    """Replace a verb's first parameter, a `Place`, by the options of `Place`; they stand before its `--json`."""
+    signature = inspect.signature(verb, eval_str=True)
+    _, *own = signature.parameters.values()
+    at = next((number for number, parameter in enumerate(own) if parameter.name == "json"), len(own))
+    parameters = [*own[:at], *_PLACE.values(), *own[at:]]
+
+    @wraps(verb)
+    def called(**given: Any) -> None:
+        place = Place(**{name: given.pop(name) for name in _PLACE})
+        verb(place, **given)
+
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return called
 
 
 def named_values(texts: Sequence[str] | None) -> dict[str, str]:

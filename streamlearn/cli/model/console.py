@@ -11,8 +11,7 @@ import typer
 from msgspec import structs
 
 from streamlearn.cli.model.model_options import open_model
-from streamlearn.cli.model.place import Place
-from streamlearn.cli.options import AppArgument, RegistryOption, SetOption, StoreOption
+from streamlearn.cli.options import AppArgument, Place, RegistryOption, SetOption, StoreOption
 from streamlearn.cli.server_options import TlsCertOption, TlsKeyOption, stop_event, tls_files
 
 __all__ = ["console"]

@@ -9,16 +9,14 @@ import getpass
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from streamlearn.cli.completion import complete_version
+from streamlearn.cli.options import Place
 from streamlearn.errors import UsageError
 from streamlearn.versions.pointer.model import Model
-
-if TYPE_CHECKING:
-    from streamlearn.cli.model.place import Place
 
 __all__ = [
     "Model", "ModelArgument", "ReasonOption", "WordsArgument", "author", "model_and_versions", "open_model",

@@ -19,8 +19,7 @@ from streamlearn.cli.model.model_options import (
     open_model,
 )  # fmt: skip
 from streamlearn.cli.model.move_output import show_moved
-from streamlearn.cli.model.place import Place, at_place
-from streamlearn.cli.options import JsonOption
+from streamlearn.cli.options import JsonOption, Place, at_place
 from streamlearn.cli.output.units import counted
 from streamlearn.errors import UsageError
 from streamlearn.times import parse_time_ms
