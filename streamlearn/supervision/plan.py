@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamlearn.access import host_and_port
 from streamlearn.apps import AppFolder
 from streamlearn.errors import UsageError
 from streamlearn.loopback import is_loopback
@@ -164,7 +165,8 @@ def _shard_addresses(configured: Sequence[str], count: int | None, ports: _Ports
 
 def _node_addresses(name: str, configured: str, count: int, ports: _Ports) -> list[str]:
     """Return the addresses of nodes: `_NODE_PORTS_STEP` apart from the configured port on, or free ports if it is 0."""
-    host, port = _parted(name, configured)
+    _, port = host_and_port(name, configured)
+    host = configured.rpartition(":")[0]
     if port == 0:
         return [f"{host}:{ports.take()}" for _ in range(count)]
     highest = port + _NODE_PORTS_STEP * (count - 1)
@@ -187,7 +189,9 @@ def _check_shared(beside: Path | None, shared: Sequence[Mapping[str, str]], node
 
 def _metrics_addresses(listen: str, count: int, ports: _Ports) -> list[str]:
     """Return an address for `up` and one for each process."""
-    host, first = _parted("telemetry.listen", listen) if listen else (LOOPBACK, 0)
+    listen = listen or f"{LOOPBACK}:0"
+    _, first = host_and_port("telemetry.listen", listen)
+    host = listen.rpartition(":")[0]
     if first == 0:
         return [f"{host}:{ports.take()}" for _ in range(count)]
     if first + count - 1 > _PORT_MAX:
@@ -205,17 +209,9 @@ def _check_free(addresses: Sequence[str], taken: Callable[[int, str], bool]) -> 
         seen.add(address)
         if address.startswith("unix:"):
             continue
-        host, port = _parted("address", address)
-        if taken(port, host.strip("[]").replace("localhost", LOOPBACK)):
+        host, port = host_and_port("address", address)
+        if taken(port, host.replace("localhost", LOOPBACK)):
             raise taken_error(address)
-
-
-def _parted(name: str, address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > _PORT_MAX:
-        message = f"{name} is {address!r}, which is not an address"
-        raise UsageError(message, help="give HOST:PORT, such as 127.0.0.1:8001; HOST is an IP address or localhost")
-    return host, int(port)
 
 
 def _is_here(address: str) -> bool:

@@ -18,7 +18,7 @@ from streamlearn.supervision.log import LINE_BYTES_MAX, MemberLog
 from streamlearn.supervision.member import Member
 from streamlearn.supervision.pulse_receiver import PulseReceiver
 
-__all__ = ["MemberProcess", "how_ended"]
+__all__ = ["MemberProcess"]
 
 # Processes that the member started may hold its output open a little longer.
 _LAST_LINES_S_MAX = 5.0
@@ -107,19 +107,3 @@ class MemberProcess:
         with out:
             while line := out.readline(LINE_BYTES_MAX):
                 self._log.take(line)
-
-
-def how_ended(status: int | None) -> str:
-    """Return an exit status as text.
-
-    Examples:
-        >>> how_ended(1), how_ended(-9), how_ended(None)
-        ('status 1', 'SIGKILL', 'nothing: it did not end')
-    """
-    if status is None:
-        return "nothing: it did not end"
-    if status >= 0:
-        return f"status {status}"
-    with suppress(ValueError):
-        return signal.Signals(-status).name
-    return f"signal {-status}"
