@@ -83,23 +83,21 @@ def node(
     cache = CompileCache.open(settings.serving)
     from streamlearn.serving.node import Node
 
-    metrics = serve_metrics(settings.telemetry)
-    try:
-        with Node(folder, name=name, token=token, tls=tls, cache=cache, sockets=sockets) as running:
-            if running.wait_ready(stopped):
-                # Objects loaded by now live until the end: keep full collections from visiting them.
-                gc.freeze()
-                # Scripts wait for this line.
-                where = running.grpc if running.http is None else f"{running.grpc}, http {running.http}"
-                active = running.status().active
-                version = "none" if active is None else active.version
-                print(f"{folder.app.name} is served at grpc {where}: version {version}", flush=True)
-                PULSE.ready()
-                stopped.wait()
-                PULSE.stopping()
-    finally:
-        if metrics is not None:
-            metrics.close()
+    with (
+        serve_metrics(settings.telemetry),
+        Node(folder, name=name, token=token, tls=tls, cache=cache, sockets=sockets) as running,
+    ):
+        if running.wait_ready(stopped):
+            # Objects loaded by now live until the end: keep full collections from visiting them.
+            gc.freeze()
+            # Scripts wait for this line.
+            where = running.grpc if running.http is None else f"{running.grpc}, http {running.http}"
+            active = running.status().active
+            version = "none" if active is None else active.version
+            print(f"{folder.app.name} is served at grpc {where}: version {version}", flush=True)
+            PULSE.ready()
+            stopped.wait()
+            PULSE.stopping()
 
 
 serve.command()(with_hints(tune))

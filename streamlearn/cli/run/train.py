@@ -60,14 +60,11 @@ def train(
 
     # Objects loaded by now live until the end: full collections that visit them would delay every stage.
     gc.freeze()
-    server = serve_metrics(folder.settings.telemetry)
-    try:
-        with stop_on_signals() as stop, show_training() as show:
+    with serve_metrics(folder.settings.telemetry), stop_on_signals() as stop, show_training() as show:
+        try:
             report = train_model(folder, stop, until=until, token=token, accept_lost=accept_lost, show=show)
-    finally:
-        PULSE.stopping()
-        if server is not None:
-            server.close()
+        finally:
+            PULSE.stopping()
     facts = _facts(report)
     if json:
         print_json(facts)

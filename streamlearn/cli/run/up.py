@@ -67,7 +67,7 @@ def up(
     from streamlearn.access import socket_address
     from streamlearn.apps import load_app
     from streamlearn.cli.run.up_progress import show_members
-    from streamlearn.metrics_server import metrics_server
+    from streamlearn.metrics_server import serve_metrics
     from streamlearn.supervision import claimed, node_sockets, planned, taken_over
     from streamlearn.supervision.plan import UpOptions
     from streamlearn.supervision.supervisor import Supervisor
@@ -83,15 +83,14 @@ def up(
         _check_topics(folder)
         with _signals() as signals, claimed(logs), show_members() as show:
             set_up_logging(folder.settings.telemetry)
-            server = metrics_server(plan.metrics, folder.settings.telemetry)
-            try:
-                files = (app / "app.py", app / "app.toml")
-                with node_sockets(plan.members, app, taken) as sockets:
-                    lines = Supervisor(plan.members, folder.settings.up, logs, files, sockets=sockets).run(
-                        signals, show, lambda: _report_ready(folder, plan.members, plan.metrics, json=json)
-                    )
-            finally:
-                server.close()
+            files = (app / "app.py", app / "app.toml")
+            with (
+                serve_metrics(folder.settings.telemetry, plan.metrics),
+                node_sockets(plan.members, app, taken) as sockets,
+            ):
+                lines = Supervisor(plan.members, folder.settings.up, logs, files, sockets=sockets).run(
+                    signals, show, lambda: _report_ready(folder, plan.members, plan.metrics, json=json)
+                )
     print_json(lines) if json else print_table(lines)
 
 
