@@ -14,7 +14,7 @@ import typer
 from streamlearn.cli.bench.output import result_facts, result_rows, search_facts
 from streamlearn.cli.bench.requests import KINDS, RequestSource
 from streamlearn.cli.options import HistoryOption, JsonOption, SetOption, named_values, one_of
-from streamlearn.cli.output.progress import LINE_S, once_every
+from streamlearn.cli.output.progress import progress_lines
 from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.errors import EXIT_FAILED, PartlyDone, UsageError
 
@@ -207,16 +207,13 @@ def _run(load: Load, plan: LoadPlan, p99_ms_max: float | None, stop: Event) -> t
 
 
 def _show_progress(plan: LoadPlan) -> Callable[[LoadProgress], None]:
-    """Return a function that prints a line on stderr every few seconds."""
-    is_due, begin_s, total_s = once_every(LINE_S), time.monotonic(), plan.seconds + plan.warmup_s
+    begin_s, total_s = time.monotonic(), plan.seconds + plan.warmup_s
 
-    def show(progress: LoadProgress) -> None:
-        if is_due():
-            counts = f"{progress.ok:,} answered  {progress.failed:,} failed  {progress.outstanding:,} in flight"
-            seconds = f"{time.monotonic() - begin_s:.0f} of {total_s:.0f} s"
-            print(f"{seconds}  {counts}", file=sys.stderr, flush=True)
+    def line(progress: LoadProgress) -> str:
+        counts = f"{progress.ok:,} answered  {progress.failed:,} failed  {progress.outstanding:,} in flight"
+        return f"{time.monotonic() - begin_s:.0f} of {total_s:.0f} s  {counts}"
 
-    return show
+    return progress_lines(line)
 
 
 def _bursts(text: str) -> tuple[float, float, float]:

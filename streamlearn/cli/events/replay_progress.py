@@ -6,9 +6,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
-from streamlearn.cli.output.progress import LINE_S, once_every
+from streamlearn.cli.output.progress import progress_lines
 from streamlearn.times import time_text
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["line_progress", "show_progress"]
 def show_progress(events: int | None) -> Iterator[Callable[[ReplayProgress], None]]:
     """Yield a function that shows progress; `events` is the expected number, if known."""
     if not sys.stderr.isatty():
-        yield line_progress(sys.stderr, events)
+        yield line_progress(events)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -43,17 +43,12 @@ def show_progress(events: int | None) -> Iterator[Callable[[ReplayProgress], Non
         yield show
 
 
-def line_progress(
-    out: TextIO, events: int | None, now_s: Callable[[], float] = time.monotonic
-) -> Callable[[ReplayProgress], None]:
-    """Return a function that writes a line at most every `LINE_S` seconds; see `show_progress` for `events`."""
-    is_due = once_every(LINE_S, now_s)
+def line_progress(events: int | None, now_s: Callable[[], float] = time.monotonic) -> Callable[[ReplayProgress], None]:
+    """Return a function that prints a line from time to time; see `show_progress` for `events`."""
     of_all = "" if events is None else f" of {events:,}"
 
-    def show(progress: ReplayProgress) -> None:
-        if is_due():
-            rate = f"{progress.events_per_s:,.0f} events/s"
-            reached = time_text(progress.event_time_ms)
-            print(f"{reached}  {progress.events:,}{of_all} events  {rate}", file=out, flush=True)
+    def line(progress: ReplayProgress) -> str:
+        reached, rate = time_text(progress.event_time_ms), f"{progress.events_per_s:,.0f} events/s"
+        return f"{reached}  {progress.events:,}{of_all} events  {rate}"
 
-    return show
+    return progress_lines(line, now_s)
