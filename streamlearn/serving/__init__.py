@@ -6,8 +6,8 @@ from streamlearn.lazy import lazy_names
 from streamlearn.serving.graphs.ladder import Bucket
 
 if TYPE_CHECKING:
-    from streamlearn.serving.graphs.compile_budget import CompileBudget
     from streamlearn.serving.graphs.dense import Dense
+    from streamlearn.serving.graphs.executables import CompileBudget
     from streamlearn.serving.lanes.device import lane_places
     from streamlearn.serving.lanes.lanes import Lanes
     from streamlearn.serving.lanes.work import Work
@@ -17,8 +17,8 @@ __all__ = ["Bucket", "CompileBudget", "Dense", "Lanes", "Work", "lane_places"]
 __getattr__ = lazy_names(
     __name__,
     {
-        "graphs.compile_budget": "CompileBudget",
         "graphs.dense": "Dense",
+        "graphs.executables": "CompileBudget",
         "lanes.device": "lane_places",
         "lanes.lanes": "Lanes",
         "lanes.work": "Work",

@@ -87,9 +87,8 @@ def _read(stdin: IO[bytes], lines: SimpleQueue[bytes]) -> None:
 def _executables(settings: ServingSettings) -> Callable[[str, int], Executables]:
     """Return a function that loads graphs from a folder, once, for this number of users."""
     from streamlearn.models import load_graphs
-    from streamlearn.serving.graphs.compile_budget import CompileBudget
     from streamlearn.serving.graphs.definitions import Definitions
-    from streamlearn.serving.graphs.executables import Executables
+    from streamlearn.serving.graphs.executables import CompileBudget, Executables
     from streamlearn.serving.lanes.device import lane_places
 
     places, budget = lane_places(msgspec.structs.replace(settings, lanes=1)), CompileBudget(settings.compiles_max)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -15,20 +16,20 @@ import numpy.typing as npt
 from streamlearn.errors import UsageError
 from streamlearn.models import load_graphs
 from streamlearn.models.protocol import Tensor
-from streamlearn.serving.graphs.compile_budget import CompileBudget
 from streamlearn.serving.graphs.definitions import Definition, Definitions
 from streamlearn.serving.graphs.dense import Dense
 from streamlearn.serving.graphs.example_inputs import item_example, user_example
 from streamlearn.serving.graphs.execution_meters import ExecutionMeters
 from streamlearn.serving.graphs.ladder import Bucket, Ladder
-from streamlearn.serving.graphs.shape_misses import Missed
 from streamlearn.serving.graphs.tensors import tensor_of
 from streamlearn.serving.lanes.tf_calls import Kind, Place, kind_of
 from streamlearn.serving.lanes.work import Work
 from streamlearn.settings import ServingSettings
 
-__all__ = ["Executables", "load_executables"]
+__all__ = ["CompileBudget", "Executables", "load_executables"]
 
+# Shapes without an executable whose calls are counted.
+_SHAPES_MAX = 1_024
 # An executable is for a device, a function, and the types and shapes of the inputs after the weights.
 _Key: TypeAlias = tuple[str, bytes, tuple[Kind, ...]]
 
@@ -40,6 +41,34 @@ def load_executables(
     definitions = Definitions(load_graphs(folder), settings.users_buckets[-1])
     ladder = Ladder.of(settings, definitions.described)
     return Executables(definitions, places, budget, settings.compile_calls_min), ladder
+
+
+class CompileBudget:
+    """Counts the executables that a process made for all graphs together, up to `compiles_max`.
+
+    TensorFlow never frees one. Any thread may call.
+    """
+
+    def __init__(self, compiles_max: int) -> None:
+        self.compiles_max = compiles_max
+        self.made = 0
+        self._lock = threading.Lock()
+        self._meters = ExecutionMeters()
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no more may be made."""
+        return self.made >= self.compiles_max
+
+    def take(self) -> bool:
+        """Count an executable that is made next and return whether it may be made."""
+        with self._lock:
+            if self.is_used_up:
+                return False
+            self.made += 1
+        self._meters.compiles.inc()
+        self._meters.compiled.set(self.made / self.compiles_max)
+        return True
 
 
 class Executables:
@@ -65,7 +94,7 @@ class Executables:
         self._zeros = Dense.zeros(self.described, self.places)
         self._known: frozenset[_Key] = frozenset()
         self._made: frozenset[Bucket] = frozenset()
-        self._missed = Missed(compile_calls_min)
+        self._missed = _Missed(compile_calls_min)
         self._lock = threading.Lock()
         self._meters = ExecutionMeters()
 
@@ -174,6 +203,26 @@ class Executables:
             users = self._run_plain(place, user, [tensor_of(array) for array in arrays])
         arrays = item_example(self.described, bucket.rows)
         return self.definitions.score, lambda: [*users, *(tensor_of(array) for array in arrays)]
+
+
+class _Missed:
+    """Counts the calls of shapes without an executable; the least recently seen shape is forgotten first."""
+
+    def __init__(self, calls_min: int) -> None:
+        self._calls_min = calls_min
+        self._counts: OrderedDict[Bucket, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, bucket: Bucket) -> bool:
+        """Count a shape. At its `calls_min`-th time, return true and count from 0 again."""
+        with self._lock:
+            count = self._counts.pop(bucket, 0) + 1
+            if count >= self._calls_min:
+                return True
+            self._counts[bucket] = count
+            if len(self._counts) > _SHAPES_MAX:
+                self._counts.popitem(last=False)
+            return False
 
 
 def _key(place: Place, definition: Definition, inputs: Sequence[Tensor]) -> _Key:
