@@ -76,7 +76,7 @@ class _Run:
     def work(self, candidates: int) -> Any:
         """Return a TensorBatch of four users."""
         from streamlearn.serving import Work
-        from streamlearn.serving.graphs.example_inputs import item_example, user_example
+        from streamlearn.serving.graphs.executables import item_example, user_example
 
         described = self.executables.definitions.described
         index, *item = item_example(described, candidates)

@@ -82,7 +82,7 @@ def _bare(folder: Path, cache_folder: str, more: Sequence[str]) -> None:
 
 def _work(executables: Any, ladder: Ladder, candidates: int) -> Any:
     from streamlearn.serving import Dense, Work
-    from streamlearn.serving.graphs.example_inputs import item_example, user_example
+    from streamlearn.serving.graphs.executables import item_example, user_example
 
     described, rng = executables.definitions.described, np.random.default_rng(0)
     named = {weight.name: rng.normal(0, 0.05, weight.shape).astype(np.float32) for weight in described.weights}

@@ -12,11 +12,11 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from streamlearn.cli.completion import complete_setting
-from streamlearn.errors import ConfigError
+from streamlearn.errors import ConfigError, UsageError
 
 __all__ = [
     "AcceptLostOption", "AppArgument", "BeamOption", "HistoryOption", "JsonOption", "Place", "RegistryOption",
-    "SetOption", "StoreOption", "at_place", "named_values", "one_of",
+    "SetOption", "StoreOption", "at_place", "named_values", "one_of", "option_numbers",
 ]  # fmt: skip
 
 AppArgument: TypeAlias = Annotated[
@@ -92,6 +92,18 @@ def named_values(texts: Sequence[str] | None) -> dict[str, str]:
             raise ConfigError(message, help="for example --option seed=7")
         options[name.strip()] = value.strip()
     return options
+
+
+def option_numbers(option: str, text: str, form: str, example: str) -> list[float]:
+    """Parse as many numbers, separated by commas, as the form of an option has; raises UsageError otherwise."""
+    try:
+        numbers = [float(number) for number in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != len(form.split(",")):
+        message = f"{option} {text!r} is not {form}"
+        raise UsageError(message, help=f"for example {option} {example}")
+    return numbers
 
 
 def one_of(names: Sequence[str]) -> Callable[[str | None], str | None]:

@@ -13,7 +13,7 @@ import typer
 
 from streamlearn.cli.bench.output import result_facts, result_rows, search_facts
 from streamlearn.cli.bench.requests import KINDS, RequestSource
-from streamlearn.cli.options import HistoryOption, JsonOption, SetOption, named_values, one_of
+from streamlearn.cli.options import HistoryOption, JsonOption, SetOption, named_values, one_of, option_numbers
 from streamlearn.cli.output.progress import progress_lines
 from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.errors import EXIT_FAILED, PartlyDone, UsageError
@@ -150,7 +150,8 @@ def bench_serve(
     from streamlearn.replay import stop_on_signals
 
     pace = (arrivals, _RATE if rate is None else rate) if concurrency is None else ("closed", float(concurrency))
-    plan = LoadPlan(*pace, seconds, warmup_s, deadline_ms, seed, _bursts(bursts), outstanding_max)  # type: ignore[arg-type]
+    factor, lasts_s, every_s = option_numbers("--bursts", bursts, "FACTOR,LASTS_S,EVERY_S", "4,0.5,5")
+    plan = LoadPlan(*pace, seconds, warmup_s, deadline_ms, seed, (factor, lasts_s, every_s), outstanding_max)  # type: ignore[arg-type]
     source = RequestSource(
         requests, requests_count, candidates_mean, candidates_max, values, seed, named_values(option)
     )
@@ -214,12 +215,3 @@ def _show_progress(plan: LoadPlan) -> Callable[[LoadProgress], None]:
         return f"{time.monotonic() - begin_s:.0f} of {total_s:.0f} s  {counts}"
 
     return progress_lines(line)
-
-
-def _bursts(text: str) -> tuple[float, float, float]:
-    try:
-        factor, lasts_s, every_s = map(float, text.split(","))
-    except ValueError:
-        message = f"--bursts {text!r} is not FACTOR,LASTS_S,EVERY_S"
-        raise UsageError(message, help="for example --bursts 4,0.5,5") from None
-    return factor, lasts_s, every_s

@@ -8,25 +8,26 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import UsageError
 from streamlearn.models import load_graphs
+from streamlearn.models.description import Description, TensorNote
 from streamlearn.models.protocol import Tensor
 from streamlearn.serving.graphs.definitions import Definition, Definitions
 from streamlearn.serving.graphs.dense import Dense
-from streamlearn.serving.graphs.example_inputs import item_example, user_example
 from streamlearn.serving.graphs.execution_meters import ExecutionMeters
 from streamlearn.serving.graphs.ladder import Bucket, Ladder
 from streamlearn.serving.graphs.tensors import tensor_of
+from streamlearn.serving.lanes.slab import Slab
 from streamlearn.serving.lanes.tf_calls import Kind, Place, kind_of
 from streamlearn.serving.lanes.work import Work
 from streamlearn.settings import ServingSettings
 
-__all__ = ["CompileBudget", "Executables", "load_executables"]
+__all__ = ["CompileBudget", "Executables", "item_example", "load_executables", "user_example"]
 
 # Shapes without an executable whose calls are counted.
 _SHAPES_MAX = 1_024
@@ -227,3 +228,21 @@ class _Missed:
 
 def _key(place: Place, definition: Definition, inputs: Sequence[Tensor]) -> _Key:
     return place.name, definition.compiled, tuple([kind_of(tensor) for tensor in inputs])
+
+
+def user_example(described: Description, rows: int, length: int) -> list[npt.NDArray[Any]]:
+    """Return inputs of the user graph for `rows` users with histories of this length; none without a user graph."""
+    return _zeros(() if described.user is None else described.user.inputs, rows, length)
+
+
+def item_example(described: Description, rows: int) -> list[npt.NDArray[Any]]:
+    """Return inputs of the score graph besides the users: `user_index`, all 0, and the candidates' blocks."""
+    notes = described.score.inputs
+    first = [note.name for note in notes].index("user_index")
+    return _zeros(notes[first:], rows, int(described.pack["item"]["sequence_length"]))
+
+
+def _zeros(notes: Sequence[TensorNote], rows: int, length: int) -> list[npt.NDArray[Any]]:
+    sizes = (rows, length)
+    shapes = (tuple(sizes[at] if size is None else size for at, size in enumerate(note.shape)) for note in notes)
+    return Slab(*((shape, note.dtype) for shape, note in zip(shapes, notes, strict=True))).arrays
