@@ -177,7 +177,7 @@ class _Run:
 
         source = _Queued([self.work(64)] * _WORKS)
         begin_s = time.monotonic()
-        Lanes(source, self.executables, self.places[:lanes], 0).join(600)
+        Lanes(source, self.executables.score, self.places[:lanes], 0).join(600)
         assert source.given == _WORKS
         return _WORKS / (time.monotonic() - begin_s)
 

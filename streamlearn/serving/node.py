@@ -126,7 +126,7 @@ class Node:
             stage_nice=settings.serving.lane_nice + BEHIND_LANES,
         )
         nice, failures_max = settings.serving.lane_nice, settings.serving.lane_failures_max
-        self._lanes = Lanes(self._front, self._front, self._kind.places, failures_max, nice=nice)
+        self._lanes = Lanes(self._front, self._front.score, self._kind.places, failures_max, nice=nice)
         self._switches = SwitchFollower(store, folder.app.served_name, folder.app.name, self._follow_switch)
         self._replica.start()
         self._reporter = threading.Thread(target=self._report_often, name="node-state", daemon=True)

@@ -68,7 +68,7 @@ def planned(
     """
     settings = folder.settings
     nodes = settings.up.nodes if asked.nodes is None else asked.nodes
-    ports = _Ports(free)
+    ports = _different(free)
     shards = _shard_addresses(settings.ps.addresses, asked.shards, ports)
     here = [(number, address) for number, address in enumerate(shards) if _is_here(address)]
     if asked.shards == 0:
@@ -93,18 +93,14 @@ def planned(
     return Plan(tuple(members), metrics[0])
 
 
-class _Ports:
-    """Free ports, each returned once."""
-
-    def __init__(self, free: Callable[[int], Sequence[int]]) -> None:
-        self._free, self._given = free, set[int]()
-
-    def take(self) -> int:
-        """Return another one."""
-        while (port := self._free(1)[0]) in self._given:
-            pass
-        self._given.add(port)
-        return port
+def _different(free: Callable[[int], Sequence[int]]) -> Iterator[int]:
+    """Yield free ports, each once."""
+    given = set[int]()
+    while True:
+        (port,) = free(1)
+        if port not in given:
+            given.add(port)
+            yield port
 
 
 class _Commands:
@@ -150,7 +146,7 @@ class _Commands:
         return (sys.executable, "-m", "streamlearn", *words), {"metrics": address}
 
 
-def _shard_addresses(configured: Sequence[str], count: int | None, ports: _Ports) -> list[str]:
+def _shard_addresses(configured: Sequence[str], count: int | None, ports: Iterator[int]) -> list[str]:
     """Return the addresses of all shards, on this machine and on others."""
     if count and configured and count != len(configured):
         message = f"--shards asks for {count}, but ps.addresses names {len(configured)}: {', '.join(configured)}"
@@ -160,15 +156,15 @@ def _shard_addresses(configured: Sequence[str], count: int | None, ports: _Ports
         raise UsageError(message, help="run the shards on several machines, and list them in ps.addresses")
     if configured or not count:
         return list(configured)
-    return [f"{LOOPBACK}:{ports.take()}" for _ in range(count)]
+    return [f"{LOOPBACK}:{next(ports)}" for _ in range(count)]
 
 
-def _node_addresses(name: str, configured: str, count: int, ports: _Ports) -> list[str]:
+def _node_addresses(name: str, configured: str, count: int, ports: Iterator[int]) -> list[str]:
     """Return the addresses of nodes: `_NODE_PORTS_STEP` apart from the configured port on, or free ports if it is 0."""
     _, port = host_and_port(name, configured)
     host = configured.rpartition(":")[0]
     if port == 0:
-        return [f"{host}:{ports.take()}" for _ in range(count)]
+        return [f"{host}:{next(ports)}" for _ in range(count)]
     highest = port + _NODE_PORTS_STEP * (count - 1)
     if highest > _PORT_MAX:
         message = f"{count} nodes from {name} = {configured} on would need port {highest}"
@@ -187,13 +183,13 @@ def _check_shared(beside: Path | None, shared: Sequence[Mapping[str, str]], node
         raise UsageError(message, help="set front.http in both, or in neither")
 
 
-def _metrics_addresses(listen: str, count: int, ports: _Ports) -> list[str]:
+def _metrics_addresses(listen: str, count: int, ports: Iterator[int]) -> list[str]:
     """Return an address for `up` and one for each process."""
     listen = listen or f"{LOOPBACK}:0"
     _, first = host_and_port("telemetry.listen", listen)
     host = listen.rpartition(":")[0]
     if first == 0:
-        return [f"{host}:{ports.take()}" for _ in range(count)]
+        return [f"{host}:{next(ports)}" for _ in range(count)]
     if first + count - 1 > _PORT_MAX:
         message = f"telemetry.listen is {listen}, and the {count} ports from it on exceed the highest port"
         raise UsageError(message, help="choose a lower port, or 0 for free ports")

@@ -72,7 +72,7 @@ def start_warm(settings: ServingSettings, graphs: Path) -> dict[str, Any]:
     started = _started(made, cache)
     works, wanted = works_of(made, 30)
     source = Queued(works)
-    assert Lanes(source, made.executables, places, 0).join(END_S_MAX)
+    assert Lanes(source, made.executables.score, places, 0).join(END_S_MAX)
     worst = max(float(abs(source.given[at][: len(one)] - one).max()) for at, one in enumerate(wanted))
     scored = {"compiles": made.executables.compiles, "files": _files(cache), "worst": worst}
     return {"started": started, "scored": scored, "places": sorted({place.name for place in places})}

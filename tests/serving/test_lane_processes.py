@@ -170,7 +170,7 @@ def farm(exported: Path) -> Iterator[Farm]:
     spare = SLAB_BYTES // 2
     processes, source = LaneProcesses(SETTINGS, (slabs, SLAB_BYTES, spare), len(LABELS)), Endless()
     source.check = processes.check
-    lanes = Lanes(source, OfGraph(), processes.places, SETTINGS.lane_failures_max)
+    lanes = Lanes(source, OfGraph().score, processes.places, SETTINGS.lane_failures_max)
     try:
         yield Farm(processes, source, exported, mmap.mmap(slabs, SLAB_BYTES))
     finally:
