@@ -11,13 +11,21 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from streamlearn.cli.completion import complete_setting
 from streamlearn.errors import ConfigError, UsageError
 
 __all__ = [
     "AcceptLostOption", "AppArgument", "BeamOption", "HistoryOption", "JsonOption", "Place", "RegistryOption",
     "SetOption", "StoreOption", "at_place", "named_values", "one_of", "option_numbers",
 ]  # fmt: skip
+
+
+def _complete_setting(incomplete: str) -> list[str]:
+    """Return the settings whose names begin with a text, each with `=`."""
+    from streamlearn.config import fields_of
+    from streamlearn.settings import Settings
+
+    return [f"{field.path}=" for field in fields_of(Settings) if field.path.startswith(incomplete)]
+
 
 AppArgument: TypeAlias = Annotated[
     Path, typer.Argument(metavar="APP", help="The folder of an application, such as examples/kuairand.")
@@ -28,7 +36,7 @@ SetOption: TypeAlias = Annotated[
         "--set",
         metavar="SECTION.NAME=VALUE",
         help="Override a setting of app.toml; may be repeated.",
-        autocompletion=complete_setting,
+        autocompletion=_complete_setting,
     ),
 ]
 AcceptLostOption: TypeAlias = Annotated[

@@ -19,15 +19,14 @@ from streamlearn.native import native
 from streamlearn.niceness import BEHIND_LANES
 from streamlearn.open_files import allow_connections
 from streamlearn.pulse import PULSE
-from streamlearn.serving.door_collector import DoorCollector
 from streamlearn.serving.front import Front
-from streamlearn.serving.front_meters import FrontMeters, ShadowMeters
 from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.serving.hello import is_at_door
 from streamlearn.serving.impression_writer import WrittenBack
 from streamlearn.serving.inherited_sockets import InheritedSockets
 from streamlearn.serving.lanes.lane_kind import LaneKind
 from streamlearn.serving.lanes.lanes import Lanes
+from streamlearn.serving.node_metrics import DoorCollector, FrontMeters, ShadowMeters
 from streamlearn.serving.servable_versions import Answering
 from streamlearn.serving.switch_follower import UNKNOWN, SwitchFollower
 from streamlearn.settings.front import FrontSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlearn.cli.events.replay_progress import line_progress
+from streamlearn.cli.events.replay import line_progress
 from streamlearn.cli.output.progress import LINE_S
 from streamlearn.replay.replayer import ReplayProgress
 

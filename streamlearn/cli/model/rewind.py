@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from streamlearn.cli.completion import complete_version
-from streamlearn.cli.model.model_options import ModelArgument, ReasonOption, author, open_model
+from streamlearn.cli.model.model_options import ModelArgument, ReasonOption, author, complete_version, open_model
 from streamlearn.cli.options import JsonOption, Place, at_place
 from streamlearn.cli.output.table import print_json
 from streamlearn.errors import UsageError

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.completion import complete_version
 from streamlearn.cli.model.model_options import (
     Model,
     ModelArgument,
     ReasonOption,
     WordsArgument,
     author,
+    complete_version,
     model_and_versions,
     open_model,
 )  # fmt: skip
