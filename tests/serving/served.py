@@ -25,8 +25,9 @@ __all__ = ["start_cold", "start_warm"]
 def start_cold(settings: ServingSettings, graphs: Path) -> dict[str, Any]:
     """Start with an empty cache; then have shapes compiled that come often, by a process that is killed in between."""
     cache = CompileCache.open(settings)
-    from streamlearn.serving import Bucket, lane_places
     from streamlearn.serving.graphs.compiler import Compiler
+    from streamlearn.serving.graphs.ladder import Bucket
+    from streamlearn.serving.lanes.device import lane_places
     from tests.models.packed import packed, scores_of
     from tests.serving.made import make, work_of
 
@@ -61,7 +62,8 @@ def start_warm(settings: ServingSettings, graphs: Path) -> dict[str, Any]:
     cache = CompileCache.open(settings)
     import tensorflow as tf
 
-    from streamlearn.serving import Lanes, lane_places
+    from streamlearn.serving.lanes.device import lane_places
+    from streamlearn.serving.lanes.lanes import Lanes
     from tests.serving.made import make
     from tests.serving.test_lanes import END_S_MAX, Queued, works_of
 

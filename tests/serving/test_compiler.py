@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from streamlearn.serving import Bucket, CompileBudget
 from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.serving.graphs.compiler import Compiler
+from streamlearn.serving.graphs.executables import CompileBudget
+from streamlearn.serving.graphs.ladder import Bucket
 from streamlearn.settings import ServingSettings
 from streamlearn.testing import wait_until
 

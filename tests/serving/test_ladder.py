@@ -10,8 +10,7 @@ import pytest
 
 from streamlearn.errors import ConfigError
 from streamlearn.models.description import Description, read_description
-from streamlearn.serving import Bucket
-from streamlearn.serving.graphs.ladder import Ladder
+from streamlearn.serving.graphs.ladder import Bucket, Ladder
 from streamlearn.settings import ServingSettings
 
 
