@@ -48,8 +48,8 @@ def start_cold(settings: ServingSettings, graphs: Path) -> dict[str, Any]:
 
         wait_until(is_compiled, "an executable", 120)
         is_compiled()
-        process = compiler.process_id
-        assert process is not None
+        assert compiler._process is not None
+        process = compiler._process.pid
         processes.append((process, os.getpriority(os.PRIO_PROCESS, process)))
         os.kill(process, signal.SIGKILL)
     compiler.close()

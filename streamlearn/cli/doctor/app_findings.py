@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from streamlearn.apps import TOPICS, AppFolder, load_app
-from streamlearn.cli.doctor.check_result import Finding, wrong
+from streamlearn.cli.doctor.machine_findings import Finding, wrong
 from streamlearn.errors import StreamlearnError, TopicMissing, TopicUnreachable, UnknownSchema
 from streamlearn.events import EventDecoder
 from streamlearn.ingest.output.progress_log import DeadShare

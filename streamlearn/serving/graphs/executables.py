@@ -103,14 +103,13 @@ class Executables:
         """Return whether a shape has executables."""
         return bucket in self._made
 
-    def compile_ladder(self, ladder: Ladder, between: Callable[[Bucket], object] = lambda _: None) -> None:
-        """Make all executables of a ladder; `between` is called before each shape.
+    def compile_ladder(self, ladder: Ladder) -> None:
+        """Make all executables of a ladder.
 
         The graphs also run once uncompiled, so that no later call is the first of its kind.
         """
         assert ladder.users_max == self.definitions.users_max
         for bucket in ladder.buckets():
-            between(bucket)
             if not self.compile(bucket):
                 message = f"the limit of {self.budget.made} executables is reached before the ladder is complete"
                 raise UsageError(message, help="raise serving.compiles_max, or start another process")
