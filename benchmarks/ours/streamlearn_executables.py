@@ -76,7 +76,7 @@ class _Run:
     def work(self, candidates: int) -> Any:
         """Return a TensorBatch of four users."""
         from streamlearn.serving.graphs.executables import item_example, user_example
-        from streamlearn.serving.lanes.work import Work
+        from streamlearn.serving.lanes.lane_kind import Work
 
         described = self.executables.definitions.described
         index, *item = item_example(described, candidates)

@@ -83,7 +83,7 @@ def _bare(folder: Path, cache_folder: str, more: Sequence[str]) -> None:
 def _work(executables: Any, ladder: Ladder, candidates: int) -> Any:
     from streamlearn.serving.graphs.dense import Dense
     from streamlearn.serving.graphs.executables import item_example, user_example
-    from streamlearn.serving.lanes.work import Work
+    from streamlearn.serving.lanes.lane_kind import Work
 
     described, rng = executables.definitions.described, np.random.default_rng(0)
     named = {weight.name: rng.normal(0, 0.05, weight.shape).astype(np.float32) for weight in described.weights}

@@ -1,8 +1,10 @@
-"""Arguments and options that several verbs share."""
+"""Arguments, options and signals that several verbs share."""
 
 from __future__ import annotations
 
 import inspect
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -15,7 +17,8 @@ from streamlearn.errors import ConfigError, UsageError
 
 __all__ = [
     "AcceptLostOption", "AppArgument", "BeamOption", "HistoryOption", "JsonOption", "Place", "RegistryOption",
-    "SetOption", "StoreOption", "at_place", "named_values", "one_of", "option_numbers",
+    "SetOption", "StoreOption", "TlsCertOption", "TlsKeyOption", "at_place", "named_values", "one_of", "option_numbers",
+    "stop_event", "tls_files",
 ]  # fmt: skip
 
 
@@ -56,6 +59,12 @@ RegistryOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="URL", help="URL of the registry, or `none`; overrides STREAMLEARN_REGISTRY.")
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+TlsCertOption: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="TLS certificate of the server, PEM.")
+]
+TlsKeyOption: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, PEM.")
+]
 
 
 @dataclass(frozen=True)
@@ -124,3 +133,21 @@ def one_of(names: Sequence[str]) -> Callable[[str | None], str | None]:
         return value
 
     return check
+
+
+def tls_files(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    """Return the files of certificate and key, or None without TLS; raises UsageError if only one is given."""
+    if cert is not None and key is not None:
+        return cert, key
+    if cert is None and key is None:
+        return None
+    message = "give --tls-cert and --tls-key together"
+    raise UsageError(message, help="add the missing one, or leave out both")
+
+
+def stop_event() -> threading.Event:
+    """Return an event that SIGTERM and SIGINT set; further signals have no effect."""
+    event = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: event.set())
+    return event

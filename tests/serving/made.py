@@ -17,9 +17,9 @@ from streamlearn.serving.graphs.definitions import Definitions
 from streamlearn.serving.graphs.dense import Dense
 from streamlearn.serving.graphs.executables import CompileBudget, Executables
 from streamlearn.serving.graphs.ladder import Ladder
+from streamlearn.serving.lanes.lane_kind import Work
 from streamlearn.serving.lanes.slab import Slab
 from streamlearn.serving.lanes.tf_calls import Place
-from streamlearn.serving.lanes.work import Work
 from streamlearn.settings import ServingSettings
 from tests.models.packed import Floats, Packed, filled, most_of_all, only_items
 

@@ -17,8 +17,8 @@ import trustme
 from streamlearn.native import native
 from streamlearn.open_files import allow_connections
 from streamlearn.serving.hello import answers_hello, is_at_door
+from streamlearn.serving.lanes.lane_kind import Work
 from streamlearn.serving.lanes.lanes import Lanes
-from streamlearn.serving.lanes.work import Work
 from streamlearn.serving.node import NodeLimits
 from streamlearn.testing import wait_until
 from tests.serving.test_front import Rig

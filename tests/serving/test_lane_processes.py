@@ -21,13 +21,12 @@ from prometheus_client import REGISTRY
 from streamlearn.errors import LaneLost, StreamlearnError, UsageError
 from streamlearn.models import load_graphs
 from streamlearn.serving.graphs.ladder import Bucket
-from streamlearn.serving.lanes.lane_kind import Made
+from streamlearn.serving.lanes.lane_kind import Made, Work
 from streamlearn.serving.lanes.lane_orders import TensorSpan
 from streamlearn.serving.lanes.lane_process import LaneProcess
 from streamlearn.serving.lanes.lane_processes import LaneProcesses, LaneWeights
 from streamlearn.serving.lanes.lanes import Lanes
 from streamlearn.serving.lanes.slab import places_of
-from streamlearn.serving.lanes.work import Work
 from streamlearn.settings import ServingSettings
 from streamlearn.testing import wait_until
 from tests.models.packed import packed, scores_of

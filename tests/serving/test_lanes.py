@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from streamlearn.errors import UsageError
+from streamlearn.serving.lanes.lane_kind import Work
 from streamlearn.serving.lanes.lanes import Lanes
-from streamlearn.serving.lanes.work import Work
 from tests.models.packed import packed, scores_of
 from tests.serving.made import Made, work_of
 

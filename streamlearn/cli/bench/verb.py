@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from streamlearn.cli.bench.output import result_facts, result_rows, search_facts
-from streamlearn.cli.bench.requests import KINDS, RequestSource
+from streamlearn.cli.bench.requests import KINDS, draw_requests
 from streamlearn.cli.options import HistoryOption, JsonOption, SetOption, named_values, one_of, option_numbers
 from streamlearn.cli.output.progress import progress_lines
 from streamlearn.cli.output.table import print_facts, print_json
@@ -152,12 +152,14 @@ def bench_serve(
     pace = (arrivals, _RATE if rate is None else rate) if concurrency is None else ("closed", float(concurrency))
     factor, lasts_s, every_s = option_numbers("--bursts", bursts, "FACTOR,LASTS_S,EVERY_S", "4,0.5,5")
     plan = LoadPlan(*pace, seconds, warmup_s, deadline_ms, seed, (factor, lasts_s, every_s), outstanding_max)  # type: ignore[arg-type]
-    source = RequestSource(
-        requests, requests_count, candidates_mean, candidates_max, values, seed, named_values(option)
-    )
+    options = named_values(option)
     token = None if token_file is None else read_token(token_file).decode("latin-1")
     folder = load_app(app, set_ or ())
-    drawn, name = source.draw(folder), model or folder.app.name
+    drawn = draw_requests(
+        folder, requests, requests_count, candidates_mean=candidates_mean, candidates_max=candidates_max,
+        values=values, seed=seed, options=options,
+    )  # fmt: skip
+    name = model or folder.app.name
     infer_requests = list(drawn.requests(folder.app.features, name, version))
     is_http = "://" in address
     messages = [request.body() if is_http else request.encode() for request in infer_requests]

@@ -12,8 +12,17 @@ import typer
 from msgspec import structs
 
 from streamlearn.cli.model.model_options import open_model
-from streamlearn.cli.options import AppArgument, Place, RegistryOption, SetOption, StoreOption
-from streamlearn.cli.server_options import TlsCertOption, TlsKeyOption, stop_event, tls_files
+from streamlearn.cli.options import (
+    AppArgument,
+    Place,
+    RegistryOption,
+    SetOption,
+    StoreOption,
+    TlsCertOption,
+    TlsKeyOption,
+    stop_event,
+    tls_files,
+)
 
 __all__ = ["console"]
 

@@ -179,8 +179,10 @@ def _curve(axes: Axes, scores: ScoreColumns, column: str, colour: str, name: str
 
 
 def _mark(axes: Axes, story: Story, *, is_named: bool) -> None:
-    for event_ms, mark in story.event_times(*_COLOURS):
-        (time,), colour = _times([event_ms]), _COLOURS[mark.what]
+    for mark in story.marks:
+        if mark.what not in _COLOURS or mark.event_ms is None:
+            continue
+        (time,), colour = _times([mark.event_ms]), _COLOURS[mark.what]
         axes.axvline(time, color=colour, linewidth=0.9, alpha=0.7)
         if is_named:
             style: dict[str, Any] = {"rotation": 90, "fontsize": 7, "va": "top", "ha": "right", "color": colour}

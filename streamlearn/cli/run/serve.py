@@ -14,9 +14,8 @@ import typer
 from msgspec import structs
 from typer.core import TyperGroup
 
-from streamlearn.cli.options import AppArgument, SetOption
+from streamlearn.cli.options import AppArgument, SetOption, TlsCertOption, TlsKeyOption, stop_event, tls_files
 from streamlearn.cli.run.serve_tune import tune
-from streamlearn.cli.server_options import TlsCertOption, TlsKeyOption, stop_event, tls_files
 from streamlearn.hints import with_hints
 from streamlearn.pulse import PULSE
 

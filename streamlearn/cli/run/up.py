@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.options import AppArgument, JsonOption, SetOption, TlsKeyOption, tls_files
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.cli.output.units import age_text
-from streamlearn.cli.server_options import TlsKeyOption, tls_files
 from streamlearn.errors import TopicMissing, TopicUnreachable, UsageError
 from streamlearn.pulse import PULSE
 

@@ -22,9 +22,9 @@ from streamlearn.serving.graphs.dense import Dense
 from streamlearn.serving.graphs.execution_meters import ExecutionMeters
 from streamlearn.serving.graphs.ladder import Bucket, Ladder
 from streamlearn.serving.graphs.tensors import tensor_of
+from streamlearn.serving.lanes.lane_kind import Work
 from streamlearn.serving.lanes.slab import Slab
 from streamlearn.serving.lanes.tf_calls import Kind, Place, kind_of
-from streamlearn.serving.lanes.work import Work
 from streamlearn.settings import ServingSettings
 
 __all__ = ["CompileBudget", "Executables", "item_example", "load_executables", "user_example"]

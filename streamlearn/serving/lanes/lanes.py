@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from streamlearn.niceness import give_way
 from streamlearn.serving.graphs.execution_meters import ExecutionMeters
-from streamlearn.serving.lanes.lane_kind import LanePlace
-from streamlearn.serving.lanes.work import Work
+from streamlearn.serving.lanes.lane_kind import LanePlace, Work
 
 __all__ = ["Lanes", "Source"]
 
