@@ -104,7 +104,7 @@ class Node:
         self._front.connect(self._answering, self._kind.check)
         self._impressions = WrittenBack(folder, native_front) if settings.impressions.write_back else None
         self._native = _listen(
-            folder.app.served_name, native_front, settings.front, token=token, tls=tls, sockets=sockets, aside=UNKNOWN
+            folder.app.served_name, native_front, settings.front, token=token, tls=tls, sockets=sockets
         )
         if self._impressions is not None:
             self._impressions.start(self._native)
@@ -251,7 +251,6 @@ def _listen(
     token: str | None,
     tls: tuple[Path, Path] | None,
     sockets: InheritedSockets | None,
-    aside: str | None,
 ) -> Any:
     """Start the native node. It raises ServiceError if it cannot listen at an address."""
     allow_connections(settings.connections_max)
@@ -264,7 +263,7 @@ def _listen(
     files = None if sockets is None else sockets.files
     try:
         return native.FrontNode(
-            model, front, addresses, limits, metrics=metrics_text, token=token, tls=tls, sockets=files, aside=aside
+            model, front, addresses, limits, metrics=metrics_text, token=token, tls=tls, sockets=files, aside=UNKNOWN
         )
     finally:
         if sockets is not None:

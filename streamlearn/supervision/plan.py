@@ -132,9 +132,9 @@ class _Commands:
         """Return a serving node, which ends by itself if it is not ready in time."""
         name = f"node-{number}"
         words = ["serve", str(self._folder.folder), "--name", name, "--listen", grpc, "--http", http or "none"]
-        words += _option("--token-file", self._asked.token_file)
-        if self._asked.tls is not None:
-            words += ["--tls-cert", str(self._asked.tls[0]), "--tls-key", str(self._asked.tls[1])]
+        certificate, key = self._asked.tls or (None, None)
+        words += [*_option("--token-file", self._asked.token_file), *_option("--tls-cert", certificate)]
+        words += _option("--tls-key", key)
         command, where = self._command(words)
         addresses = {"grpc": grpc, "http": http} if http else {"grpc": grpc}
         return Member(name, NODES, command, where={**addresses, **where})
