@@ -21,7 +21,7 @@ from streamlearn.times import time_text
 if TYPE_CHECKING:
     from streamlearn.replay.replayer import ReplayProgress, ReplayReport
 
-__all__ = ["replay"]
+__all__ = ["line_progress", "replay"]
 
 
 def replay(
