@@ -39,8 +39,14 @@ class Given:
 
     @property
     def place(self) -> str:
-        """The words that name the application or the model in verbs that take a model."""
-        return _place(self, is_of_model=True)
+        """The words that name the application or the model in verbs that take a model; empty if they are unknown."""
+        app, model = shlex.quote(self.app), shlex.quote(self.model)
+        if not self.app:
+            return model if self.model else ""
+        if self.model:
+            return f"{model} --app {app}"
+        # With a store, a folder would be taken for the name of a model.
+        return f"--app {app}" if "--store" in self.options or os.environ.get("STREAMLEARN_STORE") else app
 
     @property
     def tail(self) -> str:
@@ -81,12 +87,12 @@ def completed(text: str, given: Given) -> str:
 
 
 def _command(verb: str, rest: str, given: Given) -> str:
-    is_of_model = verb in _OF_MODELS
-    place = _place(given, is_of_model=is_of_model)
+    is_of_model, app = verb in _OF_MODELS, shlex.quote(given.app) if given.app else ""
+    place = given.place if is_of_model else app
     if not place or "--help" in rest:
         return f"`streamlearn {verb}{rest}`"
     if "--app APP" in rest:
-        rest = rest.replace("--app APP", f"--app {shlex.quote(given.app)}")
+        rest = rest.replace("--app APP", f"--app {app}")
     elif _PLACEHOLDER.search(rest):
         rest = _PLACEHOLDER.sub(lambda _: place, rest)
     elif is_of_model and not rest.startswith(f" {place}"):
@@ -94,19 +100,6 @@ def _command(verb: str, rest: str, given: Given) -> str:
     # A schema depends on no setting.
     tail = given.tail if is_of_model else Given(changes=given.changes).tail if verb != "schema" else ""
     return f"`streamlearn {verb}{rest}{tail}`"
-
-
-def _place(given: Given, *, is_of_model: bool) -> str:
-    """Return the words that name the application or the model; empty if they are unknown."""
-    app, model = shlex.quote(given.app), shlex.quote(given.model)
-    if not is_of_model:
-        return app if given.app else ""
-    if given.app and given.model:
-        return f"{model} --app {app}"
-    if given.app:
-        # With a store, a folder would be taken for the name of a model.
-        return f"--app {app}" if "--store" in given.options or os.environ.get("STREAMLEARN_STORE") else app
-    return model if given.model else ""
 
 
 def with_hints(verb: Callable[..., None]) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from contextlib import AbstractContextManager, closing, nullcontext
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from pathlib import Path
@@ -13,27 +14,29 @@ from streamlearn.errors import ServiceError
 from streamlearn.loopback import names_loopback
 from streamlearn.settings.telemetry import TelemetrySettings
 
-__all__ = ["MetricsServer", "metrics_server", "serve_metrics"]
+__all__ = ["MetricsServer", "serve_metrics"]
 
 _CONNECTIONS_MAX, _ARRIVAL_S, _HEAD_BYTES_MAX = 16, 5.0, 16 << 10
 
 
-def serve_metrics(settings: TelemetrySettings) -> MetricsServer | None:
-    """Serve metrics if the settings name an address.
+def serve_metrics(
+    settings: TelemetrySettings, address: str | None = None
+) -> AbstractContextManager[MetricsServer | None]:
+    """Serve metrics until the context ends, at an address or that of the settings; without one, serve nothing.
+
+    Callers need the token of the settings, if they name one.
 
     Raises:
         ConfigError: The address is invalid, or can be reached from other machines without a token.
         UsageError: The file of the token cannot be read.
         ServiceError: The port is taken.
     """
-    return metrics_server(settings.listen, settings) if settings.listen else None
-
-
-def metrics_server(address: str, settings: TelemetrySettings) -> MetricsServer:
-    """Serve metrics at an address, to callers that have the token of the settings, if they name one."""
+    address = address or settings.listen
+    if not address:
+        return nullcontext()
     token = read_token(Path(settings.token_file)) if settings.token_file else None
     check_address("telemetry.listen", address, has_token=token is not None, option="telemetry.token_file =")
-    return MetricsServer(address, token)
+    return closing(MetricsServer(address, token))
 
 
 class MetricsServer:

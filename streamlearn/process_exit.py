@@ -1,14 +1,15 @@
-"""The end of a process in which threads of a library may still run."""
+"""The end of a process: of this one, in which threads of a library may still run, and how another one ended."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from contextlib import suppress
 from typing import NoReturn
 
-__all__ = ["leave"]
+__all__ = ["how_ended", "leave"]
 
 
 def leave(status: int) -> NoReturn:
@@ -24,3 +25,19 @@ def leave(status: int) -> NoReturn:
         with suppress(BrokenPipeError):
             stream.flush()
     os._exit(status)
+
+
+def how_ended(status: int | None) -> str:
+    """Return an exit status as text.
+
+    Examples:
+        >>> how_ended(1), how_ended(-9), how_ended(None)
+        ('status 1', 'SIGKILL', 'nothing: it did not end')
+    """
+    if status is None:
+        return "nothing: it did not end"
+    if status >= 0:
+        return f"status {status}"
+    with suppress(ValueError):
+        return signal.Signals(-status).name
+    return f"signal {-status}"

@@ -173,9 +173,8 @@ def test_another_machine_needs_the_token(tmp_path: Path) -> None:
     assert "telemetry.token_file" in caught.value.help
     file = tmp_path / "token"
     file.write_text("open-sesame\n")
-    server = serve_metrics(TelemetrySettings(listen="0.0.0.0:0", token_file=str(file)))
-    assert server is not None
-    try:
+    with serve_metrics(TelemetrySettings(listen="0.0.0.0:0", token_file=str(file))) as server:
+        assert server is not None
         # Any name will do: a page of another site does not know the token.
         for head, status in (
             ("", b" 401 "),
@@ -186,8 +185,6 @@ def test_another_machine_needs_the_token(tmp_path: Path) -> None:
             answer = answer_to(server, f"GET /metrics HTTP/1.1\r\nHost: node-7:9460\r\n{head}\r\n")
             assert status in answer
             assert (b"# HELP" in answer) == (status == b" 200 ")
-    finally:
-        server.close()
 
 
 @pytest.mark.parametrize("address", ["9460", "node-7:9460", "127.0.0.1:65536", "127.0.0.1:"])
@@ -197,4 +194,5 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 
 def test_no_address_serves_nothing() -> None:
-    assert serve_metrics(TelemetrySettings()) is None
+    with serve_metrics(TelemetrySettings()) as server:
+        assert server is None

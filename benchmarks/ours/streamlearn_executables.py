@@ -37,9 +37,9 @@ def main(folder: Path, part: str) -> dict[str, float]:
     settings = ServingSettings(device="cpu", lanes=2, cache_folder=str(folder / "compiled"), compile_calls_min=1)
     cache = CompileCache.open(settings)
     from streamlearn.models import Din, export_graphs, load_graphs
-    from streamlearn.serving import CompileBudget, lane_places
     from streamlearn.serving.graphs.definitions import Definitions
-    from streamlearn.serving.graphs.executables import Executables
+    from streamlearn.serving.graphs.executables import CompileBudget, Executables
+    from streamlearn.serving.lanes.device import lane_places
 
     graphs = folder / "graphs"
     places = lane_places(settings)
@@ -65,7 +65,7 @@ class _Run:
     """The measurements of compiled graphs."""
 
     def __init__(self, executables: Any, ladder: Ladder, places: Sequence[Any]) -> None:
-        from streamlearn.serving import Dense
+        from streamlearn.serving.graphs.dense import Dense
 
         self.executables, self.ladder, self.places = executables, ladder, places
         described = executables.definitions.described
@@ -75,8 +75,8 @@ class _Run:
 
     def work(self, candidates: int) -> Any:
         """Return a TensorBatch of four users."""
-        from streamlearn.serving import Work
-        from streamlearn.serving.graphs.example_inputs import item_example, user_example
+        from streamlearn.serving.graphs.executables import item_example, user_example
+        from streamlearn.serving.lanes.lane_kind import Work
 
         described = self.executables.definitions.described
         index, *item = item_example(described, candidates)
@@ -173,11 +173,11 @@ class _Run:
         return lambda: self.executables.score(self.places[0], work)
 
     def _throughput(self, lanes: int) -> float:
-        from streamlearn.serving import Lanes
+        from streamlearn.serving.lanes.lanes import Lanes
 
         source = _Queued([self.work(64)] * _WORKS)
         begin_s = time.monotonic()
-        Lanes(source, self.executables, self.places[:lanes], 0).join(600)
+        Lanes(source, self.executables.score, self.places[:lanes], 0).join(600)
         assert source.given == _WORKS
         return _WORKS / (time.monotonic() - begin_s)
 

@@ -53,9 +53,9 @@ def _bare(folder: Path, cache_folder: str, more: Sequence[str]) -> None:
     settings = load_app(_APPS / "serving_din", (f"serving.cache_folder={cache_folder}", *more)).settings.serving
     cache = CompileCache.open(settings)
     from streamlearn.models import load_graphs
-    from streamlearn.serving import CompileBudget, lane_places
     from streamlearn.serving.graphs.definitions import Definitions
-    from streamlearn.serving.graphs.executables import Executables
+    from streamlearn.serving.graphs.executables import CompileBudget, Executables
+    from streamlearn.serving.lanes.device import lane_places
 
     places = lane_places(settings)
     loaded = load_graphs(folder / "serving_din")
@@ -81,8 +81,9 @@ def _bare(folder: Path, cache_folder: str, more: Sequence[str]) -> None:
 
 
 def _work(executables: Any, ladder: Ladder, candidates: int) -> Any:
-    from streamlearn.serving import Dense, Work
-    from streamlearn.serving.graphs.example_inputs import item_example, user_example
+    from streamlearn.serving.graphs.dense import Dense
+    from streamlearn.serving.graphs.executables import item_example, user_example
+    from streamlearn.serving.lanes.lane_kind import Work
 
     described, rng = executables.definitions.described, np.random.default_rng(0)
     named = {weight.name: rng.normal(0, 0.05, weight.shape).astype(np.float32) for weight in described.weights}

@@ -5,24 +5,27 @@ Loading it never loads TensorFlow, since ingest workers read applications too.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 from streamlearn.apps.app import App
-from streamlearn.apps.module import app_module
 from streamlearn.config import read_settings
-from streamlearn.errors import ConfigError, SpecError, UsageError
+from streamlearn.errors import ConfigError, SpecError, StreamlearnError, UsageError
+from streamlearn.features.names import fingerprint
 from streamlearn.settings import Settings
 from streamlearn.settings.versions import RegistrySettings, VersionSettings
 from streamlearn.times import time_text
 from streamlearn.topics import AccessSettings, Topic, TopicSettings, WriterSettings, open_topic
 
-__all__ = ["TOPICS", "AppFolder", "load_app", "registry_url", "store_url"]
+__all__ = ["TOPICS", "AppFolder", "app_module", "load_app", "registry_url", "store_url"]
 
 # Most bytes of a dead letter beside the original record: origin, reason, and a detail of bounded length.
 DEAD_LETTER_ADDED_BYTES = 64 * 1024
@@ -158,3 +161,41 @@ def _app_of(file: Path, module: ModuleType, loaded_before: set[str]) -> App:
         message = f"{file} declares no application: `app` is {type(app).__name__}"
         raise SpecError(message, help="assign app = App(name=..., features=..., groups=..., labels=...)")
     return app
+
+
+def app_module(folder: Path | str, name: str) -> ModuleType:
+    """Import a module of an application's folder, such as "history".
+
+    Its relative imports reach modules of the same folder, never those of another application.
+
+    Raises:
+        ConfigError: The module does not exist.
+        SpecError: The module fails.
+    """
+    path = Path(folder).resolve()
+    file = path / f"{name}.py"
+    if not file.is_file():
+        message = f"{folder} has no {name}.py"
+        raise ConfigError(message, help=f"name the folder of an application that has a {name}.py")
+    package = f"streamlearn_folder_{fingerprint(str(path))}"
+    if package not in sys.modules:
+        sys.modules[package] = _package_of(package, path)
+    importlib.invalidate_caches()  # the file may be new
+    try:
+        return importlib.import_module(f"{package}.{name}")
+    except StreamlearnError:
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        where = f"{file}:{lines[-1]}" if lines else str(file)
+        message = f"{where} failed: {type(error).__name__}: {error}"
+        raise SpecError(message, help="run it alone with python to see more") from error
+
+
+def _package_of(name: str, path: Path) -> ModuleType:
+    # Created by hand: the folder needs no __init__.py, and none is executed.
+    package = ModuleType(name)
+    package.__path__ = [str(path)]
+    package.__spec__ = ModuleSpec(name, loader=None, is_package=True)
+    package.__spec__.submodule_search_locations = [str(path)]
+    return package

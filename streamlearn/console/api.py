@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 
 import msgspec
 
 from streamlearn.console.answer import Answer, json_answer, refusal
 from streamlearn.console.guard import Guard
 from streamlearn.console.moves import MOVES, make_move
-from streamlearn.console.pages import read_pages
 from streamlearn.console.watch import Watch
 from streamlearn.errors import MoveRefused, StoreUnreachable, StreamlearnError, UsageError
 from streamlearn.hints import Given, completed
@@ -30,6 +31,12 @@ __all__ = ["Api", "Route"]
 
 _LOG = logging.getLogger(__name__)
 _LOOK_WAIT_S = 5.0
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Api:
     def __init__(self, model: Model, watch: Watch, guard: Guard, settings: ConsoleSettings, given: Given) -> None:
         self._model, self._watch, self._guard, self._settings = model, watch, guard, settings
         self._given = given
-        self._pages = read_pages()
+        self._pages = _read_pages()
 
     def route(self, method: str, path: str, headers: Mapping[str, str]) -> Route | Answer:
         """Return the route of a request, or why it is refused, before its body is read.
@@ -131,6 +138,19 @@ class Api:
 
     def _refusal(self, status: int, error: StreamlearnError, more: str = "") -> Answer:
         return refusal(status, f"{error.message}{more}", completed(error.help, self._given))
+
+
+def _read_pages() -> dict[str, Answer]:
+    """Read the files of the page once, by request path: a request's path never becomes a path on disk."""
+    pages = {}
+    for file in files("streamlearn.console").joinpath("page").iterdir():
+        kind = _KINDS.get(f".{file.name.rpartition('.')[2]}")
+        if kind is not None:
+            data = file.read_bytes()
+            etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+            pages[f"/{file.name}"] = Answer(200, data, kind, {"ETag": etag}, is_static=True)
+    pages["/"] = pages["/index.html"]
+    return pages
 
 
 def _only(allowed: str, method: str) -> Answer | None:

@@ -12,7 +12,6 @@ from streamlearn.loopback import names_loopback
 __all__ = ["Guard"]
 
 _SCHEME = "bearer "
-# An IPv6 address in brackets or any other name, then optionally a port.
 _CALLERS = 'send the header "Authorization: Bearer TOKEN" with the token from the console\'s --token-file'
 
 

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from streamlearn.access import host_and_port, socket_address
 from streamlearn.bounded_server import BoundedServer
 from streamlearn.console.answer import Answer, refusal
 from streamlearn.console.api import Api, Route
@@ -74,9 +75,7 @@ class ConsoleServer:
         context = None if tls is None else _context(*tls)
         self._server = _listen(settings)
         self._server.context = context
-        host, port = self._server.server_address[:2]
-        host = host if isinstance(host, str) else host.decode()
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = socket_address(self._server.socket)
         self.url = f"{'http' if context is None else 'https'}://{self.address}/"
         gatherer = Gatherer(model, settings, served_name=served_name, dead_share=dead_share)
         given, after = given or Given(model=model.name), _late_after(model.settings)
@@ -88,7 +87,7 @@ class ConsoleServer:
             refresh_s=settings.refresh_s,
             idle_s=settings.idle_s,
         )
-        guard = Guard(token, is_loopback=bool(is_loopback(host)))
+        guard = Guard(token, is_loopback=bool(is_loopback(self.address.rpartition(":")[0])))
         self._server.api = Api(model, self._watch, guard, settings, given)
         self._model = model
         self._server.start("console-server")
@@ -274,10 +273,8 @@ class _Head:
 
 
 def _listen(settings: ConsoleSettings) -> _Server:
-    host, _, port = settings.listen.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
     try:
-        return _Server((host, int(port)), settings)
+        return _Server(host_and_port("console.listen", settings.listen), settings)
     except OSError as error:
         message = f"the console cannot be served at {settings.listen}: {error.strerror or error}"
         raise ServiceError(message, help="set console.listen to a free port of this machine, or to port 0") from error

@@ -102,10 +102,8 @@ def serve_shard_metrics(server: ShardServer, settings: TelemetrySettings) -> Ite
 
     collector = ShardCollector(server)
     REGISTRY.register(collector)
-    serving = serve_metrics(settings)
     try:
-        yield
+        with serve_metrics(settings):
+            yield
     finally:
         REGISTRY.unregister(collector)
-        if serving is not None:
-            serving.close()

@@ -13,9 +13,8 @@ from streamlearn.apps import App
 from streamlearn.errors import ConfigError, LaneLost
 from streamlearn.native import native
 from streamlearn.serving.graphs.ladder import Bucket
-from streamlearn.serving.lanes.lane_kind import Scorer
+from streamlearn.serving.lanes.lane_kind import Scorer, Work
 from streamlearn.serving.lanes.lane_orders import TensorSpan
-from streamlearn.serving.lanes.work import Work
 from streamlearn.serving.model_schema import described
 from streamlearn.serving.servable_versions import Answering
 from streamlearn.settings import ServingSettings

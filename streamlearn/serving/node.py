@@ -19,15 +19,14 @@ from streamlearn.native import native
 from streamlearn.niceness import BEHIND_LANES
 from streamlearn.open_files import allow_connections
 from streamlearn.pulse import PULSE
-from streamlearn.serving.door_collector import DoorCollector
 from streamlearn.serving.front import Front
-from streamlearn.serving.front_meters import FrontMeters, ShadowMeters
 from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.serving.hello import is_at_door
 from streamlearn.serving.impression_writer import WrittenBack
 from streamlearn.serving.inherited_sockets import InheritedSockets
 from streamlearn.serving.lanes.lane_kind import LaneKind
 from streamlearn.serving.lanes.lanes import Lanes
+from streamlearn.serving.node_metrics import DoorCollector, FrontMeters, ShadowMeters
 from streamlearn.serving.servable_versions import Answering
 from streamlearn.serving.switch_follower import UNKNOWN, SwitchFollower
 from streamlearn.settings.front import FrontSettings
@@ -105,7 +104,7 @@ class Node:
         self._front.connect(self._answering, self._kind.check)
         self._impressions = WrittenBack(folder, native_front) if settings.impressions.write_back else None
         self._native = _listen(
-            folder.app.served_name, native_front, settings.front, token=token, tls=tls, sockets=sockets, aside=UNKNOWN
+            folder.app.served_name, native_front, settings.front, token=token, tls=tls, sockets=sockets
         )
         if self._impressions is not None:
             self._impressions.start(self._native)
@@ -126,7 +125,7 @@ class Node:
             stage_nice=settings.serving.lane_nice + BEHIND_LANES,
         )
         nice, failures_max = settings.serving.lane_nice, settings.serving.lane_failures_max
-        self._lanes = Lanes(self._front, self._front, self._kind.places, failures_max, nice=nice)
+        self._lanes = Lanes(self._front, self._front.score, self._kind.places, failures_max, nice=nice)
         self._switches = SwitchFollower(store, folder.app.served_name, folder.app.name, self._follow_switch)
         self._replica.start()
         self._reporter = threading.Thread(target=self._report_often, name="node-state", daemon=True)
@@ -252,7 +251,6 @@ def _listen(
     token: str | None,
     tls: tuple[Path, Path] | None,
     sockets: InheritedSockets | None,
-    aside: str | None,
 ) -> Any:
     """Start the native node. It raises ServiceError if it cannot listen at an address."""
     allow_connections(settings.connections_max)
@@ -265,7 +263,7 @@ def _listen(
     files = None if sockets is None else sockets.files
     try:
         return native.FrontNode(
-            model, front, addresses, limits, metrics=metrics_text, token=token, tls=tls, sockets=files, aside=aside
+            model, front, addresses, limits, metrics=metrics_text, token=token, tls=tls, sockets=files, aside=UNKNOWN
         )
     finally:
         if sockets is not None:

@@ -104,13 +104,6 @@ class Answering:
         if not entries:
             return
         batch, logits = read_golden(self._codec, entries)
-        scores = score_samples(
-            answer.executables,
-            ladder,
-            answer.dense,
-            batch,
-            pack=self._folder.app.features.pack,
-            tables=tables,
-            at=version.ref.version,
-        )
+        pack, at = self._folder.app.features.pack, version.ref.version
+        scores = score_samples(answer.executables, ladder, answer.dense, batch, pack=pack, tables=tables, at=at)
         check_golden(scores, logits, self._folder.settings.serving.golden_difference_max)

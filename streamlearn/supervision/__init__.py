@@ -4,9 +4,8 @@ It imports no component: it knows their command lines and the messages of `strea
 """
 
 from streamlearn.supervision.claim import claimed
-from streamlearn.supervision.handover import taken_over
 from streamlearn.supervision.member import Member
-from streamlearn.supervision.node_sockets import node_sockets
+from streamlearn.supervision.node_sockets import node_sockets, taken_over
 from streamlearn.supervision.plan import planned
 from streamlearn.supervision.supervisor import Seen, Signals
 

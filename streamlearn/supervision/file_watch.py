@@ -18,29 +18,17 @@ class FileWatch:
 
     def __init__(self, files: Sequence[Path], clock: Clock) -> None:
         self._clock, self._looked_s = clock, clock.monotonic_s()
-        self._first = {path: _digest(path) for path in files}
-        self._stats = {path: _stat(path) for path in files}
-        self._last = dict(self._first)
+        self._first = self._last = {path: _digest(path) for path in files}
 
     def news(self) -> list[Path] | None:
         """Return the files that differ from the start, if a content changed since the last call; otherwise None."""
         if self._clock.monotonic_s() - self._looked_s < _LOOK_S:
             return None
         self._looked_s = self._clock.monotonic_s()
-        stats = {path: _stat(path) for path in self._first}
-        # Only a changed file is read.
-        last = {path: self._last[path] if stats[path] == self._stats[path] else _digest(path) for path in self._first}
-        is_news = last != self._last
-        self._stats, self._last = stats, last
-        return [path for path in self._first if last[path] != self._first[path]] if is_news else None
-
-
-def _stat(path: Path) -> tuple[int, ...]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return ()
-    return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        before, self._last = self._last, {path: _digest(path) for path in self._first}
+        if self._last == before:
+            return None
+        return [path for path, digest in self._last.items() if digest != self._first[path]]
 
 
 def _digest(path: Path) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamlearn.access import host_and_port
 from streamlearn.apps import AppFolder
 from streamlearn.errors import UsageError
 from streamlearn.loopback import is_loopback
@@ -67,7 +68,7 @@ def planned(
     """
     settings = folder.settings
     nodes = settings.up.nodes if asked.nodes is None else asked.nodes
-    ports = _Ports(free)
+    ports = _different(free)
     shards = _shard_addresses(settings.ps.addresses, asked.shards, ports)
     here = [(number, address) for number, address in enumerate(shards) if _is_here(address)]
     if asked.shards == 0:
@@ -92,18 +93,14 @@ def planned(
     return Plan(tuple(members), metrics[0])
 
 
-class _Ports:
-    """Free ports, each returned once."""
-
-    def __init__(self, free: Callable[[int], Sequence[int]]) -> None:
-        self._free, self._given = free, set[int]()
-
-    def take(self) -> int:
-        """Return another one."""
-        while (port := self._free(1)[0]) in self._given:
-            pass
-        self._given.add(port)
-        return port
+def _different(free: Callable[[int], Sequence[int]]) -> Iterator[int]:
+    """Yield free ports, each once."""
+    given = set[int]()
+    while True:
+        (port,) = free(1)
+        if port not in given:
+            given.add(port)
+            yield port
 
 
 class _Commands:
@@ -135,9 +132,9 @@ class _Commands:
         """Return a serving node, which ends by itself if it is not ready in time."""
         name = f"node-{number}"
         words = ["serve", str(self._folder.folder), "--name", name, "--listen", grpc, "--http", http or "none"]
-        words += _option("--token-file", self._asked.token_file)
-        if self._asked.tls is not None:
-            words += ["--tls-cert", str(self._asked.tls[0]), "--tls-key", str(self._asked.tls[1])]
+        certificate, key = self._asked.tls or (None, None)
+        words += [*_option("--token-file", self._asked.token_file), *_option("--tls-cert", certificate)]
+        words += _option("--tls-key", key)
         command, where = self._command(words)
         addresses = {"grpc": grpc, "http": http} if http else {"grpc": grpc}
         return Member(name, NODES, command, where={**addresses, **where})
@@ -149,7 +146,7 @@ class _Commands:
         return (sys.executable, "-m", "streamlearn", *words), {"metrics": address}
 
 
-def _shard_addresses(configured: Sequence[str], count: int | None, ports: _Ports) -> list[str]:
+def _shard_addresses(configured: Sequence[str], count: int | None, ports: Iterator[int]) -> list[str]:
     """Return the addresses of all shards, on this machine and on others."""
     if count and configured and count != len(configured):
         message = f"--shards asks for {count}, but ps.addresses names {len(configured)}: {', '.join(configured)}"
@@ -159,14 +156,15 @@ def _shard_addresses(configured: Sequence[str], count: int | None, ports: _Ports
         raise UsageError(message, help="run the shards on several machines, and list them in ps.addresses")
     if configured or not count:
         return list(configured)
-    return [f"{LOOPBACK}:{ports.take()}" for _ in range(count)]
+    return [f"{LOOPBACK}:{next(ports)}" for _ in range(count)]
 
 
-def _node_addresses(name: str, configured: str, count: int, ports: _Ports) -> list[str]:
+def _node_addresses(name: str, configured: str, count: int, ports: Iterator[int]) -> list[str]:
     """Return the addresses of nodes: `_NODE_PORTS_STEP` apart from the configured port on, or free ports if it is 0."""
-    host, port = _parted(name, configured)
+    _, port = host_and_port(name, configured)
+    host = configured.rpartition(":")[0]
     if port == 0:
-        return [f"{host}:{ports.take()}" for _ in range(count)]
+        return [f"{host}:{next(ports)}" for _ in range(count)]
     highest = port + _NODE_PORTS_STEP * (count - 1)
     if highest > _PORT_MAX:
         message = f"{count} nodes from {name} = {configured} on would need port {highest}"
@@ -185,11 +183,13 @@ def _check_shared(beside: Path | None, shared: Sequence[Mapping[str, str]], node
         raise UsageError(message, help="set front.http in both, or in neither")
 
 
-def _metrics_addresses(listen: str, count: int, ports: _Ports) -> list[str]:
+def _metrics_addresses(listen: str, count: int, ports: Iterator[int]) -> list[str]:
     """Return an address for `up` and one for each process."""
-    host, first = _parted("telemetry.listen", listen) if listen else (LOOPBACK, 0)
+    listen = listen or f"{LOOPBACK}:0"
+    _, first = host_and_port("telemetry.listen", listen)
+    host = listen.rpartition(":")[0]
     if first == 0:
-        return [f"{host}:{ports.take()}" for _ in range(count)]
+        return [f"{host}:{next(ports)}" for _ in range(count)]
     if first + count - 1 > _PORT_MAX:
         message = f"telemetry.listen is {listen}, and the {count} ports from it on exceed the highest port"
         raise UsageError(message, help="choose a lower port, or 0 for free ports")
@@ -205,17 +205,9 @@ def _check_free(addresses: Sequence[str], taken: Callable[[int, str], bool]) -> 
         seen.add(address)
         if address.startswith("unix:"):
             continue
-        host, port = _parted("address", address)
-        if taken(port, host.strip("[]").replace("localhost", LOOPBACK)):
+        host, port = host_and_port("address", address)
+        if taken(port, host.replace("localhost", LOOPBACK)):
             raise taken_error(address)
-
-
-def _parted(name: str, address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > _PORT_MAX:
-        message = f"{name} is {address!r}, which is not an address"
-        raise UsageError(message, help="give HOST:PORT, such as 127.0.0.1:8001; HOST is an IP address or localhost")
-    return host, int(port)
 
 
 def _is_here(address: str) -> bool:

@@ -1,12 +1,14 @@
-"""MemberProcess: the process of a member, from its start to its end. It does not decide when to start or end."""
+"""MemberProcess: the process of a member, from its start to its end, and its messages. It decides nothing."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,12 +18,64 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.supervision import tether
 from streamlearn.supervision.log import LINE_BYTES_MAX, MemberLog
 from streamlearn.supervision.member import Member
-from streamlearn.supervision.pulse_receiver import PulseReceiver
 
-__all__ = ["MemberProcess", "how_ended"]
+__all__ = ["MemberProcess", "PulseReceiver"]
 
 # Processes that the member started may hold its output open a little longer.
 _LAST_LINES_S_MAX = 5.0
+# Messages of `Pulse` have at most 60 bytes; longer ones are truncated and not understood.
+_BYTES_MAX = 512
+# More than a process sends between two calls of `messages`; the rest waits in the kernel, which bounds it.
+_MESSAGES_MAX = 64
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: `ucred` of unix(7)
+
+
+class PulseReceiver:
+    """Receives the messages of `streamlearn.pulse` from one process.
+
+    Its socket is in a folder that only its owner may enter: nobody else can fill its queue and silence the process.
+
+    A SIGKILL of this process leaves the folder with the socket behind, in the system's folder for temporary files.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="streamlearn-pulse-", ignore_cleanup_errors=True)
+        self._name = f"{self._folder.name}/socket"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            self._socket.bind(self._name)
+        except OSError:
+            self.close()
+            raise
+
+    def environ(self, silence_s: float) -> dict[str, str]:
+        """Return the environment for the process: it must send a heartbeat within `silence_s`, or none if that is 0.
+
+        The tether adds WATCHDOG_PID.
+        """
+        own = ("WATCHDOG_", "LISTEN_")
+        base = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+        watchdog = {"WATCHDOG_USEC": str(round(silence_s * 1e6))} if silence_s else {}
+        return {**base, "NOTIFY_SOCKET": self._name, **watchdog}
+
+    def messages(self, pid: int) -> Iterator[tuple[str, str]]:
+        """Yield the names and values that the process sent since the last call; ignore other senders."""
+        for _ in range(_MESSAGES_MAX):
+            try:
+                data, ancillary, *_ = self._socket.recvmsg(_BYTES_MAX, socket.CMSG_SPACE(_CREDENTIALS.size))
+            except BlockingIOError:
+                return
+            senders = [_CREDENTIALS.unpack(item)[0] for _, kind, item in ancillary if kind == socket.SCM_CREDENTIALS]
+            if senders == [pid]:
+                for line in data.decode(errors="replace").splitlines():
+                    name, _, value = line.partition("=")
+                    yield name, value
+
+    def close(self) -> None:
+        """Close the socket and remove its folder."""
+        self._socket.close()
+        self._folder.cleanup()
 
 
 class MemberProcess:
@@ -107,19 +161,3 @@ class MemberProcess:
         with out:
             while line := out.readline(LINE_BYTES_MAX):
                 self._log.take(line)
-
-
-def how_ended(status: int | None) -> str:
-    """Return an exit status as text.
-
-    Examples:
-        >>> how_ended(1), how_ended(-9), how_ended(None)
-        ('status 1', 'SIGKILL', 'nothing: it did not end')
-    """
-    if status is None:
-        return "nothing: it did not end"
-    if status >= 0:
-        return f"status {status}"
-    with suppress(ValueError):
-        return signal.Signals(-status).name
-    return f"signal {-status}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import PartlyDone, ServiceError
+from streamlearn.process_exit import how_ended
 from streamlearn.pulse import PULSE
 from streamlearn.settings.up import UpSettings
 from streamlearn.supervision.course import Act, Course, Standing, State
@@ -20,7 +21,7 @@ from streamlearn.supervision.log import MemberLog
 from streamlearn.supervision.member import Member
 from streamlearn.supervision.meters import Meters
 from streamlearn.supervision.node_sockets import NodeSockets
-from streamlearn.supervision.process import MemberProcess, how_ended
+from streamlearn.supervision.process import MemberProcess
 
 __all__ = ["Seen", "Signals", "Supervisor"]
 

@@ -15,8 +15,7 @@ import pytest
 
 from streamlearn.apps import TOPICS, load_app
 from streamlearn.cli.doctor.app_findings import app_findings, durability_findings
-from streamlearn.cli.doctor.check_result import Finding
-from streamlearn.cli.doctor.machine_findings import machine_findings
+from streamlearn.cli.doctor.machine_findings import Finding, machine_findings
 from streamlearn.ingest import ProgressLog, begin_run
 from streamlearn.publisher import Lineage
 from streamlearn.samples import SampleCodec

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from streamlearn.cli.run.up_progress import members_table
+from streamlearn.cli.run.up import members_table
 from streamlearn.settings.up import UpSettings
 from streamlearn.supervision import Member, Seen
 from streamlearn.supervision.course import Course

@@ -25,8 +25,9 @@ __all__ = ["start_cold", "start_warm"]
 def start_cold(settings: ServingSettings, graphs: Path) -> dict[str, Any]:
     """Start with an empty cache; then have shapes compiled that come often, by a process that is killed in between."""
     cache = CompileCache.open(settings)
-    from streamlearn.serving import Bucket, lane_places
     from streamlearn.serving.graphs.compiler import Compiler
+    from streamlearn.serving.graphs.ladder import Bucket
+    from streamlearn.serving.lanes.device import lane_places
     from tests.models.packed import packed, scores_of
     from tests.serving.made import make, work_of
 
@@ -47,8 +48,8 @@ def start_cold(settings: ServingSettings, graphs: Path) -> dict[str, Any]:
 
         wait_until(is_compiled, "an executable", 120)
         is_compiled()
-        process = compiler.process_id
-        assert process is not None
+        assert compiler._process is not None
+        process = compiler._process.pid
         processes.append((process, os.getpriority(os.PRIO_PROCESS, process)))
         os.kill(process, signal.SIGKILL)
     compiler.close()
@@ -61,7 +62,8 @@ def start_warm(settings: ServingSettings, graphs: Path) -> dict[str, Any]:
     cache = CompileCache.open(settings)
     import tensorflow as tf
 
-    from streamlearn.serving import Lanes, lane_places
+    from streamlearn.serving.lanes.device import lane_places
+    from streamlearn.serving.lanes.lanes import Lanes
     from tests.serving.made import make
     from tests.serving.test_lanes import END_S_MAX, Queued, works_of
 
@@ -72,7 +74,7 @@ def start_warm(settings: ServingSettings, graphs: Path) -> dict[str, Any]:
     started = _started(made, cache)
     works, wanted = works_of(made, 30)
     source = Queued(works)
-    assert Lanes(source, made.executables, places, 0).join(END_S_MAX)
+    assert Lanes(source, made.executables.score, places, 0).join(END_S_MAX)
     worst = max(float(abs(source.given[at][: len(one)] - one).max()) for at, one in enumerate(wanted))
     scored = {"compiles": made.executables.compiles, "files": _files(cache), "worst": worst}
     return {"started": started, "scored": scored, "places": sorted({place.name for place in places})}

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from streamlearn.serving import Bucket, CompileBudget
 from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.serving.graphs.compiler import Compiler
+from streamlearn.serving.graphs.executables import CompileBudget
+from streamlearn.serving.graphs.ladder import Bucket
 from streamlearn.settings import ServingSettings
 from streamlearn.testing import wait_until
 
@@ -41,7 +41,6 @@ class Asked:
     """Executables, as far as a compiler knows them."""
 
     def __init__(self) -> None:
-        self.definitions = SimpleNamespace(users_max=4)
         self.budget = CompileBudget(100)
         self.made: list[Bucket] = []
         self.may_go_on = threading.Event()
@@ -67,7 +66,7 @@ def compiler(folder: Path, does: str, **settings: Any) -> Iterator[Compiler]:
 
 
 def is_running(one: Compiler) -> bool:
-    return one.process_id is not None
+    return one._process is not None
 
 
 def bucket(rows: int) -> Bucket:

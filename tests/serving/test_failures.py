@@ -18,10 +18,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamlearn.native import native
-from streamlearn.serving.door_collector import DoorCollector
 from streamlearn.serving.front import FrontLimits
 from streamlearn.serving.model_schema import described
 from streamlearn.serving.node import NodeLimits
+from streamlearn.serving.node_metrics import DoorCollector
 from streamlearn.testing import wait_until
 from tests.serving.test_front import APP, FEATURES, LIMITS, Rig, array, expected, infer, outputs, request, tables_of
 

@@ -10,9 +10,9 @@ import pytest
 from streamlearn.errors import BadRecord, VersionRefused
 from streamlearn.models import DeepFm, PackedSide, export_graphs, load_graphs
 from streamlearn.samples import SampleCodec, golden_bytes, read_golden
-from streamlearn.serving import CompileBudget, Dense
 from streamlearn.serving.graphs.definitions import Definitions
-from streamlearn.serving.graphs.executables import Executables
+from streamlearn.serving.graphs.dense import Dense
+from streamlearn.serving.graphs.executables import CompileBudget, Executables
 from streamlearn.serving.graphs.golden import check_golden, score_samples
 from streamlearn.serving.graphs.ladder import Ladder
 from streamlearn.serving.lanes.tf_calls import Place

@@ -17,8 +17,8 @@ import trustme
 from streamlearn.native import native
 from streamlearn.open_files import allow_connections
 from streamlearn.serving.hello import answers_hello, is_at_door
+from streamlearn.serving.lanes.lane_kind import Work
 from streamlearn.serving.lanes.lanes import Lanes
-from streamlearn.serving.lanes.work import Work
 from streamlearn.serving.node import NodeLimits
 from streamlearn.testing import wait_until
 from tests.serving.test_front import Rig
@@ -130,7 +130,7 @@ def test_for_how_long_a_lane_has_had_work_in_hand_is_seen() -> None:
         def entered(self) -> Iterator[None]:
             yield
 
-    lanes = Lanes(Source(), Scores(), [Place()], 1)
+    lanes = Lanes(Source(), Scores().score, [Place()], 1)
     assert taken.wait(_WAIT_S)
     wait_until(lambda: lanes.held_s > 0.05, "work that is in hand for a while", _WAIT_S)
     go_on.set()

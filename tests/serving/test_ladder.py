@@ -10,8 +10,7 @@ import pytest
 
 from streamlearn.errors import ConfigError
 from streamlearn.models.description import Description, read_description
-from streamlearn.serving import Bucket
-from streamlearn.serving.graphs.ladder import Ladder
+from streamlearn.serving.graphs.ladder import Bucket, Ladder
 from streamlearn.settings import ServingSettings
 
 
@@ -38,7 +37,6 @@ def test_what_is_asked_for_is_padded_to_the_next_bucket(described: Description) 
     found = ladder(described, lengths=[2, 5])
     assert [found.users_bucket(users) for users in (1, 2, 4, 5)] == [1, 4, 4, 5]
     assert [found.candidates_bucket(candidates) for candidates in (1, 4, 5, 16, 17)] == [4, 4, 16, 16, 17]
-    assert [found.length(places) for places in (0, 2, 3, 5, 9)] == [2, 2, 5, 5, 5]
 
 
 def test_without_a_history_and_without_users_there_is_less(exported: Path) -> None:

@@ -20,11 +20,12 @@ from prometheus_client import REGISTRY
 
 from streamlearn.errors import LaneLost, StreamlearnError, UsageError
 from streamlearn.models import load_graphs
-from streamlearn.serving import Bucket, Lanes, Work
-from streamlearn.serving.lanes.lane_kind import Made
+from streamlearn.serving.graphs.ladder import Bucket
+from streamlearn.serving.lanes.lane_kind import Made, Work
 from streamlearn.serving.lanes.lane_orders import TensorSpan
 from streamlearn.serving.lanes.lane_process import LaneProcess
 from streamlearn.serving.lanes.lane_processes import LaneProcesses, LaneWeights
+from streamlearn.serving.lanes.lanes import Lanes
 from streamlearn.serving.lanes.slab import places_of
 from streamlearn.settings import ServingSettings
 from streamlearn.testing import wait_until
@@ -170,7 +171,7 @@ def farm(exported: Path) -> Iterator[Farm]:
     spare = SLAB_BYTES // 2
     processes, source = LaneProcesses(SETTINGS, (slabs, SLAB_BYTES, spare), len(LABELS)), Endless()
     source.check = processes.check
-    lanes = Lanes(source, OfGraph(), processes.places, SETTINGS.lane_failures_max)
+    lanes = Lanes(source, OfGraph().score, processes.places, SETTINGS.lane_failures_max)
     try:
         yield Farm(processes, source, exported, mmap.mmap(slabs, SLAB_BYTES))
     finally:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from streamlearn.errors import UsageError
-from streamlearn.serving import Lanes, Work
+from streamlearn.serving.lanes.lane_kind import Work
+from streamlearn.serving.lanes.lanes import Lanes
 from tests.models.packed import packed, scores_of
 from tests.serving.made import Made, work_of
 
@@ -71,7 +72,7 @@ def test_lanes_are_as_nice_as_they_are_told(din: Made, nice: int) -> None:
     queued = Queued(works)
     queued.before_take = note
     own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    assert Lanes(queued, din.executables, [din.place], 0, nice=nice).join(END_S_MAX)
+    assert Lanes(queued, din.executables.score, [din.place], 0, nice=nice).join(END_S_MAX)
     assert found == [max(nice, own)] * 2
 
 
@@ -87,7 +88,7 @@ def test_lanes_share_what_there_is_and_answer_all_of_it(din: Made) -> None:
             both_are_here.wait(END_S_MAX)
 
     source.before_take = wait_once
-    lanes = Lanes(source, din.executables, [din.place, din.place], 0)
+    lanes = Lanes(source, din.executables.score, [din.place, din.place], 0)
     assert lanes.join(END_S_MAX)
     assert lanes.alive == 0
     assert source.lanes == {"lane-0", "lane-1"}
@@ -103,7 +104,7 @@ def test_an_execution_that_fails_fails_its_own_work_alone(din: Made) -> None:
     # The index is of another length than the candidates: TensorFlow itself objects.
     works[7] = works[7]._replace(user_index=np.zeros(5, np.int32))
     source = Queued(works)
-    assert Lanes(source, din.executables, [din.place], 0).join(END_S_MAX)
+    assert Lanes(source, din.executables.score, [din.place], 0).join(END_S_MAX)
     assert sorted(source.failed) == [3, 7]
     assert isinstance(source.failed[3], UsageError)
     assert sorted(source.given) == [note for note in range(12) if note not in (3, 7)]
@@ -122,7 +123,7 @@ def test_a_lane_begins_anew_when_its_source_fails_and_ends_when_it_fails_again_a
             raise RuntimeError(message)
 
     source.before_take = fail_in_turn
-    lanes = Lanes(source, din.executables, [din.place], 2)
+    lanes = Lanes(source, din.executables.score, [din.place], 2)
     assert lanes.join(END_S_MAX)
     # Twice in a row it goes on, and a third time it ends with work left.
     assert sorted(source.given) == [0, 1]

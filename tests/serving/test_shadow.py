@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from streamlearn.serving.front_meters import ShadowMeters
+from streamlearn.serving.node_metrics import ShadowMeters
 from streamlearn.testing import wait_until
 from tests.serving.test_front import Rig, expected, infer, outputs, request
 

@@ -165,7 +165,7 @@ RUNS = {
     "ingest": "streamlearn.metrics_server.serve_metrics",
     "serve": "streamlearn.serving.graphs.compile_cache.CompileCache.open",
     "train": "streamlearn.models.tensorflow_load.load_tensorflow",
-    "up": "streamlearn.metrics_server.metrics_server",
+    "up": "streamlearn.metrics_server.serve_metrics",
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from streamlearn.apps import AppFolder
 from streamlearn.cli.model.model_options import open_model
-from streamlearn.cli.model.place import Place
+from streamlearn.cli.options import Place
 from streamlearn.errors import VersionDefect
 from streamlearn.publisher import Judge
 from streamlearn.samples import SampleBatch

@@ -7,7 +7,7 @@ import socket
 import stat
 from pathlib import Path
 
-from streamlearn.supervision.pulse_receiver import PulseReceiver
+from streamlearn.supervision.process import PulseReceiver
 
 
 def test_only_the_user_of_a_supervisor_can_reach_its_socket_and_nothing_stays_behind() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from streamlearn.events.event import Columns
     from streamlearn.load.requests import LoadRequests
 
-__all__ = ["KINDS", "RequestSource"]
+__all__ = ["KINDS", "draw_requests"]
 
 KINDS = ("synthetic", "history", "topic")
 
@@ -22,50 +21,51 @@ _IMPRESSIONS_MAX = 50_000
 _CANDIDATES_MEAN = 36.0
 
 
-@dataclass(frozen=True)
-class RequestSource:
-    """Where requests come from, and how many to draw. `kind` is one of `KINDS`; `options` are for the history."""
+def draw_requests(
+    folder: AppFolder,
+    kind: str,
+    count: int,
+    *,
+    candidates_mean: float | None,
+    candidates_max: int,
+    values: int,
+    seed: int,
+    options: Mapping[str, str],
+) -> LoadRequests:
+    """Draw `count` requests for an application from a source, one of `KINDS`; `options` are for the history.
 
-    kind: str
-    count: int
-    candidates_mean: float | None  # None: as recorded, or 36 for synthetic requests
-    candidates_max: int
-    values: int  # number of different values of a slot in synthetic requests
-    seed: int
-    options: Mapping[str, str]
+    `candidates_mean` is None for as many as recorded, or 36 for synthetic requests, whose slots have as many different
+    values as `values` says.
 
-    def draw(self, folder: AppFolder) -> LoadRequests:
-        """Draw requests for an application.
+    Raises:
+        ConfigError: The application has no history.
+        DataError: No impressions were recorded.
+        TopicMissing: The impressions topic does not exist.
+    """
+    import numpy as np
 
-        Raises:
-            ConfigError: The application has no history.
-            DataError: No impressions were recorded.
-            TopicMissing: The impressions topic does not exist.
-        """
-        import numpy as np
+    from streamlearn.load.candidates import candidate_counts
+    from streamlearn.load.replayed_requests import recorded, refilled
+    from streamlearn.load.synthetic_requests import invented
 
-        from streamlearn.load.candidates import candidate_counts
-        from streamlearn.load.replayed_requests import recorded, refilled
-        from streamlearn.load.synthetic_requests import invented
+    random = np.random.default_rng(seed)
+    if kind == "synthetic":
+        counts = candidate_counts(candidates_mean or _CANDIDATES_MEAN, candidates_max, count, random)
+        return invented(folder.app.features, counts, values, random)
+    requests = recorded(_impressions(folder, kind, options), count, _IMPRESSIONS_MAX, random)
+    if candidates_mean is None:
+        return requests
+    counts = candidate_counts(candidates_mean, candidates_max, len(requests), random)
+    return refilled(requests, counts, random)
 
-        random = np.random.default_rng(self.seed)
-        if self.kind == "synthetic":
-            mean = self.candidates_mean or _CANDIDATES_MEAN
-            counts = candidate_counts(mean, self.candidates_max, self.count, random)
-            return invented(folder.app.features, counts, self.values, random)
-        requests = recorded(self._impressions(folder), self.count, _IMPRESSIONS_MAX, random)
-        if self.candidates_mean is None:
-            return requests
-        counts = candidate_counts(self.candidates_mean, self.candidates_max, len(requests), random)
-        return refilled(requests, counts, random)
 
-    def _impressions(self, folder: AppFolder) -> Iterator[Columns]:
-        from streamlearn.events import EventDecoder
-        from streamlearn.load.replayed_requests import of_history, of_topic
-        from streamlearn.replay import load_history
+def _impressions(folder: AppFolder, kind: str, options: Mapping[str, str]) -> Iterator[Columns]:
+    from streamlearn.events import EventDecoder
+    from streamlearn.load.replayed_requests import of_history, of_topic
+    from streamlearn.replay import load_history
 
-        if self.kind == "history":
-            yield from of_history(load_history(folder.folder, self.options))
-            return
-        with folder.open_topic("impressions") as topic:
-            yield from of_topic(topic, EventDecoder.of(folder))
+    if kind == "history":
+        yield from of_history(load_history(folder.folder, options))
+        return
+    with folder.open_topic("impressions") as topic:
+        yield from of_topic(topic, EventDecoder.of(folder))

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import typer
 
 from streamlearn.cli.bench.output import result_facts, result_rows, search_facts
-from streamlearn.cli.bench.requests import KINDS, RequestSource
-from streamlearn.cli.options import HistoryOption, JsonOption, SetOption, named_values, one_of
-from streamlearn.cli.output.progress import LINE_S, once_every
+from streamlearn.cli.bench.requests import KINDS, draw_requests
+from streamlearn.cli.options import HistoryOption, JsonOption, SetOption, named_values, one_of, option_numbers
+from streamlearn.cli.output.progress import progress_lines
 from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.errors import EXIT_FAILED, PartlyDone, UsageError
 
@@ -150,13 +150,16 @@ def bench_serve(
     from streamlearn.replay import stop_on_signals
 
     pace = (arrivals, _RATE if rate is None else rate) if concurrency is None else ("closed", float(concurrency))
-    plan = LoadPlan(*pace, seconds, warmup_s, deadline_ms, seed, _bursts(bursts), outstanding_max)  # type: ignore[arg-type]
-    source = RequestSource(
-        requests, requests_count, candidates_mean, candidates_max, values, seed, named_values(option)
-    )
+    factor, lasts_s, every_s = option_numbers("--bursts", bursts, "FACTOR,LASTS_S,EVERY_S", "4,0.5,5")
+    plan = LoadPlan(*pace, seconds, warmup_s, deadline_ms, seed, (factor, lasts_s, every_s), outstanding_max)  # type: ignore[arg-type]
+    options = named_values(option)
     token = None if token_file is None else read_token(token_file).decode("latin-1")
     folder = load_app(app, set_ or ())
-    drawn, name = source.draw(folder), model or folder.app.name
+    drawn = draw_requests(
+        folder, requests, requests_count, candidates_mean=candidates_mean, candidates_max=candidates_max,
+        values=values, seed=seed, options=options,
+    )  # fmt: skip
+    name = model or folder.app.name
     infer_requests = list(drawn.requests(folder.app.features, name, version))
     is_http = "://" in address
     messages = [request.body() if is_http else request.encode() for request in infer_requests]
@@ -207,22 +210,10 @@ def _run(load: Load, plan: LoadPlan, p99_ms_max: float | None, stop: Event) -> t
 
 
 def _show_progress(plan: LoadPlan) -> Callable[[LoadProgress], None]:
-    """Return a function that prints a line on stderr every few seconds."""
-    is_due, begin_s, total_s = once_every(LINE_S), time.monotonic(), plan.seconds + plan.warmup_s
+    begin_s, total_s = time.monotonic(), plan.seconds + plan.warmup_s
 
-    def show(progress: LoadProgress) -> None:
-        if is_due():
-            counts = f"{progress.ok:,} answered  {progress.failed:,} failed  {progress.outstanding:,} in flight"
-            seconds = f"{time.monotonic() - begin_s:.0f} of {total_s:.0f} s"
-            print(f"{seconds}  {counts}", file=sys.stderr, flush=True)
+    def line(progress: LoadProgress) -> str:
+        counts = f"{progress.ok:,} answered  {progress.failed:,} failed  {progress.outstanding:,} in flight"
+        return f"{time.monotonic() - begin_s:.0f} of {total_s:.0f} s  {counts}"
 
-    return show
-
-
-def _bursts(text: str) -> tuple[float, float, float]:
-    try:
-        factor, lasts_s, every_s = map(float, text.split(","))
-    except ValueError:
-        message = f"--bursts {text!r} is not FACTOR,LASTS_S,EVERY_S"
-        raise UsageError(message, help="for example --bursts 4,0.5,5") from None
-    return factor, lasts_s, every_s
+    return progress_lines(line)

@@ -1,4 +1,7 @@
-"""Checks of one application: its declaration, its schemas, its topics, and what it has learned so far."""
+"""Checks of one application: its declaration, its schemas, its topics, and what it has made so far.
+
+The newest samples and the newest version show a change of `app.py` before a process restarts and ends with it.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,32 @@ from dataclasses import replace
 from pathlib import Path
 
 from streamlearn.apps import TOPICS, AppFolder, load_app
-from streamlearn.cli.doctor.check_result import Finding, wrong
-from streamlearn.cli.doctor.learned_findings import registry_finding, samples_finding, store_finding
-from streamlearn.errors import StreamlearnError, TopicMissing, TopicUnreachable
+from streamlearn.cli.doctor.machine_findings import Finding, wrong
+from streamlearn.errors import StreamlearnError, TopicMissing, TopicUnreachable, UnknownSchema
 from streamlearn.events import EventDecoder
-from streamlearn.topics import open_topic
+from streamlearn.ingest.output.progress_log import DeadShare
+from streamlearn.publisher import Lineage
+from streamlearn.samples import SampleCodec
+from streamlearn.table import declared_tables
+from streamlearn.topics import AccessSettings, Topic, open_topic
 from streamlearn.topics.settings import Durability
+from streamlearn.versions import open_registry, open_store
+from streamlearn.versions.format.log import Log
 
 __all__ = ["app_findings", "durability_findings"]
 
 # Shorter than the timeout of other commands, because a person waits for the result.
 REACH_S = 3.0
 _CREATE_HELP = "`streamlearn topics APP --create 4` creates all missing topics, with 4 partitions"
+_READ_WAIT_MS = 1_000
+_CHANGED_HELP = (
+    "ingest made it with another app.py: restore that, or give the changed application a new name "
+    "(docs/operating/changing.md)"
+)
+_WINDOWS_HELP = (
+    "if you meant to change them, restart ingest and the trainer: samples whose windows are still open get the new "
+    "ones. Otherwise restore app.py"
+)
 
 
 def app_findings(app: Path, overrides: list[str]) -> Iterator[Finding]:
@@ -33,13 +50,11 @@ def app_findings(app: Path, overrides: list[str]) -> Iterator[Finding]:
     yield Finding(f"app {folder.app.name}", "ok", fingerprints)
     yield _schemas(folder)
     yield from _topics(folder)
-    yield store_finding(folder)
-    yield registry_finding(folder)
+    yield _store(folder)
+    yield _registry(folder)
 
 
 def _dead_letters(folder: AppFolder) -> Iterator[Finding]:
-    from streamlearn.ingest.output.progress_log import DeadShare
-
     share_max = folder.settings.ingest.dead_share_max
     with closing(DeadShare(folder)) as dead_share:
         share = dead_share()
@@ -87,7 +102,7 @@ def _topics(folder: AppFolder) -> Iterator[Finding]:
         detail = f"{', '.join(partitions)} exist, but not {', '.join(missing)}; all topics are needed"
         yield Finding("topics", "wrong", detail, _CREATE_HELP)
     if "samples" in partitions:
-        yield samples_finding(folder, access)
+        yield _samples(folder, access)
     if "progress" in partitions:
         yield from _dead_letters(folder)
     impressions, actions = partitions.get("impressions"), partitions.get("actions")
@@ -113,3 +128,65 @@ def durability_findings(durable: Mapping[str, Durability | None]) -> Iterator[Fi
     if single := [name for name, facts in on_brokers.items() if facts.replicas == 1]:
         detail = f"1 for {', '.join(single)}: if the broker loses its disk, the records are lost"
         yield Finding("replicas", "missing", detail, "enough for tests; use 3 in production")
+
+
+def _samples(folder: AppFolder, access: AccessSettings) -> Finding:
+    """Compare the application with the newest sample of each partition."""
+    what = "newest samples"
+    try:
+        codec = SampleCodec(folder.app, folder.settings.samples)
+        with open_topic(folder.topic_url("samples"), access) as topic:
+            newest = [codec.decode(message) for message in _newest(topic)]
+    except UnknownSchema as error:
+        return Finding(what, "wrong", error.message, _CHANGED_HELP)
+    except StreamlearnError as error:
+        return wrong(what, error)
+    if not newest:
+        return Finding(what, "ok", "there are none yet")
+    windows = {batch.header.window_settings for batch in newest}
+    if windows != {folder.app.window_settings}:
+        detail = f"they were made with other windows than the application's: {', '.join(sorted(windows))}"
+        return Finding(what, "wrong", detail, _WINDOWS_HELP)
+    return Finding(what, "ok", "they have the application's features, labels and windows")
+
+
+def _store(folder: AppFolder) -> Finding:
+    """Compare the application with the newest version in the store."""
+    try:
+        store = open_store(folder.store_url, settings=folder.settings.versions)
+        what, log = f"store {store.url}", Log(store, folder.app.name)
+        newest = log.newest()
+        entry = None if newest is None else log.read(newest)
+        if entry is None:
+            return Finding(what, "ok", f"it has no version of {folder.app.name} yet")
+        options = declared_tables(folder.app.features, folder.settings.tables)
+        Lineage.of(folder.app, options, folder.settings.publisher.row_type).check(entry.manifest)
+    except StreamlearnError as error:
+        return wrong("newest version", error)
+    version, windows = f"version {entry.manifest.version}", entry.manifest.windows
+    if windows != folder.app.window_settings:
+        return Finding(what, "wrong", f"{version} was learned with other windows: {windows}", _WINDOWS_HELP)
+    return Finding(what, "ok", f"{version} has the application's features, labels, tables and windows")
+
+
+def _registry(folder: AppFolder) -> Finding:
+    """Check that the registry answers."""
+    try:
+        with open_registry(folder.registry_url, folder.app.name, folder.settings.registry) as registry:
+            pointer, nodes = registry.pointer(), registry.nodes()
+    except StreamlearnError as error:
+        return wrong("registry", error)
+    at = "no version is active" if pointer is None or pointer.active is None else f"version {pointer.active.version}"
+    return Finding(f"registry {registry.url}", "ok", f"{at}, {len(nodes)} nodes")
+
+
+def _newest(topic: Topic) -> list[bytes]:
+    """Return the last message of each partition that has one."""
+    messages = []
+    with topic.reader() as reader:
+        for partition in range(topic.partitions):
+            end = reader.end(partition)
+            if end > reader.earliest(partition):
+                records = reader.read(partition, end - 1, max_records=1, wait_ms=_READ_WAIT_MS)
+                messages += [value for value in records.values if value is not None]
+    return messages

@@ -12,14 +12,15 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import streamlearn
-from streamlearn.cli.doctor.check_result import Finding
 from streamlearn.errors import StreamlearnError
 
-__all__ = ["machine_findings"]
+__all__ = ["Finding", "machine_findings", "wrong"]
 
 PACKAGES = ("apache-beam", "crc32c", "fastavro", "kafka-python", "numpy", "pyarrow", "redis", "tensorflow")
 COMMANDS = {
@@ -33,6 +34,21 @@ COMMANDS = {
 ADDRESSES = {"STREAMLEARN_KAFKA": 9092, "STREAMLEARN_REGISTRY": 6379}
 REACH_S = 2.0
 COMMAND_S = 10.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check. State "missing" means that something optional does not exist; "wrong" needs a fix."""
+
+    what: str  # the subject of the check
+    state: Literal["ok", "missing", "wrong"]
+    detail: str  # the version or address, or the failure
+    help: str = ""
+
+
+def wrong(what: str, error: StreamlearnError) -> Finding:
+    """Return the finding of a check that failed."""
+    return Finding(what, "wrong", error.message, error.help)
 
 
 def machine_findings() -> Iterator[Finding]:
@@ -53,7 +69,7 @@ def _native() -> Finding:
     try:
         from streamlearn.native import native
     except StreamlearnError as error:
-        return Finding("native module", "wrong", error.message, error.help)
+        return wrong("native module", error)
     return Finding("native module", "ok", f"{native.__version__} ({Path(native.__file__ or '').name})")
 
 

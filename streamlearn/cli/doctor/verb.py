@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from streamlearn.cli.doctor.check_result import Finding
-from streamlearn.cli.doctor.machine_findings import machine_findings
+from streamlearn.cli.doctor.machine_findings import Finding, machine_findings
 from streamlearn.cli.options import JsonOption, SetOption
 from streamlearn.cli.output.table import print_json
 from streamlearn.errors import EXIT_FAILED, UsageError

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,6 @@ from streamlearn.cli.options import AppArgument, SetOption, one_of
 from streamlearn.errors import TopicUnreachable, UsageError
 
 if TYPE_CHECKING:
-    from streamlearn.apps import AppFolder
     from streamlearn.topics import Records, Topic
 
 __all__ = ["peek"]
@@ -41,6 +40,7 @@ def peek(
 ) -> None:
     """Print the content of one of APP's topics as JSON, one event a line, with unreadable ones and the reason."""
     from streamlearn.apps import load_app
+    from streamlearn.cli.events.record_output import shown_records
 
     folder = load_app(app, set_ or ())
     if offset is not None and partition is None:
@@ -49,8 +49,11 @@ def peek(
     with folder.open_topic(topic) as opened:
         partitions = range(opened.partitions) if partition is None else (partition,)
         batches = (batch for number in partitions for batch in _batches(opened, number, offset))
-        for line in islice(_lines(folder, topic, batches, controls), limit):
-            sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+        show = shown_records(folder, topic, controls=controls)
+        contents = ((records, index, content) for records in batches for index, content in show(records))
+        for records, index, content in islice(contents, limit):
+            position = {"partition": records.partition, "offset": int(records.offsets[index])}
+            sys.stdout.write(json.dumps(position | content, ensure_ascii=False) + "\n")
 
 
 def _batches(topic: Topic, partition: int, offset: int | None) -> Iterator[Records]:
@@ -66,24 +69,3 @@ def _batches(topic: Topic, partition: int, offset: int | None) -> Iterator[Recor
                 raise TopicUnreachable(message, help="check that its broker is healthy, then run this again")
             yield records
             at = records.next_offset
-
-
-def _lines(folder: AppFolder, topic: str, batches: Iterator[Records], controls: bool) -> Iterator[dict[str, Any]]:
-    if topic in ("impressions", "actions"):
-        from streamlearn.cli.events.event_output import ShownEvents
-
-        events = ShownEvents(folder)
-        for records in batches:
-            for index, event in events.show(records.values, controls):
-                yield {**_position(records, index), **event}
-        return
-    from streamlearn.cli.events.record_output import shown_record
-
-    show = shown_record(folder, topic)
-    for records in batches:
-        for index, (key, value) in enumerate(zip(records.keys, records.values, strict=True)):
-            yield {**_position(records, index), **show(key, value)}
-
-
-def _position(records: Records, index: int) -> dict[str, int]:
-    return {"partition": records.partition, "offset": int(records.offsets[index])}

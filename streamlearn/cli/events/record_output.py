@@ -1,52 +1,106 @@
-"""The content of records of the topics that ingest writes, as plain values: samples, dead letters, progress.
+"""The content of a topic's records as plain values: events, also those that ingest refuses, samples and others.
 
-It summarises a message of samples, because its columns are too long to read.
+Events are decoded as ingest does it. A message of samples is summarised, because its columns are too long to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streamlearn.errors import BadRecord, DataError
+from streamlearn.events import EventDecoder
+from streamlearn.events.event import text_at
 from streamlearn.samples import SampleCodec
-from streamlearn.schemas import DEAD_LETTER, PROGRESS
+from streamlearn.schemas import CONTROL, DEAD_LETTER, PROGRESS, action_schema, impression_schema
 from streamlearn.schemas.record_prefix import read_framing
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
+    from streamlearn.events import EventColumns
+    from streamlearn.events.event import Columns
     from streamlearn.samples import SampleBatch
     from streamlearn.schemas import Schema
+    from streamlearn.topics import Records
 
-__all__ = ["shown_record"]
+__all__ = ["shown_records"]
 
 HEAD_BYTES = 32
+_Show = Callable[["Records"], Iterator[tuple[int, dict[str, Any]]]]
 
 
-def shown_record(folder: AppFolder, topic: str) -> Callable[[bytes | None, bytes | None], dict[str, Any]]:
-    """Return a function of key and value that shows a record of topic "samples", "dead_letters" or "progress"."""
+def shown_records(folder: AppFolder, topic: str, *, controls: bool) -> _Show:
+    """Return a function that yields the contents of records of a topic, each with the index of its record.
+
+    `controls` includes heartbeats and end marks of topics of events.
+
+    Raises:
+        ConfigError: A schema file is invalid.
+    """
     if topic == "samples":
         codec = SampleCodec(folder.app, folder.settings.samples)
         return _guarded("samples", lambda value: _batch(codec.decode(value)))
     if topic == "progress":
         return _guarded("progress", lambda value: _decoded(PROGRESS, value))
-    return _guarded("dead_letter", lambda value: _letter(_decoded(DEAD_LETTER, value)))
+    if topic == "dead_letters":
+        return _guarded("dead_letter", lambda value: _letter(_decoded(DEAD_LETTER, value)))
+    return _shown_events(folder, controls)
 
 
-def _guarded(
-    name: str, show: Callable[[bytes], dict[str, Any]]
-) -> Callable[[bytes | None, bytes | None], dict[str, Any]]:
-    def shown(key: bytes | None, value: bytes | None) -> dict[str, Any]:
-        if value is None:
-            return {"record": "deleted", "key": _text(key)}
-        try:
-            return {"record": name, **show(value)}
-        except DataError as error:
-            return {"record": "unreadable", "detail": error.message}
+def _guarded(name: str, show: Callable[[bytes], dict[str, Any]]) -> _Show:
+    def shown(records: Records) -> Iterator[tuple[int, dict[str, Any]]]:
+        for index, (key, value) in enumerate(zip(records.keys, records.values, strict=True)):
+            try:
+                content = {"record": "deleted", "key": _text(key)} if value is None else {"record": name, **show(value)}
+            except DataError as error:
+                content = {"record": "unreadable", "detail": error.message}
+            yield index, content
 
     return shown
+
+
+def _shown_events(folder: AppFolder, controls: bool) -> _Show:
+    decoder = EventDecoder.of(folder)
+    schemas = (impression_schema(folder.app), action_schema(folder.app), CONTROL)
+
+    def shown(records: Records) -> Iterator[tuple[int, dict[str, Any]]]:
+        events = decoder.decode(records.values)
+        kinds = (events.impressions, events.actions, *((events.controls,) if controls else ()))
+        found = [event for schema, of_kind in zip(schemas, kinds, strict=False) for event in _events(schema, of_kind)]
+        for failure in events.failures:
+            fields = {"event": "unreadable", "reason": failure.reason, "detail": failure.detail}
+            found.append((failure.record_index, failure.event_index, fields))
+        for record, index, fields in sorted(found, key=lambda event: event[:2]):
+            yield record, {"index": index, **fields}
+
+    return shown
+
+
+def _events(schema: Schema, events: EventColumns) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    for row in range(len(events)):
+        fields = _value(schema.json, "", events.columns, row)
+        yield int(events.record_index[row]), int(events.event_index[row]), {"event": schema.name.lower(), **fields}
+
+
+def _value(kind: Any, path: str, columns: Columns, row: int) -> Any:
+    """Read one value of a field from the columns of its schema's type."""
+    if isinstance(kind, list):  # a union with null; see `EventColumns` for how columns are named
+        present = bool(columns[f"{path}?"][row])
+        return _value(kind[1], path, columns, row) if present else None
+    if isinstance(kind, dict) and kind["type"] == "record":
+        inside = f"{path}." if path else ""
+        return {field["name"]: _value(field["type"], inside + field["name"], columns, row) for field in kind["fields"]}
+    if isinstance(kind, dict) and kind["type"] == "array":
+        begin, end = columns[f"{path}[]"][row : row + 2].tolist()
+        return [_value(kind["items"], path, columns, item) for item in range(begin, end)]
+    if isinstance(kind, dict) and kind["type"] == "enum":
+        return kind["symbols"][columns[path][row]]
+    if kind == "string":
+        return text_at(columns, path, row)
+    # Through the shortest text of the float32: 9.99 instead of 9.989999771118164.
+    return float(str(columns[path][row])) if kind == "float" else int(columns[path][row])
 
 
 def _decoded(schema: Schema, value: bytes) -> dict[str, Any]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.events.replay_progress import show_progress
 from streamlearn.cli.options import AppArgument, HistoryOption, JsonOption, SetOption, named_values
+from streamlearn.cli.output.progress import progress_lines
 from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.cli.output.units import counted
 from streamlearn.errors import EXIT_PARTLY
 from streamlearn.times import time_text
 
 if TYPE_CHECKING:
-    from streamlearn.replay.replayer import ReplayReport
+    from streamlearn.replay.replayer import ReplayProgress, ReplayReport
 
-__all__ = ["replay"]
+__all__ = ["line_progress", "replay"]
 
 
 def replay(
@@ -43,7 +47,7 @@ def replay(
         stop_on_signals() as stop,
         open_replay_topics(folder, append=append) as (impressions, actions),
         Producer(folder, impressions=impressions, actions=actions) as producer,
-        show_progress(events) as on_progress,
+        _show_progress(events) as on_progress,
     ):
         report = Replayer(history, producer, folder.settings.replay).run(
             speed=speed, events_max=limit_events, on_progress=on_progress, stop=stop
@@ -67,3 +71,40 @@ def _summary(report: ReplayReport) -> dict[str, Any]:
         "events/s": round(report.events_per_s),
         "ended": report.ended,
     }
+
+
+@contextmanager
+def _show_progress(events: int | None) -> Iterator[Callable[[ReplayProgress], None]]:
+    """Yield a function that shows progress; `events` is the expected number, if known."""
+    if not sys.stderr.isatty():
+        yield line_progress(events)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} events"),
+        TextColumn("{task.fields[reached]}"),
+        TextColumn("{task.fields[rate]:,.0f} events/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("replay", total=events, reached="", rate=0.0)
+
+        def show(progress: ReplayProgress) -> None:
+            reached = time_text(progress.event_time_ms)
+            bar.update(task, completed=progress.events, reached=reached, rate=progress.events_per_s)
+
+        yield show
+
+
+def line_progress(events: int | None, now_s: Callable[[], float] = time.monotonic) -> Callable[[ReplayProgress], None]:
+    """Return a function that prints a line from time to time; see `_show_progress` for `events`."""
+    of_all = "" if events is None else f" of {events:,}"
+
+    def line(progress: ReplayProgress) -> str:
+        reached, rate = time_text(progress.event_time_ms), f"{progress.events_per_s:,.0f} events/s"
+        return f"{reached}  {progress.events:,}{of_all} events  {rate}"
+
+    return progress_lines(line, now_s)

@@ -10,7 +10,7 @@ import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.output.table import print_json, print_table
-from streamlearn.cli.output.units import bytes_text, counted, retention_text
+from streamlearn.cli.output.units import bytes_text, counted, whole_units
 from streamlearn.errors import StreamlearnError, TopicMissing, UsageError
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _records(topic: Topic) -> int:
 def _for_people(row: Row) -> Row:
     if row["id"] == "missing":
         return {"topic": row["topic"], "partitions": None, "records": None, "kept": "missing", "record max": None}
-    kept = retention_text(row["retention_ms"])
+    kept = whole_units(row["retention_ms"])
     if row["retention_bytes"] >= 0:
         kept += f", {bytes_text(row['retention_bytes'])} a partition"
     return {

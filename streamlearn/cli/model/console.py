@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +12,17 @@ import typer
 from msgspec import structs
 
 from streamlearn.cli.model.model_options import open_model
-from streamlearn.cli.model.place import Place
-from streamlearn.cli.options import AppArgument, RegistryOption, SetOption, StoreOption
-from streamlearn.cli.server_options import TlsCertOption, TlsKeyOption, stop_event, tls_files
+from streamlearn.cli.options import (
+    AppArgument,
+    Place,
+    RegistryOption,
+    SetOption,
+    StoreOption,
+    TlsCertOption,
+    TlsKeyOption,
+    stop_event,
+    tls_files,
+)
 
 __all__ = ["console"]
 
@@ -58,16 +67,17 @@ def console(
     model = replace(model, settings=structs.replace(model.settings, console=settings))
     set_up_logging(model.settings.telemetry)
     stopped = stop_event()
-    metrics = None
+    metrics: AbstractContextManager[object] = nullcontext()
     try:
         metrics = serve_metrics(model.settings.telemetry)
     except ServiceError as error:  # most often `streamlearn up` has this port
         print(f"the console goes on without metrics of its own: {error.message}", file=sys.stderr, flush=True)
     folder = load_app(app, [f"topics.reach_s={REACH_S:g}", *(set_ or ())])
-    dead_share = DeadShare(folder)
     given = Given.of({"app": app.resolve(), "store": store, "registry": registry, "set_": set_})
-    try:
-        with ConsoleServer(
+    with (
+        metrics,
+        closing(DeadShare(folder)) as dead_share,
+        ConsoleServer(
             model,
             settings,
             token=token,
@@ -76,12 +86,9 @@ def console(
             dead_share=dead_share,
             given=given,
             first_window=folder.first_window,
-        ) as server:
-            # Scripts wait for this line.
-            access = "moves need the token" if token is not None else "read-only: no --token-file"
-            print(f"the console of {model.name} is at {server.url} ({access})", flush=True)
-            stopped.wait()
-    finally:
-        dead_share.close()
-        if metrics is not None:
-            metrics.close()
+        ) as server,
+    ):
+        # Scripts wait for this line.
+        access = "moves need the token" if token is not None else "read-only: no --token-file"
+        print(f"the console of {model.name} is at {server.url} ({access})", flush=True)
+        stopped.wait()

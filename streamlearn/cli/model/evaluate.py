@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
-from streamlearn.cli.output.progress import LINE_S, once_every
+from streamlearn.cli.output.progress import progress_lines
 from streamlearn.cli.output.table import print_facts, print_json, print_table
 from streamlearn.errors import EXIT_PARTLY
 from streamlearn.times import parse_time_ms, time_text
@@ -68,7 +68,11 @@ def evaluate(
     load_tensorflow()
     from streamlearn.trainer import evaluate as evaluate_model
 
-    show = _show_progress(passes)
+    def line(number: int, tally: Tally) -> str:
+        loss = tally.loss / max(tally.rows, 1)
+        return f"pass {number} of {passes}  {tally.rows:,} samples  loss {loss:.4f}"
+
+    show = progress_lines(line)
     with stop_on_signals() as stop:
         result = evaluate_model(
             folder, request, stop, passes=passes, until_offset=until_offset, on_pass=_print_pass, show=show
@@ -84,18 +88,6 @@ def _print_pass(done: Pass) -> None:
     scores = (score for score in done.held_out.scores if not score.segment and score.auc is not None)
     aucs = (f"{score.label} AUC {score.auc:.4f}" for score in scores)
     print("  ".join([f"pass {done.number} is done", f"loss {done.loss:.4f}", *aucs]), file=sys.stderr, flush=True)
-
-
-def _show_progress(passes: int) -> Callable[[int, Tally], None]:
-    """Return a function that prints a line on stderr every few seconds."""
-    is_due = once_every(LINE_S)
-
-    def show(number: int, tally: Tally) -> None:
-        if is_due():
-            loss = tally.loss / max(tally.rows, 1)
-            print(f"pass {number} of {passes}  {tally.rows:,} samples  loss {loss:.4f}", file=sys.stderr, flush=True)
-
-    return show
 
 
 def _print(result: EvaluationResult, *, json: bool) -> None:

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from streamlearn.cli.model.model_options import author, model_and_versions, open_model
-from streamlearn.cli.model.place import Place, at_place
-from streamlearn.cli.options import JsonOption
+from streamlearn.cli.options import JsonOption, Place, at_place
 from streamlearn.cli.output.progress import shown_progress
 from streamlearn.cli.output.table import print_json
 from streamlearn.cli.output.units import counted

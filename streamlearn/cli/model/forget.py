@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlearn.cli.model.model_options import Model, ModelArgument, ReasonOption, author, open_model
-from streamlearn.cli.model.place import Place, at_place
-from streamlearn.cli.options import JsonOption
+from streamlearn.cli.options import JsonOption, Place, at_place
 from streamlearn.cli.output.table import print_json, print_table
-from streamlearn.cli.output.units import counted, retention_text
+from streamlearn.cli.output.units import counted, whole_units
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import PartlyDone, TopicError, TopicMissing, UsageError
 from streamlearn.printable import printable
@@ -194,4 +193,4 @@ def _topic_row(folder: AppFolder, name: str, now_ms: int, unreachable: str) -> t
         return row | {"goes": f"unknown: {error.message}"}, error.message
     if retention_ms < 0:
         return row | {"goes": "never: the topic keeps records for ever"}, ""
-    return row | {"goes": f"after {retention_text(retention_ms)}: about {time_text(now_ms + retention_ms)} UTC"}, ""
+    return row | {"goes": f"after {whole_units(retention_ms)}: about {time_text(now_ms + retention_ms)} UTC"}, ""

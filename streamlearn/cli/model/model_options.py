@@ -9,20 +9,37 @@ import getpass
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from streamlearn.cli.completion import complete_version
-from streamlearn.errors import UsageError
+from streamlearn.cli.options import Place
+from streamlearn.errors import StreamlearnError, UsageError
 from streamlearn.versions.pointer.model import Model
 
-if TYPE_CHECKING:
-    from streamlearn.cli.model.place import Place
-
 __all__ = [
-    "Model", "ModelArgument", "ReasonOption", "WordsArgument", "author", "model_and_versions", "open_model",
+    "Model", "ModelArgument", "ReasonOption", "WordsArgument", "author", "complete_version", "model_and_versions",
+    "open_model",
 ]  # fmt: skip
+
+_VERSION_MAX = 10**12 - 1
+_PROPOSED_MAX = 50
+
+
+def complete_version(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the newest versions, newest first, of the model that the words before name; none rather than fail."""
+    given = ctx.params
+    # An option without its value stops the parser before it knows arguments: they are in `args` then.
+    words = [word for word in (*(given.get("words") or ()), *ctx.args) if not word.isdigit() and word[:1] != "-"]
+    name = given.get("name") or next(iter(words), None)
+    place = Place(given.get("app"), given.get("store"), given.get("registry"), given.get("set_"))
+    try:
+        known = open_model(name, place).known()
+    except (StreamlearnError, OSError):
+        return []
+    numbers = [str(entry.version) for entry in reversed(known[-_PROPOSED_MAX:])]
+    return [number for number in numbers if number.startswith(incomplete)]
+
 
 ModelArgument: TypeAlias = Annotated[
     str | None,
@@ -39,8 +56,6 @@ WordsArgument: TypeAlias = Annotated[
 ReasonOption: TypeAlias = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="The reason; it is stored with the move for others to read.")
 ]
-
-_VERSION_MAX = 10**12 - 1
 
 
 def open_model(model: str | None, place: Place) -> Model:

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from streamlearn.cli.model.model_options import author, model_and_versions, open_model
-from streamlearn.cli.model.place import Place, at_place
-from streamlearn.cli.options import JsonOption
+from streamlearn.cli.options import JsonOption, Place, at_place
 from streamlearn.cli.output.table import print_json
 from streamlearn.clock import SYSTEM_CLOCK
 

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from streamlearn.cli.completion import complete_version
-from streamlearn.cli.model.model_options import ModelArgument, ReasonOption, author, open_model
-from streamlearn.cli.model.place import Place, at_place
-from streamlearn.cli.options import JsonOption
+from streamlearn.cli.model.model_options import ModelArgument, ReasonOption, author, complete_version, open_model
+from streamlearn.cli.options import JsonOption, Place, at_place
 from streamlearn.cli.output.table import print_json
 from streamlearn.errors import UsageError
 

@@ -6,25 +6,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec
 
-__all__ = ["LINE_S", "once_every", "shown_progress"]
+__all__ = ["LINE_S", "progress_lines", "shown_progress"]
 
 LINE_S = 5.0
 """Time between two progress lines."""
+P = ParamSpec("P")
 
 
-def once_every(interval_s: float, now_s: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
-    """Return a function that is true at most once per interval, for the first time after one interval."""
-    due_s = now_s() + interval_s
+def progress_lines(line: Callable[P, str], now_s: Callable[[], float] = time.monotonic) -> Callable[P, None]:
+    """Return a function that prints a line on stderr at most every `LINE_S` seconds, for the first time after these."""
+    due_s = now_s() + LINE_S
 
-    def is_due() -> bool:
+    def show(*args: P.args, **named: P.kwargs) -> None:
         nonlocal due_s
-        if now_s() < due_s:
-            return False
-        due_s = now_s() + interval_s
-        return True
+        if now_s() >= due_s:
+            due_s = now_s() + LINE_S
+            print(line(*args, **named), file=sys.stderr, flush=True)
 
-    return is_due
+    return show
 
 
 @contextmanager

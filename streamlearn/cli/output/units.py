@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["age_text", "bytes_text", "counted", "retention_text"]
+__all__ = ["age_text", "bytes_text", "counted", "whole_units"]
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
 
@@ -32,17 +32,17 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def retention_text(retention_ms: int) -> str:
-    """Return a retention time in the largest unit that expresses it exactly.
+def whole_units(ms: int) -> str:
+    """Return a time in the largest unit that expresses it exactly; a negative one has no end.
 
     Examples:
-        >>> retention_text(-1), retention_text(7 * 86_400_000), retention_text(5_400_000)
+        >>> whole_units(-1), whole_units(7 * 86_400_000), whole_units(5_400_000)
         ('for ever', '7 d', '90 min')
     """
-    if retention_ms < 0:
+    if ms < 0:
         return "for ever"
-    name, unit_ms = next((name, unit_ms) for name, unit_ms in _UNITS_MS if retention_ms % unit_ms == 0)
-    return f"{retention_ms // unit_ms:,} {name}"
+    name, unit_ms = next((name, unit_ms) for name, unit_ms in _UNITS_MS if ms % unit_ms == 0)
+    return f"{ms // unit_ms:,} {name}"
 
 
 def age_text(ms: int) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.cli.output.units import whole_units
 from streamlearn.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def draw_labels(scores: ScoreColumns, story: Story) -> bytes:
         for number, label in enumerate(labels):
             for width in widths:
                 rows = scores.where(is_total & (scores["label"] == label) & (_width_s(scores) == width))
-                name_of_curve = f"{label}, {_width_text(width)}"
+                name_of_curve = f"{label}, {whole_units(width * 1_000)}"
                 _curve(axes, rows, column, f"C{number}", name_of_curve, is_thick=width == widths[-1])
         if column == "calibration_ratio":
             axes.axhline(1.0, color="grey", linewidth=0.8, linestyle="--")
@@ -77,7 +78,7 @@ def draw_segment(scores: ScoreColumns, segment: str) -> bytes:
                 axes.set_title(label, fontsize="medium")
             axes.set_ylabel(name if not position else "")
     cut = f", the {_TEXTS_MAX} with most rows of {len(texts)}" if len(texts) > _TEXTS_MAX else ""
-    figure.suptitle(f"by {segment}{cut}; windows of {_width_text(width)}", fontsize="medium")
+    figure.suptitle(f"by {segment}{cut}; windows of {whole_units(width * 1_000)}", fontsize="medium")
     panels[0].legend(loc="best", fontsize="small")
     for axes in panels[-len(labels) :]:
         axes.set_xlabel(_EVENT_TIME)
@@ -178,8 +179,10 @@ def _curve(axes: Axes, scores: ScoreColumns, column: str, colour: str, name: str
 
 
 def _mark(axes: Axes, story: Story, *, is_named: bool) -> None:
-    for event_ms, mark in story.event_times(*_COLOURS):
-        (time,), colour = _times([event_ms]), _COLOURS[mark.what]
+    for mark in story.marks:
+        if mark.what not in _COLOURS or mark.event_ms is None:
+            continue
+        (time,), colour = _times([mark.event_ms]), _COLOURS[mark.what]
         axes.axvline(time, color=colour, linewidth=0.9, alpha=0.7)
         if is_named:
             style: dict[str, Any] = {"rotation": 90, "fontsize": 7, "va": "top", "ha": "right", "color": colour}
@@ -198,14 +201,6 @@ def _width_s(scores: ScoreColumns) -> npt.NDArray[np.int64]:
 def _widths(scores: ScoreColumns) -> list[int]:
     """Return the widths of windows, shortest first."""
     return [int(width_s) for width_s in np.unique(_width_s(scores))]
-
-
-def _width_text(seconds: int) -> str:
-    """Return a width in the largest unit that expresses it exactly."""
-    for name, unit in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds % unit == 0:
-            return f"{seconds // unit} {name}"
-    return f"{seconds} s"
 
 
 def _texts(scores: ScoreColumns) -> Sequence[str]:

@@ -46,10 +46,6 @@ class Story:
     moves: int  # moves of the pointer that were read
     moves_left: int  # older or damaged moves that were not
 
-    def event_times(self, *whats: str) -> list[tuple[int, Mark]]:
-        """Return the marks of these kinds with a known event time."""
-        return [(mark.event_ms, mark) for mark in self.marks if mark.what in whats and mark.event_ms is not None]
-
     def as_json(self) -> dict[str, Any]:
         """Return the story for JSON."""
         return {

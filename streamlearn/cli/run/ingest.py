@@ -39,15 +39,10 @@ def ingest(
     folder = load_for_beam(app, changes)
     from streamlearn.ingest import end_at_once, run_samples  # after the set-up of logs: Beam logs while it loads
 
-    server = serve_metrics(folder.settings.telemetry)
-    try:
-        with stop_on_signals(end_at_once) as stop:
-            report = run_samples(
-                folder, stop, changes=changes, runner=runner, accept_lost=accept_lost, more=tuple(beam or ())
-            )
-    finally:
-        if server is not None:
-            server.close()
+    with serve_metrics(folder.settings.telemetry), stop_on_signals(end_at_once) as stop:
+        report = run_samples(
+            folder, stop, changes=changes, runner=runner, accept_lost=accept_lost, more=tuple(beam or ())
+        )
     print_json(asdict(report)) if json else print_facts("joined", _summary(report))
     if report.written is not None:
         report_letters(report.written, app, 1.0 if report.stopped else folder.settings.ingest.dead_share_max)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from streamlearn.cli.options import JsonOption, SetOption
+from streamlearn.cli.options import JsonOption, SetOption, TlsCertOption, TlsKeyOption, stop_event, tls_files
 from streamlearn.cli.output.table import print_json, print_table
-from streamlearn.cli.server_options import TlsCertOption, TlsKeyOption, stop_event, tls_files
 from streamlearn.errors import PartlyDone, UsageError
 from streamlearn.pulse import PULSE
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import structs
+from typer.core import TyperGroup
 
-from streamlearn.cli.default_verb import DefaultVerb
-from streamlearn.cli.options import AppArgument, SetOption
+from streamlearn.cli.options import AppArgument, SetOption, TlsCertOption, TlsKeyOption, stop_event, tls_files
 from streamlearn.cli.run.serve_tune import tune
-from streamlearn.cli.server_options import TlsCertOption, TlsKeyOption, stop_event, tls_files
 from streamlearn.hints import with_hints
 from streamlearn.pulse import PULSE
 
@@ -26,9 +26,36 @@ __all__ = ["serve"]
 
 # How long a lane waits for the GIL of another Python thread. Python's default is longer than most answers take.
 _SWITCH_S = 0.0005
+_IS_DEFAULT = f"{__name__}.is_default"
+
+
+class _DefaultVerb(TyperGroup):
+    """A verb that also runs without a sub-verb.
+
+    It runs the sub-verb that the first word names; without such a word, the first sub-verb gets all words.
+
+    An application in a folder with the name of a sub-verb is given as `./NAME`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the name of the first sub-verb if none is given."""
+        ctx.meta[_IS_DEFAULT] = not args or args[0] not in self.commands
+        if ctx.meta[_IS_DEFAULT]:
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the sub-verb. The help of an inserted one does not show its name."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if ctx.meta[_IS_DEFAULT] and command is not None:
+            command = copy(command)
+            path = {"command_path": property(lambda inner: inner.parent.command_path)}
+            command.context_class = type("UnnamedContext", (command.context_class,), path)
+        return name, command, rest
+
 
 serve = typer.Typer(
-    cls=DefaultVerb, help="Answer requests with an application's versions; `serve tune` proposes bucket sizes."
+    cls=_DefaultVerb, help="Answer requests with an application's versions; `serve tune` proposes bucket sizes."
 )
 
 
@@ -83,23 +110,21 @@ def node(
     cache = CompileCache.open(settings.serving)
     from streamlearn.serving.node import Node
 
-    metrics = serve_metrics(settings.telemetry)
-    try:
-        with Node(folder, name=name, token=token, tls=tls, cache=cache, sockets=sockets) as running:
-            if running.wait_ready(stopped):
-                # Objects loaded by now live until the end: keep full collections from visiting them.
-                gc.freeze()
-                # Scripts wait for this line.
-                where = running.grpc if running.http is None else f"{running.grpc}, http {running.http}"
-                active = running.status().active
-                version = "none" if active is None else active.version
-                print(f"{folder.app.name} is served at grpc {where}: version {version}", flush=True)
-                PULSE.ready()
-                stopped.wait()
-                PULSE.stopping()
-    finally:
-        if metrics is not None:
-            metrics.close()
+    with (
+        serve_metrics(settings.telemetry),
+        Node(folder, name=name, token=token, tls=tls, cache=cache, sockets=sockets) as running,
+    ):
+        if running.wait_ready(stopped):
+            # Objects loaded by now live until the end: keep full collections from visiting them.
+            gc.freeze()
+            # Scripts wait for this line.
+            where = running.grpc if running.http is None else f"{running.grpc}, http {running.http}"
+            active = running.status().active
+            version = "none" if active is None else active.version
+            print(f"{folder.app.name} is served at grpc {where}: version {version}", flush=True)
+            PULSE.ready()
+            stopped.wait()
+            PULSE.stopping()
 
 
 serve.command()(with_hints(tune))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.options import AppArgument, JsonOption, SetOption, option_numbers
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.errors import UsageError
 
@@ -75,7 +75,8 @@ def tune(
     if save is not None and sizes is not None:
         save.write_bytes(msgspec.json.encode(sizes))
     if lognormal:
-        sizes = uncosted(drawn(*_mean_and_sigma(lognormal), folder.settings.front.candidates_max), settings, sizes)
+        mean, sigma = option_numbers("--lognormal", lognormal, "MEAN,SIGMA", "36,0.8")
+        sizes = uncosted(drawn(mean, sigma, folder.settings.front.candidates_max), settings, sizes)
     assert sizes is not None
     executables_max = executables or min(_EXECUTABLES * len(sizes.lengths), settings.compiles_max)
     if executables_max > settings.compiles_max:
@@ -107,12 +108,3 @@ def _print(sizes: Sizes, tuned: Tuned, *, has_costs: bool, json: bool) -> None:
     print("\n[serving]")
     for name, buckets in settings.items():
         print(f"{name} = {buckets}")
-
-
-def _mean_and_sigma(text: str) -> tuple[float, float]:
-    try:
-        mean, sigma = map(float, text.split(","))
-    except ValueError:
-        message = f"--lognormal {text!r} is not MEAN,SIGMA"
-        raise UsageError(message, help="for example --lognormal 36,0.8") from None
-    return mean, sigma

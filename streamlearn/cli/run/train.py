@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import gc
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamlearn.cli.options import AcceptLostOption, AppArgument, JsonOption, SetOption
+from streamlearn.cli.output.progress import LINE_S
 from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.cli.output.units import counted
 from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
     from streamlearn.topics import Topic
-    from streamlearn.trainer import TrainReport, Until
+    from streamlearn.trainer import Trainer, TrainReport, Until
 
 __all__ = ["train"]
+
+_TERMINAL_S = 0.5
+_BAR_CHARS = 20
 
 
 def train(
@@ -41,7 +49,6 @@ def train(
     """Train APP's model from its samples and publish versions. SIGTERM ends it with a last version."""
     from streamlearn.access import read_token
     from streamlearn.apps import load_app
-    from streamlearn.cli.run.train_progress import show_training
     from streamlearn.metrics_server import serve_metrics
     from streamlearn.models.tensorflow_load import load_tensorflow
     from streamlearn.replay import stop_on_signals
@@ -60,14 +67,11 @@ def train(
 
     # Objects loaded by now live until the end: full collections that visit them would delay every stage.
     gc.freeze()
-    server = serve_metrics(folder.settings.telemetry)
-    try:
-        with stop_on_signals() as stop, show_training() as show:
+    with serve_metrics(folder.settings.telemetry), stop_on_signals() as stop, _show_training() as show:
+        try:
             report = train_model(folder, stop, until=until, token=token, accept_lost=accept_lost, show=show)
-    finally:
-        PULSE.stopping()
-        if server is not None:
-            server.close()
+        finally:
+            PULSE.stopping()
     facts = _facts(report)
     if json:
         print_json(facts)
@@ -122,3 +126,60 @@ def _facts(report: TrainReport) -> dict[str, Any]:
         **{name: round(value, 6) for name, value in report.summary.items()},
         **{f"seconds_{stage}": round(seconds, 2) for stage, seconds in tally.seconds.items()},
     }
+
+
+@contextmanager
+def _show_training() -> Iterator[Callable[[Trainer], None]]:
+    """Yield a function that shows the state of a trainer, at most once per interval."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(stderr=True), auto_refresh=False) as live:
+            yield _limited(_TERMINAL_S, lambda lines: live.update("\n".join(lines), refresh=True), bars=True)
+    else:
+        yield _limited(LINE_S, lambda lines: print(lines[0], file=sys.stderr, flush=True), bars=False)
+
+
+def _stage_shares(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Return the share of an interval in which each stage was busy.
+
+    Examples:
+        >>> _stage_shares({"pull": 1.0}, {"pull": 2.0, "push": 0.5}, 2.0)
+        {'pull': 0.5, 'push': 0.25}
+    """
+    return {name: min(1.0, max(0.0, (busy - before.get(name, 0.0)) / seconds)) for name, busy in after.items()}
+
+
+def _limited(every_s: float, show: Callable[[list[str]], None], *, bars: bool) -> Callable[[Any], None]:
+    begun_s = shown_s = time.monotonic()
+    rows, busy = 0, dict[str, float]()
+
+    def show_if_due(trainer: Trainer) -> None:
+        nonlocal shown_s, rows, busy
+        now_s = time.monotonic()
+        if now_s - shown_s < every_s:
+            return
+        tally, seconds = trainer.tally, now_s - shown_s
+        lines = [_line(trainer, (tally.rows - rows) / seconds, now_s - begun_s)]
+        if bars:
+            shares = _stage_shares(busy, tally.seconds, seconds)
+            lines += [
+                f"  {name:8}{'█' * round(share * _BAR_CHARS):{_BAR_CHARS}} {share:4.0%}"
+                for name, share in shares.items()
+            ]
+        shown_s, rows, busy = now_s, tally.rows, dict(tally.seconds)
+        show(lines)
+
+    return show_if_due
+
+
+def _line(trainer: Trainer, rows_per_s: float, seconds: float) -> str:
+    committed = trainer.publisher.committed
+    summary = trainer.summary
+    auc = f"  AUC {summary['auc']:.4f}" if "auc" in summary else ""
+    version = "none" if committed is None else str(committed.version)
+    return (
+        f"{seconds:6.0f} s  {trainer.tally.rows:,} samples  {rows_per_s:,.0f}/s  {trainer.lag:,} messages behind"
+        f"{auc}  version {version}"
+    )

@@ -5,24 +5,37 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamlearn.cli.options import AppArgument, JsonOption, SetOption
+from streamlearn.cli.options import AppArgument, JsonOption, SetOption, TlsKeyOption, tls_files
 from streamlearn.cli.output.table import print_json, print_table
-from streamlearn.cli.server_options import TlsKeyOption, tls_files
+from streamlearn.cli.output.units import age_text
 from streamlearn.errors import StoreError, TopicMissing, TopicUnreachable, UsageError
 from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
-    from streamlearn.apps import AppFolder
-    from streamlearn.supervision import Member, Signals
+    from rich.table import Table
 
-__all__ = ["up"]
+    from streamlearn.apps import AppFolder
+    from streamlearn.supervision import Member, Seen, Signals
+
+__all__ = ["members_table", "up"]
+
+_SHOW_S = 0.5
+_STYLES = {
+    "running": "green",
+    "starting": "yellow",
+    "waiting": "red",
+    "stopping": "yellow",
+    "left": "red",
+    "given_up": "red",
+}
 
 
 def up(
@@ -66,8 +79,7 @@ def up(
         raise UsageError(message, help="run ps, ingest, train and serve separately")
     from streamlearn.access import socket_address
     from streamlearn.apps import load_app
-    from streamlearn.cli.run.up_progress import show_members
-    from streamlearn.metrics_server import metrics_server
+    from streamlearn.metrics_server import serve_metrics
     from streamlearn.supervision import claimed, node_sockets, planned, taken_over
     from streamlearn.supervision.plan import UpOptions
     from streamlearn.supervision.supervisor import Supervisor
@@ -81,17 +93,16 @@ def up(
         addresses = [{kind: socket_address(one) for kind, one in node.items()} for node in taken or ()]
         plan = planned(folder, options, shared=None if taken is None else addresses)
         _check_topics(folder)
-        with _signals() as signals, claimed(logs), show_members() as show:
+        with _signals() as signals, claimed(logs), _show_members() as show:
             set_up_logging(folder.settings.telemetry)
-            server = metrics_server(plan.metrics, folder.settings.telemetry)
-            try:
-                files = (app / "app.py", app / "app.toml")
-                with node_sockets(plan.members, app, taken) as sockets:
-                    lines = Supervisor(plan.members, folder.settings.up, logs, files, sockets=sockets).run(
-                        signals, show, lambda: _report_ready(folder, plan.members, plan.metrics, json=json)
-                    )
-            finally:
-                server.close()
+            files = (app / "app.py", app / "app.toml")
+            with (
+                serve_metrics(folder.settings.telemetry, plan.metrics),
+                node_sockets(plan.members, app, taken) as sockets,
+            ):
+                lines = Supervisor(plan.members, folder.settings.up, logs, files, sockets=sockets).run(
+                    signals, show, lambda: _report_ready(folder, plan.members, plan.metrics, json=json)
+                )
     print_json(lines) if json else print_table(lines)
 
 
@@ -148,3 +159,46 @@ def _signals() -> Iterator[Signals]:
             yield Signals(stop, kill)
         finally:
             signal.signal(signal.SIGHUP, before)
+
+
+@contextmanager
+def _show_members() -> Iterator[Callable[[Sequence[Seen]], None]]:
+    """Yield a function that shows the processes, at most twice a second; log lines go above the table."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    shown_s = 0.0
+    # A stdout that is not a terminal has a reader of its own.
+    with Live(console=Console(stderr=True), auto_refresh=False, redirect_stdout=sys.stdout.isatty()) as live:
+
+        def show(seen: Sequence[Seen]) -> None:
+            nonlocal shown_s
+            if time.monotonic() - shown_s >= _SHOW_S:
+                shown_s = time.monotonic()
+                with suppress(OSError):  # the terminal was closed; the processes still stop in order
+                    live.update(members_table(seen), refresh=True)
+
+        yield show
+
+
+def members_table(seen: Sequence[Seen]) -> Table:
+    """Return one row for each process."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    # In a narrow terminal, addresses and messages are cut.
+    for head, width in (("process", 9), ("", 8), ("pid", 7), ("for", 6), ("restarts", 8), ("at", None), ("says", None)):
+        table.add_column(head, no_wrap=True, overflow="ellipsis", min_width=width)
+    for process in seen:
+        state, member = str(process.standing.state), process.standing.member
+        style = _STYLES.get(state, "default")
+        addresses = " ".join(f"{kind} {address}" for kind, address in member.where.items() if kind != "metrics")
+        table.add_row(
+            member.name, f"[{style}]{state}[/]", str(process.pid or ""), age_text(round(process.age_s * 1000)),
+            str(process.standing.restarts or ""), addresses, escape(process.said),
+        )  # fmt: skip
+    return table

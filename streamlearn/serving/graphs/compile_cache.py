@@ -57,11 +57,6 @@ class CompileCache:
         os.environ["TF_XLA_FLAGS"] = " ".join([*flags, f"{_FLAG}{cache.folder}"])
         return cache
 
-    @property
-    def bytes(self) -> int:
-        """The size of all files."""
-        return sum(file.stat().st_size for file in self._files())
-
     def seal(self) -> None:
         """Write the digests of new files after something was compiled, and delete files beyond the limit."""
         for file in self._files():

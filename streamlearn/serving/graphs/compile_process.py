@@ -36,10 +36,9 @@ _PATIENCE_S, _LOOK_S = 30.0, 1.0
 
 
 class CompileRequest(Struct, frozen=True):
-    """A shape to compile, of graphs in the folder `graphs` whose user graph pads to `users_max` rows."""
+    """A shape to compile, of graphs in the folder `graphs`."""
 
     graphs: str
-    users_max: int
     bucket: Bucket
 
 
@@ -84,27 +83,24 @@ def _read(stdin: IO[bytes], lines: SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-def _executables(settings: ServingSettings) -> Callable[[str, int], Executables]:
-    """Return a function that loads graphs from a folder, once, for this number of users."""
-    from streamlearn.models import load_graphs
-    from streamlearn.serving.graphs.compile_budget import CompileBudget
-    from streamlearn.serving.graphs.definitions import Definitions
-    from streamlearn.serving.graphs.executables import Executables
+def _executables(settings: ServingSettings) -> Callable[[str], Executables]:
+    """Return a function that loads graphs from a folder, once."""
+    from streamlearn.serving.graphs.executables import CompileBudget, load_executables
     from streamlearn.serving.lanes.device import lane_places
 
     places, budget = lane_places(msgspec.structs.replace(settings, lanes=1)), CompileBudget(settings.compiles_max)
 
     @cache
-    def load(folder: str, users_max: int) -> Executables:
-        return Executables(Definitions(load_graphs(Path(folder)), users_max), places, budget)
+    def load(folder: str) -> Executables:
+        return load_executables(Path(folder), settings, places, budget)[0]
 
     return load
 
 
-def _compile(executables: Callable[[str, int], Executables], request: CompileRequest) -> str:
+def _compile(executables: Callable[[str], Executables], request: CompileRequest) -> str:
     """Compile the shape of a request, and return why that failed; an empty text if it did not."""
     try:
-        is_done = executables(request.graphs, request.users_max).compile(request.bucket)
+        is_done = executables(request.graphs).compile(request.bucket)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "" if is_done else "the process has already made serving.compiles_max executables"

@@ -61,11 +61,6 @@ class Compiler:
         self._thread = threading.Thread(target=self._work, name="compiler", daemon=True)
         self._thread.start()
 
-    @property
-    def process_id(self) -> int | None:
-        """The id of the compile process; None while there is none."""
-        return self._process.pid if self._process else None
-
     def ask(self, executables: Executables, graphs: Path, bucket: Bucket) -> bool:
         """Queue a shape of graphs that were exported to the folder `graphs`, and return whether it was queued."""
         with self._changed:
@@ -126,7 +121,7 @@ class Compiler:
 
     def _try(self, executables: Executables, graphs: Path, bucket: Bucket) -> None:
         try:
-            self._compile(CompileRequest(str(graphs.absolute()), executables.definitions.users_max, bucket))
+            self._compile(CompileRequest(str(graphs.absolute()), bucket))
             self._cache.seal()
             is_made = executables.compile(bucket)
         except (StreamlearnError, OSError) as error:

@@ -5,30 +5,32 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import UsageError
 from streamlearn.models import load_graphs
+from streamlearn.models.description import Description, TensorNote
 from streamlearn.models.protocol import Tensor
-from streamlearn.serving.graphs.compile_budget import CompileBudget
 from streamlearn.serving.graphs.definitions import Definition, Definitions
 from streamlearn.serving.graphs.dense import Dense
-from streamlearn.serving.graphs.example_inputs import item_example, user_example
 from streamlearn.serving.graphs.execution_meters import ExecutionMeters
 from streamlearn.serving.graphs.ladder import Bucket, Ladder
-from streamlearn.serving.graphs.shape_misses import Missed
 from streamlearn.serving.graphs.tensors import tensor_of
+from streamlearn.serving.lanes.lane_kind import Work
+from streamlearn.serving.lanes.slab import Slab
 from streamlearn.serving.lanes.tf_calls import Kind, Place, kind_of
-from streamlearn.serving.lanes.work import Work
 from streamlearn.settings import ServingSettings
 
-__all__ = ["Executables", "load_executables"]
+__all__ = ["CompileBudget", "Executables", "item_example", "load_executables", "user_example"]
 
+# Shapes without an executable whose calls are counted.
+_SHAPES_MAX = 1_024
 # An executable is for a device, a function, and the types and shapes of the inputs after the weights.
 _Key: TypeAlias = tuple[str, bytes, tuple[Kind, ...]]
 
@@ -40,6 +42,34 @@ def load_executables(
     definitions = Definitions(load_graphs(folder), settings.users_buckets[-1])
     ladder = Ladder.of(settings, definitions.described)
     return Executables(definitions, places, budget, settings.compile_calls_min), ladder
+
+
+class CompileBudget:
+    """Counts the executables that a process made for all graphs together, up to `compiles_max`.
+
+    TensorFlow never frees one. Any thread may call.
+    """
+
+    def __init__(self, compiles_max: int) -> None:
+        self.compiles_max = compiles_max
+        self.made = 0
+        self._lock = threading.Lock()
+        self._meters = ExecutionMeters()
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no more may be made."""
+        return self.made >= self.compiles_max
+
+    def take(self) -> bool:
+        """Count an executable that is made next and return whether it may be made."""
+        with self._lock:
+            if self.is_used_up:
+                return False
+            self.made += 1
+        self._meters.compiles.inc()
+        self._meters.compiled.set(self.made / self.compiles_max)
+        return True
 
 
 class Executables:
@@ -65,7 +95,7 @@ class Executables:
         self._zeros = Dense.zeros(self.described, self.places)
         self._known: frozenset[_Key] = frozenset()
         self._made: frozenset[Bucket] = frozenset()
-        self._missed = Missed(compile_calls_min)
+        self._missed = _Missed(compile_calls_min)
         self._lock = threading.Lock()
         self._meters = ExecutionMeters()
 
@@ -73,14 +103,13 @@ class Executables:
         """Return whether a shape has executables."""
         return bucket in self._made
 
-    def compile_ladder(self, ladder: Ladder, between: Callable[[Bucket], object] = lambda _: None) -> None:
-        """Make all executables of a ladder; `between` is called before each shape.
+    def compile_ladder(self, ladder: Ladder) -> None:
+        """Make all executables of a ladder.
 
         The graphs also run once uncompiled, so that no later call is the first of its kind.
         """
         assert ladder.users_max == self.definitions.users_max
         for bucket in ladder.buckets():
-            between(bucket)
             if not self.compile(bucket):
                 message = f"the limit of {self.budget.made} executables is reached before the ladder is complete"
                 raise UsageError(message, help="raise serving.compiles_max, or start another process")
@@ -176,5 +205,43 @@ class Executables:
         return self.definitions.score, lambda: [*users, *(tensor_of(array) for array in arrays)]
 
 
+class _Missed:
+    """Counts the calls of shapes without an executable; the least recently seen shape is forgotten first."""
+
+    def __init__(self, calls_min: int) -> None:
+        self._calls_min = calls_min
+        self._counts: OrderedDict[Bucket, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, bucket: Bucket) -> bool:
+        """Count a shape. At its `calls_min`-th time, return true and count from 0 again."""
+        with self._lock:
+            count = self._counts.pop(bucket, 0) + 1
+            if count >= self._calls_min:
+                return True
+            self._counts[bucket] = count
+            if len(self._counts) > _SHAPES_MAX:
+                self._counts.popitem(last=False)
+            return False
+
+
 def _key(place: Place, definition: Definition, inputs: Sequence[Tensor]) -> _Key:
     return place.name, definition.compiled, tuple([kind_of(tensor) for tensor in inputs])
+
+
+def user_example(described: Description, rows: int, length: int) -> list[npt.NDArray[Any]]:
+    """Return inputs of the user graph for `rows` users with histories of this length; none without a user graph."""
+    return _zeros(() if described.user is None else described.user.inputs, rows, length)
+
+
+def item_example(described: Description, rows: int) -> list[npt.NDArray[Any]]:
+    """Return inputs of the score graph besides the users: `user_index`, all 0, and the candidates' blocks."""
+    notes = described.score.inputs
+    first = [note.name for note in notes].index("user_index")
+    return _zeros(notes[first:], rows, int(described.pack["item"]["sequence_length"]))
+
+
+def _zeros(notes: Sequence[TensorNote], rows: int, length: int) -> list[npt.NDArray[Any]]:
+    sizes = (rows, length)
+    shapes = (tuple(sizes[at] if size is None else size for at, size in enumerate(note.shape)) for note in notes)
+    return Slab(*((shape, note.dtype) for shape, note in zip(shapes, notes, strict=True))).arrays

@@ -14,9 +14,8 @@ from streamlearn.models.description import TensorNote
 from streamlearn.samples import SampleBatch
 from streamlearn.serving.graphs.execution_meters import ExecutionMeters
 from streamlearn.serving.graphs.ladder import Ladder
-from streamlearn.serving.lanes.lane_kind import Scorer
+from streamlearn.serving.lanes.lane_kind import Scorer, Work
 from streamlearn.serving.lanes.slab import Slab
-from streamlearn.serving.lanes.work import Work
 from streamlearn.table import Packing
 from streamlearn.table.pin import At
 from streamlearn.table.source import RowSource

@@ -65,10 +65,6 @@ class Ladder:
         """Return the rows to which this many candidates are padded; beyond the last bucket, they are not padded."""
         return _at_least(candidates, self.candidates)
 
-    def length(self, places: int) -> int:
-        """Return the length to which histories of this length are padded or, beyond the last one, truncated."""
-        return min(_at_least(places, self.lengths), self.lengths[-1])
-
 
 def _lengths(lengths: Sequence[int], described: Description) -> tuple[int, ...]:
     own = int(described.pack["user"]["sequence_length"])

@@ -60,25 +60,13 @@ def tune(sizes: Sizes, executables_max: int, candidates_top: int | None = None) 
     if buckets_max < 2:
         message = f"{executables_max} executables are too few for two graphs of {len(sizes.lengths)} lengths"
         raise UsageError(message, help=f"allow at least {2 * len(sizes.lengths)}")
-    users = [
-        (formed.users, _points(sizes.users_buckets, costs_us))
-        for formed, costs_us in zip(sizes.formed, sizes.user_us, strict=True)
-    ]
-    candidates = [
-        (formed.candidates, _points(sizes.candidates_buckets, costs_us))
-        for formed, costs_us in zip(sizes.formed, sizes.score_us, strict=True)
-    ]
+    users = _demands([formed.users for formed in sizes.formed], sizes.users_buckets, sizes.user_us)
+    candidates = _demands([formed.candidates for formed in sizes.formed], sizes.candidates_buckets, sizes.score_us)
     top = candidates_top or sizes.candidates_buckets[-1]
     users_rungs = _choices(users, sizes.users_buckets[-1], min(_USERS_BUCKETS_MAX, buckets_max - 1))
     candidates_rungs = _choices(candidates, top, min(_CANDIDATES_BUCKETS_MAX, buckets_max - 1))
-    pairs = [
-        pair
-        for pair in product(users_rungs, candidates_rungs)
-        if sum(len(rungs.buckets) for rungs in pair) <= buckets_max
-    ]
-    best = min(
-        pairs, key=lambda pair: (sum(rungs.cost_us for rungs in pair), sum(len(rungs.buckets) for rungs in pair))
-    )
+    pairs = [pair for pair in product(users_rungs, candidates_rungs) if _buckets(pair) <= buckets_max]
+    best = min(pairs, key=lambda pair: (sum(rungs.cost_us for rungs in pair), _buckets(pair)))
     return Tuned(
         users=(_rungs(sizes.users_buckets, users), best[0]),
         candidates=(_rungs(sizes.candidates_buckets, candidates), best[1]),
@@ -115,8 +103,10 @@ def _buckets(ladders: Sequence[Rungs]) -> int:
     return sum(len(rungs.buckets) for rungs in ladders)
 
 
-def _points(buckets: Sequence[int], costs_us: Sequence[float]) -> list[tuple[int, float]]:
-    return list(zip(buckets, costs_us, strict=True))
+def _demands(histograms: list[Histogram], buckets: Sequence[int], costs_us: list[list[float]]) -> _Demands:
+    """Return each length's histogram of sizes, with the cost of each bucket."""
+    by_length = zip(histograms, costs_us, strict=True)
+    return [(histogram, list(zip(buckets, costs, strict=True))) for histogram, costs in by_length]
 
 
 def _choices(demands: _Demands, top: int, buckets_max: int) -> list[Rungs]:

@@ -1,20 +1,42 @@
-"""LaneKind: the interface of a node's lanes, which are threads or processes."""
+"""LaneKind: the interface of a node's lanes, which are threads or processes, and the work that they score."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from streamlearn.models.description import Description
 from streamlearn.serving.graphs.ladder import Ladder
-from streamlearn.serving.lanes.work import Work
 
-__all__ = ["LaneKind", "LanePlace", "Made", "Scorer"]
+if TYPE_CHECKING:
+    from streamlearn.serving.graphs.tensors import Given
+
+__all__ = ["LaneKind", "LanePlace", "Made", "Scorer", "Work"]
+
+
+class Work(NamedTuple):
+    """A TensorBatch as graphs take it: each block is a DLPack capsule or an array, padded to its bucket.
+
+    For lane processes, a block is a `TensorSpan` of shared memory or an array.
+
+    Attributes:
+        dense: The dense weights of its version: `Dense`, or `LaneWeights` for lane processes.
+        user: The user side's blocks, (users, ...) float32 in the order of `graphs.json`; empty without a user graph.
+        user_index: int32[candidates]. The row in `user` of each candidate's user; 0 for padding.
+        item: The item side's blocks, (candidates, ...) float32.
+        note: Opaque handle for the source.
+    """
+
+    dense: Any
+    user: Sequence[Given]
+    user_index: Given
+    item: Sequence[Given]
+    note: Any = None
 
 
 class LanePlace(Protocol):

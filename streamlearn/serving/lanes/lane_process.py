@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import ExecutionFailed, LaneLost
+from streamlearn.process_exit import how_ended
 from streamlearn.serving.lanes.lane_orders import PACKET_BYTES_MAX, LaneAnswer, LaneStart, Order, read_scored
 from streamlearn.settings import ServingSettings
 from streamlearn.struct_decoder import from_json
@@ -168,7 +169,7 @@ class LaneProcess:
             self._process.wait()
         self._is_over.set()
         status = self._process.returncode
-        message = f"lane process {self._lane} ({self._process.pid}) ended with {_status_text(status)}"
+        message = f"lane process {self._lane} ({self._process.pid}) ended with {how_ended(status)}"
         if not is_ended_here:
             _LOG.error("%s", message)
         # If something else killed the process, its work is not the cause, so another lane may try it.
@@ -185,15 +186,6 @@ def environment_of(base: Mapping[str, str], settings: ServingSettings, lane: int
     """
     gpus = settings.lane_gpus
     return {**base, **({"CUDA_VISIBLE_DEVICES": gpus[lane % len(gpus)]} if gpus else {})}
-
-
-def _status_text(status: int) -> str:
-    if status >= 0:
-        return f"status {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
 
 
 def _socket_pair(inherited: ExitStack) -> tuple[socket.socket, socket.socket]:

@@ -27,11 +27,10 @@ from streamlearn.models.description import Description, read_description
 from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.serving.graphs.execution_meters import ExecutionMeters
 from streamlearn.serving.graphs.ladder import Bucket, Ladder
-from streamlearn.serving.lanes.lane_kind import Made
+from streamlearn.serving.lanes.lane_kind import Made, Work
 from streamlearn.serving.lanes.lane_orders import Drop, LaneAnswer, LoadOrder, Make, TensorSpan, work_packet
 from streamlearn.serving.lanes.lane_process import LaneProcess
 from streamlearn.serving.lanes.slab import places_of
-from streamlearn.serving.lanes.work import Work
 from streamlearn.settings import ServingSettings
 
 __all__ = ["LaneProcesses", "LaneWeights", "ProcessGraph", "ProcessLane"]

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from streamlearn.errors import UsageError
 from streamlearn.native import native
-from streamlearn.serving.graphs.compile_budget import CompileBudget
 from streamlearn.serving.graphs.dense import Dense
-from streamlearn.serving.graphs.executables import Executables, load_executables
+from streamlearn.serving.graphs.executables import CompileBudget, Executables, load_executables
 from streamlearn.serving.lanes.device import lane_places
+from streamlearn.serving.lanes.lane_kind import Work
 from streamlearn.serving.lanes.lane_orders import (
     Drop,
     LaneAnswer,
@@ -28,7 +28,6 @@ from streamlearn.serving.lanes.lane_orders import (
     scored,
 )
 from streamlearn.serving.lanes.slab import places_of
-from streamlearn.serving.lanes.work import Work
 
 __all__ = ["LaneScoring"]
 

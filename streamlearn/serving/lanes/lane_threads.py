@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from streamlearn.serving.graphs.compile_budget import CompileBudget
 from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.serving.graphs.compiler import Compiler
 from streamlearn.serving.graphs.dense import Dense
-from streamlearn.serving.graphs.executables import load_executables
+from streamlearn.serving.graphs.executables import CompileBudget, load_executables
 from streamlearn.serving.graphs.ladder import Bucket
 from streamlearn.serving.lanes.device import lane_places
 from streamlearn.serving.lanes.lane_kind import Made

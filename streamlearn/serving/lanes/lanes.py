@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from streamlearn.niceness import give_way
 from streamlearn.serving.graphs.execution_meters import ExecutionMeters
-from streamlearn.serving.lanes.lane_kind import LanePlace
-from streamlearn.serving.lanes.work import Work
+from streamlearn.serving.lanes.lane_kind import LanePlace, Work
 
-__all__ = ["Lanes", "Scores", "Source"]
+__all__ = ["Lanes", "Source"]
 
 _LOG = logging.getLogger("streamlearn.serving.Lanes")
+_Score = Callable[[Any, Work], npt.NDArray[np.float32]]
 
 
 class Source(Protocol):
@@ -37,25 +37,19 @@ class Source(Protocol):
         """Receive work that was taken and could not be scored; other work is not affected."""
 
 
-class Scores(Protocol):
-    """Scores work, as `Executables` does."""
-
-    def score(self, place: Any, work: Work) -> npt.NDArray[np.float32]:
-        """See `Executables.score`."""
-
-
 class Lanes:
     """Running lanes; they end when their source returns None.
 
     Work that is taken is given back or failed, once. If the source raises, or a place cannot be entered, the lane
     restarts. It ends after more than `failures_max` such failures in a row without scores in between. There is a lane
-    for each of `places`, and its thread has the niceness `nice`.
+    for each of `places`, and its thread has the niceness `nice`. `score` scores work at a place, as `Executables.score`
+    does.
     """
 
     def __init__(
-        self, source: Source, scores: Scores, places: Sequence[LanePlace], failures_max: int, *, nice: int = 0
+        self, source: Source, score: _Score, places: Sequence[LanePlace], failures_max: int, *, nice: int = 0
     ) -> None:
-        self._source, self._scores, self._failures_max, self._nice = source, scores, failures_max, nice
+        self._source, self._score, self._failures_max, self._nice = source, score, failures_max, nice
         self._meters = ExecutionMeters()
         self._taken_s: list[float | None] = [None] * len(places)
         self._threads = [
@@ -106,7 +100,7 @@ class Lanes:
             return None
         self._taken_s[number] = time.monotonic()
         try:
-            scores = self._scores.score(place, work)
+            scores = self._score(place, work)
         except Exception as error:
             self._meters.executions.labels("failed").inc()
             self._source.fail(work, error)

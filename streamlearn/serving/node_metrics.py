@@ -1,0 +1,152 @@
+"""The metrics of a node: its connections and answers, waiting requests, padding and the shadow version.
+
+`/sizes` and `/shadow` have the details.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from streamlearn.settings.front import FrontSettings
+from streamlearn.struct_decoder import from_json
+from streamlearn.telemetry import counter, counter_family, gauge, gauge_family, histogram_family
+
+if TYPE_CHECKING:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+__all__ = ["DoorCollector", "FrontMeters", "ShadowMeters"]
+
+_US_S = 1e-6
+_OUTCOMES = ("scored", "dropped", "failed")
+
+
+class DoorCollector:
+    """Collects the current figures of the native node and the native front when Prometheus reads them."""
+
+    def __init__(self, node: Any, front: Any) -> None:
+        self._node, self._front = node, front
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: a process with several nodes registers one collector for each, with the same names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics."""
+        yield from self._open()
+        yield from self._traffic()
+        answers = counter_family("serving", "answers", "Requests answered, by status", ["protocol", "kind", "status"])
+        for protocol, is_scored, status, count in self._node.answers():
+            answers.add_metric([protocol, "score" if is_scored else "ask", status], count)
+        yield answers
+        measures = self._front.measured()
+        refused = counter_family("serving", "refused_requests", "Requests refused, by reason", ["reason"])
+        for reason, count in (measures.refusals | dict(self._node.refused())).items():
+            refused.add_metric([reason], count)
+        yield refused
+        help = "Requests tried again alone after a TensorBatch failed"
+        yield _single(counter_family("serving", "tried_again_requests", help), measures.retried)
+        decoding = histogram_family("serving", "decode", "seconds", "Time to decode a request")
+        yield _filled(decoding, self._node.decoding(), _US_S)
+        waiting = histogram_family("serving", "wait", "seconds", "Time that a request waited for a lane")
+        yield _filled(waiting, measures.waits, _US_S)
+        merged = histogram_family("serving", "tensor_batch", "requests", "Requests in a TensorBatch")
+        yield _filled(merged, measures.requests, 1)
+        rows = histogram_family("serving", "tensor_batch", "rows", "Candidates in a TensorBatch")
+        yield _filled(rows, measures.candidates, 1)
+
+    def _open(self) -> Iterator[Metric]:
+        (connections, connections_max), (requests, requests_max) = self._node.open()
+        help = "Open connections as a share of front.connections_max"
+        yield _single(gauge_family("serving", "connections", "ratio", help), connections / connections_max)
+        yield _single(gauge_family("serving", "under_way", "requests", "Requests under way"), requests)
+        help_share = "Requests under way as a share of their limit"
+        yield _single(gauge_family("serving", "under_way", "ratio", help_share), requests / requests_max)
+
+    def _traffic(self) -> Iterator[Metric]:
+        accepted = counter_family("serving", "connections", "Connections accepted", ["protocol"])
+        in_bytes = counter_family("serving", "in_bytes", "Bytes received from callers", ["protocol"])
+        out_bytes = counter_family("serving", "out_bytes", "Bytes sent to callers", ["protocol"])
+        families = (accepted, in_bytes, out_bytes)
+        for protocol, *counts in self._node.lines():
+            for family, count in zip(families, counts, strict=True):
+                family.add_metric([protocol], count)
+        yield from families
+
+
+def _single(family: CounterMetricFamily | GaugeMetricFamily, value: float) -> Metric:
+    family.add_metric([], value)
+    return family
+
+
+def _filled(family: HistogramMetricFamily, histogram: Any, scale: float) -> HistogramMetricFamily:
+    buckets = [(f"{bound * scale:g}", float(cumulative)) for bound, cumulative in histogram.buckets]
+    family.add_metric([], [*buckets, ("+Inf", float(histogram.count))], sum_value=histogram.sum * scale)
+    return family
+
+
+class FrontMeters:
+    """Figures of a native front, with its bounds in `settings`."""
+
+    def __init__(self, front: Any, settings: FrontSettings) -> None:
+        self._front, self._settings = front, settings
+        self._requests = gauge("serving", "waiting", "requests", "Requests that wait for a lane")
+        self._full = gauge(
+            "serving",
+            "waiting",
+            "ratio",
+            "Waiting requests or candidates, whichever is larger, as a share of their limit",
+        )
+        self._backlog = gauge("serving", "backlog", "seconds", "Predicted time to finish all waiting requests")
+        self._busy = gauge("serving", "lanes_busy", "ratio", "Busy lanes as a share of all lanes")
+        self._run = counter("serving", "rows", "Rows in the runs of a graph, padding included", ["graph"])
+        self._padding = counter("serving", "padding_rows", "Rows of padding in the runs of a graph", ["graph"])
+        self._rows = ((0, 0), (0, 0))
+
+    def measure(self, lanes: int) -> None:
+        """Set the gauges for a node with this many lanes, and count the rows since the last call."""
+        figures, settings = self._front.figures(), self._settings
+        self._requests.set(figures.requests)
+        full = figures.requests / settings.requests_max, figures.candidates / settings.waiting_candidates_max
+        self._full.set(max(full))
+        self._backlog.set(figures.backlog_s)
+        self._busy.set(figures.lanes_busy / max(lanes, 1))
+        rows = self._front.rows()
+        for graph, (run, padding), before in zip(("user", "score"), rows, self._rows, strict=True):
+            self._run.labels(graph).inc(run - before[0])
+            self._padding.labels(graph).inc(padding - before[1])
+        self._rows = rows
+
+
+class ShadowMeters:
+    """How far the scores of the shadow version are from those of the active one, as the native front counts it."""
+
+    def __init__(self, front: Any) -> None:
+        self._front = front
+        self._requests = counter(
+            "serving", "shadow_requests", "Answered requests selected for the shadow version", ["outcome"]
+        )
+        self._waiting = gauge(
+            "serving", "shadow_waiting", "requests", "Answered requests that wait for the shadow version"
+        )
+        help = "Mean difference between the probabilities of the two versions"
+        self._mean = gauge("serving", "shadow_difference", "ratio", help, ["output"])
+        help_max = "Largest difference between the probabilities of the two versions"
+        self._largest = gauge("serving", "shadow_difference_max", "ratio", help_max, ["output"])
+        help_order = "Share of requests whose top candidates the two versions order differently"
+        self._reordered = gauge("serving", "shadow_reordered", "ratio", help_order, ["output"])
+        self._before = dict.fromkeys(_OUTCOMES, 0)
+
+    def measure(self) -> None:
+        """Count the shadow requests since the last call, and set the differences."""
+        figures: dict[str, Any] = from_json(self._front.shadow(), dict[str, Any])
+        for outcome in _OUTCOMES:
+            self._requests.labels(outcome).inc(figures[outcome] - self._before[outcome])
+            self._before[outcome] = figures[outcome]
+        self._waiting.set(figures["waiting"])
+        if not figures["compared"]:
+            return
+        for output, differences in figures["outputs"].items():
+            self._mean.labels(output).set(differences["mean_difference"])
+            self._largest.labels(output).set(differences["max_difference"])
+            self._reordered.labels(output).set(differences["reordered"] / figures["compared"])
