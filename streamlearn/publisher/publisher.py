@@ -33,7 +33,6 @@ from streamlearn.versions.pointer.deletion import Deletion
 from streamlearn.versions.pointer.fence import Fence
 from streamlearn.versions.pointer.request import OBEYED
 from streamlearn.versions.store.defect import defective
-from streamlearn.versions.store.settings import FileSettings
 
 __all__ = ["QUIET_S_MAX", "Publisher"]
 
@@ -72,7 +71,6 @@ class Publisher:
         registry: Registry | None = None,
         compact: Compact | None = None,
         clean: Clean | None = None,
-        files: FileSettings | None = None,
         quiet_s_max: float = QUIET_S_MAX,
         clock: Clock = SYSTEM_CLOCK,
         by: str = "",
@@ -89,8 +87,8 @@ class Publisher:
         self._meters = Meters(clock)
         self._teller = Teller(registry, store, clock)
         self._fence = Fence(store, lineage.model, clock=clock)
-        self._files, self._quiet_s_max = files or store.files, quiet_s_max
-        self._version_files = VersionFiles(client, store, self._files, meters=self._meters, clock=clock)
+        self._quiet_s_max = quiet_s_max
+        self._version_files = VersionFiles(client, store, meters=self._meters, clock=clock)
         self._bases = Bases(compact, self._settings.base_deltas_max, self._meters)
         self._cleaner = Cleaner(clean, self._meters, clock)
         self._promoter = Promoter(
@@ -282,7 +280,7 @@ class Publisher:
         try:
             done = write_revert(
                 self._store, self._lineage.model, to=request.to.version, run=self.run, version=self.take_number(),
-                skips=request.skips, metrics={OBEYED: float(request.seq)}, files=self._files, clock=self._clock,
+                skips=request.skips, metrics={OBEYED: float(request.seq)}, clock=self._clock,
             )  # fmt: skip
         except (StoreError, UsageError):
             self._fence.check(self.run)  # a newer run that wrote meanwhile is the cause

@@ -16,7 +16,6 @@ from streamlearn.versions import Chain, Committed, Head, Store, VersionWriter
 from streamlearn.versions.format.manifest import decode_manifest
 from streamlearn.versions.pointer.fence import Fence
 from streamlearn.versions.store.layout import MANIFEST_NAME, version_folders
-from streamlearn.versions.store.settings import FileSettings
 
 __all__ = ["TRAINER_ERRORS", "VersionFiles", "newest_chain", "number_max"]
 
@@ -28,8 +27,8 @@ _MANIFEST_BYTES_MAX = 1 << 30
 class VersionFiles:
     """Writes versions to the store that the client's shards write to."""
 
-    def __init__(self, client: PsClient, store: Store, files: FileSettings, *, meters: Meters, clock: Clock) -> None:
-        self._client, self._store, self._files, self._meters, self._clock = client, store, files, meters, clock
+    def __init__(self, client: PsClient, store: Store, *, meters: Meters, clock: Clock) -> None:
+        self._client, self._store, self._meters, self._clock = client, store, meters, clock
 
     def write(self, head: Head, noted: CutState, learned_rows: int, fence: Fence) -> Committed:
         """Write a sealed version, its manifest last, after a check that its run is not over.
@@ -44,7 +43,7 @@ class VersionFiles:
         with self._meters.stage("export"):
             files = self._client.export(head)
         with self._meters.stage("write"):
-            writer = VersionWriter(self._store, head, self._files)
+            writer = VersionWriter(self._store, head)
             if noted.dense:
                 writer.add_dense(noted.dense)
             if noted.dense_optimizer:

@@ -167,9 +167,9 @@ class World:
         settings = {key: said.pop(key) for key in list(said) if key in ReplicaSettings.__struct_fields__}
         given: dict[str, Any] = {
             "name": name, "registry": self.registry, "clock": self.clock, "settings": ReplicaSettings(**settings),
-            "loading": LoadSettings(fetch_threads=1),
         }  # fmt: skip
         store, make = said.pop("store", self.store), said.pop("make", lambda: serving(self.row_type))
+        store.loading = LoadSettings(fetch_threads=1)
         return Replica(store, MODEL, make, **(given | said))
 
     def check(self, node: Replica, version: int | None = None, named: Callable[[Rows], Rows] = exact) -> None:

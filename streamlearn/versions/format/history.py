@@ -18,7 +18,6 @@ from streamlearn.versions.format.version_summary import Known, Outcome
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.layout import SHAPES, VersionFolder, version_folder, version_folders
-from streamlearn.versions.store.settings import LoadSettings, checked
 
 __all__ = ["History"]
 
@@ -57,10 +56,8 @@ class History:
     `known` are summaries from elsewhere, such as the registry. One is used only if its child confirms it.
     """
 
-    def __init__(
-        self, store: Store, model: str, known: Iterable[Known] = (), *, limits: LoadSettings | None = None
-    ) -> None:
-        self._store, self._model, self._limits = store, model, checked(limits or store.loading)
+    def __init__(self, store: Store, model: str, known: Iterable[Known] = ()) -> None:
+        self._store, self._model = store, model
         # Whether a version is complete depends on what else exists now.
         self._known: dict[_Key, Known] = {
             _key(entry.ref): structs.replace(entry, lacks="") for entry in known if entry.outcome is not None
@@ -164,7 +161,7 @@ class History:
 
     def _read(self, folder: VersionFolder) -> Known | None:
         try:
-            data = self._store.read(folder.manifest, bytes_max=self._limits.manifest_bytes_max)
+            data = self._store.read(folder.manifest, bytes_max=self._store.loading.manifest_bytes_max)
         except FileMissing:
             return None
         except Oversize as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -146,18 +146,14 @@ def stage_version(
     return LoadedVersion(link.manifest.version, rows, gone, size, clock.monotonic_s() - begin_s)
 
 
-def load_tensors(
-    store: Store, version: Committed, kind: FileKind = "dense", *, settings: LoadSettings | None = None
-) -> dict[str, _Array]:
+def load_tensors(store: Store, version: Committed, kind: FileKind = "dense") -> dict[str, _Array]:
     """Return the tensors of a version (`dense` or `dense_optimizer`), if any; raises `VersionDefect` for a bad file."""
-    return read_tensors(_fetched(store, version, version.manifest.of_kind(kind), settings), version.folder)
+    return read_tensors(_fetched(store, version, kind), version.folder)
 
 
-def load_bytes(
-    store: Store, version: Committed, kind: FileKind, *, settings: LoadSettings | None = None
-) -> dict[str, memoryview]:
+def load_bytes(store: Store, version: Committed, kind: FileKind) -> dict[str, memoryview]:
     """Return the named bytes of a version (`marks` or `golden`), if any; raises `VersionDefect` for a bad file."""
-    return read_bytes(_fetched(store, version, version.manifest.of_kind(kind), settings), version.folder)
+    return read_bytes(_fetched(store, version, kind), version.folder)
 
 
 def table_record(tables: TableSet, name: str, *, row_type: str | None = None) -> TableRecord:
@@ -271,15 +267,11 @@ class _Loading:
             self._upkeep[table].add(files, link.folder)
 
 
-def _fetched(
-    store: Store, version: Committed, entries: Sequence[FileEntry], settings: LoadSettings | None
-) -> Iterator[tuple[FileEntry, memoryview]]:
-    limits = checked(settings or store.loading)
-
+def _fetched(store: Store, version: Committed, kind: FileKind) -> Iterator[tuple[FileEntry, memoryview]]:
     def read(entry: FileEntry) -> tuple[FileEntry, memoryview]:
-        return entry, fetch(store, version.folder, entry, bytes_max=limits.file_bytes_max)
+        return entry, fetch(store, version.folder, entry, bytes_max=store.loading.file_bytes_max)
 
-    return in_order(entries, read, threads=limits.fetch_threads)
+    return in_order(version.manifest.of_kind(kind), read, threads=store.loading.fetch_threads)
 
 
 def _check_standing(chain: Chain, tables: TableSet) -> None:

@@ -25,7 +25,7 @@ from streamlearn.versions.replica.serving_position import AppliedMove, ServingPo
 from streamlearn.versions.replica.staged_versions import VersionLease
 from streamlearn.versions.replica.stager import Source, Stager
 from streamlearn.versions.store.interface import Store
-from streamlearn.versions.store.settings import LoadSettings, checked
+from streamlearn.versions.store.settings import checked
 
 __all__ = ["Replica"]
 
@@ -42,9 +42,8 @@ class Replica:
     the pointer's version as soon as that is ready. If anything fails, the current version keeps answering.
 
     `make` returns empty serving tables; it is called again whenever tables are rebuilt. `name` is for people, such as
-    host and port. Without a registry it follows the store alone. `loading` says how files are read, except for
-    `stage_threads`, which comes from `settings`. `stage_nice` is the niceness of the staging thread. `boot_id`
-    identifies this start of the node.
+    host and port. Without a registry it follows the store alone. `stage_nice` is the niceness of the staging thread.
+    `boot_id` identifies this start of the node.
 
     Examples:
         >>> import numpy as np
@@ -76,7 +75,6 @@ class Replica:
         name: str,
         registry: Registry | None = None,
         settings: ReplicaSettings | None = None,
-        loading: LoadSettings | None = None,
         hooks: Hooks | None = None,
         stage_nice: int = BEHIND_LANES,
         clock: Clock = SYSTEM_CLOCK,
@@ -86,7 +84,7 @@ class Replica:
         self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or NoHooks()
         self._log = PointerLog(store, model, clock=clock)
         self._position = ServingPosition(clock)
-        files = structs.replace(loading or store.loading, stage_threads=self._settings.stage_threads)
+        files = structs.replace(store.loading, stage_threads=self._settings.stage_threads)
         source = Source(store, model, make, self._settings, checked(files), clock)
         self._stager = Stager(source, self._position, self._hooks, self._after_move)
         self._troubles: dict[str, str] = {}

@@ -356,7 +356,7 @@ class Stager:
 
     def _chain(self, to: VersionRef, since: VersionRef | None = None) -> Chain:
         source = self._source
-        chain = Chain.find(source.store, source.model, to.version, since=since, settings=source.loading)
+        chain = Chain.find(source.store, source.model, to.version, since=since)
         if chain.ref != to:
             message = (
                 f"the pointer names version {to} with sha256 {to.sha256}, "

@@ -15,12 +15,11 @@ from streamlearn.table import Changes
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.loading import load_tensors
 from streamlearn.versions.format.manifest import VersionRef
-from streamlearn.versions.format.scratch import Progress
+from streamlearn.versions.format.scratch import scan_table
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
-from streamlearn.versions.store.settings import LoadSettings, ScanSettings, checked
+from streamlearn.versions.store.settings import ScanSettings, checked
 from streamlearn.versions.upkeep.table_diff import TableComparison
-from streamlearn.versions.upkeep.table_scan import scan_table
 
 __all__ = ["DenseMove", "Diff", "RowMove", "TableDiff", "diff"]
 
@@ -96,22 +95,11 @@ class Diff:
     metrics: dict[str, tuple[float | None, float | None]]
 
 
-def diff(
-    store: Store,
-    model: str,
-    before: int,
-    after: int,
-    *,
-    top: int = 10,
-    scan: ScanSettings | None = None,
-    limits: LoadSettings | None = None,
-    progress: Progress | None = None,
-) -> Diff:
+def diff(store: Store, model: str, before: int, after: int, *, top: int = 10, scan: ScanSettings | None = None) -> Diff:
     """Compare two versions; the first may be the older or the newer one.
 
     `top` is the number of rows that are named in each table, those that moved farthest. `scan` limits the memory for
-    rows; the dense weights of both versions are held in memory. `progress` takes the number of parts done and of all
-    parts, over all tables.
+    rows; the dense weights of both versions are held in memory.
 
     Raises:
         VersionDefect: There is no such version, or a chain is damaged.
@@ -120,8 +108,8 @@ def diff(
     if not 0 <= top <= _TOP_MAX:
         message = f"top is {top}"
         raise UsageError(message, help=f"ask for 0 to {_TOP_MAX} keys")
-    reading, memory = checked(limits or store.loading), checked(scan or ScanSettings())
-    chains = [Chain.find(store, model, version, settings=reading) for version in (before, after)]
+    memory = checked(scan or ScanSettings())
+    chains = [Chain.find(store, model, version) for version in (before, after)]
     first, second = chains
     names = [[record.name for record in chain.manifest.tables] for chain in chains]
     if names[0] != names[1]:
@@ -133,10 +121,10 @@ def diff(
     tables = []
     for name in names[0]:
         tally = _Tally(name, top)
-        for pair in scan_table(ordered, name, scan=memory, limits=reading, progress=progress):
+        for pair in scan_table(ordered, name, scan=memory):
             tally.add(*(pair[::-1] if is_turned else pair))
         tables.append(tally.total())
-    dense = [load_tensors(store, chain.head, settings=reading) for chain in chains]
+    dense = [load_tensors(store, chain.head) for chain in chains]
     metrics = [chain.manifest.metrics for chain in chains]
     both = {name: (metrics[0].get(name), metrics[1].get(name)) for name in sorted({*metrics[0], *metrics[1]})}
     return Diff(first.ref, second.ref, tuple(tables), tuple(_moves(dense[0], dense[1])), both)

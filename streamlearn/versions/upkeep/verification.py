@@ -10,11 +10,10 @@ import numpy.typing as npt
 
 from streamlearn.errors import VersionDefect
 from streamlearn.versions.format.chain import Chain
-from streamlearn.versions.format.copies import MODEL_KINDS
 from streamlearn.versions.format.fetch import fetch, in_order
 from streamlearn.versions.format.graphs import check_graph
 from streamlearn.versions.format.log import Log
-from streamlearn.versions.format.manifest import PARTS, FileEntry, VersionRef
+from streamlearn.versions.format.manifest import MODEL_KINDS, PARTS, FileEntry, VersionRef
 from streamlearn.versions.format.not_finite import NotFinite, merged, not_finite_rows, not_finite_tensor
 from streamlearn.versions.format.pieces import check_pieces
 from streamlearn.versions.format.row_files import read_gone, read_rows
@@ -24,7 +23,6 @@ from streamlearn.versions.format.verdict import read_verdict
 from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
-from streamlearn.versions.store.settings import LoadSettings, checked
 
 __all__ = ["FoundDefect", "Verification", "verify"]
 
@@ -66,7 +64,6 @@ class _Files:
     store: Store
     link: Committed
     entries: list[FileEntry]
-    limits: LoadSettings
     check: _Check
 
     @property
@@ -75,7 +72,7 @@ class _Files:
 
     def read(self) -> Iterator[tuple[FileEntry, memoryview]]:
         for entry in self.entries:
-            yield entry, fetch(self.store, self.link.folder, entry, bytes_max=self.limits.file_bytes_max)
+            yield entry, self._fetch(entry)
 
     def verify(self) -> tuple[list[VersionDefect], list[NotFinite]]:
         """Return all defects, and numbers that are not finite; after the first defect, try to read every file."""
@@ -85,10 +82,13 @@ class _Files:
             defects = {first.message: first}
             for entry in self.entries:
                 try:
-                    fetch(self.store, self.link.folder, entry, bytes_max=self.limits.file_bytes_max)
+                    self._fetch(entry)
                 except VersionDefect as error:
                     defects[error.message] = error
             return list(defects.values()), []
+
+    def _fetch(self, entry: FileEntry) -> memoryview:
+        return fetch(self.store, self.link.folder, entry, bytes_max=self.store.loading.file_bytes_max)
 
 
 def verify(
@@ -97,7 +97,6 @@ def verify(
     version: int | None = None,
     *,
     everything: bool = False,
-    limits: LoadSettings | None = None,
     progress: Progress | None = None,
 ) -> Verification:
     """Read the chain of a version, by default of the newest, from end to end.
@@ -110,19 +109,18 @@ def verify(
     Raises:
         StoreUnreachable: The store did not answer, which proves nothing about the files.
     """
-    reading = checked(limits or store.loading)
     defects: list[VersionDefect] = []
-    links = _all(store, model, reading, defects) if everything else _chain(store, model, version, reading, defects)
+    links = _all(store, model, defects) if everything else _chain(store, model, version, defects)
     for link in links:
         try:
             read_verdict(store, link.folder)
         except VersionDefect as error:
             defects.append(error)
-    jobs = [job for link in links for job in _jobs(store, link, reading)]
+    jobs = [job for link in links for job in _jobs(store, link)]
     files = sum(len(job.entries) for job in jobs)
     done, size = 0, sum(job.bytes for job in jobs)
     not_finite: list[NotFinite] = []
-    for job, (wrong, numbers) in in_order(jobs, lambda job: (job, job.verify()), threads=reading.fetch_threads):
+    for job, (wrong, numbers) in in_order(jobs, lambda job: (job, job.verify()), threads=store.loading.fetch_threads):
         defects += wrong
         not_finite += numbers
         done += job.bytes
@@ -139,19 +137,17 @@ def verify(
     return Verification(versions, files, done, tuple(found[key] for key in sorted(found)), merged(not_finite))
 
 
-def _chain(
-    store: Store, model: str, version: int | None, limits: LoadSettings, defects: list[VersionDefect]
-) -> list[Committed]:
+def _chain(store: Store, model: str, version: int | None, defects: list[VersionDefect]) -> list[Committed]:
     try:
-        return list(Chain.find(store, model, version, settings=limits).links)
+        return list(Chain.find(store, model, version).links)
     except VersionDefect as error:
         defects.append(error)
         return []
 
 
-def _all(store: Store, model: str, limits: LoadSettings, defects: list[VersionDefect]) -> list[Committed]:
+def _all(store: Store, model: str, defects: list[VersionDefect]) -> list[Committed]:
     """Return every version with a readable manifest; adds defects of the others, and of refs between versions."""
-    log = Log(store, model, limits)
+    log = Log(store, model)
     links: list[Committed] = []
     for folder in log.folders:
         try:
@@ -164,7 +160,7 @@ def _all(store: Store, model: str, limits: LoadSettings, defects: list[VersionDe
         defects.append(defective(model, "missing", f"{store.url} has no committed version of model {model!r}"))
         return []
     # Readers need the newest version next, so its chain must be complete.
-    _chain(store, model, None, limits, defects)
+    _chain(store, model, None, defects)
     refs = {(link.manifest.version, link.manifest.run): link.ref for link in links}
     for link in links:
         defects += _wrong_refs(link, refs)
@@ -181,22 +177,22 @@ def _wrong_refs(link: Committed, refs: dict[tuple[int, int], VersionRef]) -> Ite
             yield defective(link.folder, "foreign", message)
 
 
-def _jobs(store: Store, link: Committed, limits: LoadSettings) -> Iterator[_Files]:
+def _jobs(store: Store, link: Committed) -> Iterator[_Files]:
     manifest = link.manifest
     optimizers = {(entry.table, entry.shard, entry.number): entry for entry in manifest.of_kind("optimizer")}
     for entry in manifest.of_kind("rows"):
         optimizer = optimizers.get((entry.table, entry.shard, entry.number))
-        yield _Files(store, link, [entry] if optimizer is None else [entry, optimizer], limits, _check_rows)
+        yield _Files(store, link, [entry] if optimizer is None else [entry, optimizer], _check_rows)
     for entry in manifest.of_kind("gone"):
-        yield _Files(store, link, [entry], limits, _check_rows)
+        yield _Files(store, link, [entry], _check_rows)
     shards: dict[tuple[str | None, int], list[FileEntry]] = {}
     for entry in manifest.of_kind("upkeep"):
         shards.setdefault((entry.table, entry.shard), []).append(entry)
     for entries in shards.values():
-        yield _Files(store, link, entries, limits, _check_upkeep)
+        yield _Files(store, link, entries, _check_upkeep)
     for kind in (*MODEL_KINDS, "predictions"):
         if of_kind := manifest.of_kind(kind):
-            yield _Files(store, link, of_kind, limits, _check_pieces)
+            yield _Files(store, link, of_kind, _check_pieces)
 
 
 def _check_rows(files: _Files) -> list[NotFinite]:
