@@ -10,11 +10,10 @@ from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import PsError, StreamlearnError
-from streamlearn.publisher.case import Case, Check, Samples
+from streamlearn.publisher.case import Case, Check, Samples, Scorer
 from streamlearn.publisher.checks import Finite, Learned, Norms, Scores
 from streamlearn.settings import JudgeSettings
 from streamlearn.versions import Finding, Known, Verdict
-from streamlearn.versions.format.scorer import Scorer
 from streamlearn.versions.format.version_summary import Outcome
 
 __all__ = ["DEFAULT_CHECKS", "Judge"]

@@ -15,6 +15,7 @@ from streamlearn.table import RowType, TableSet
 from streamlearn.testing import ManualClock, MemoryRegistry
 from streamlearn.versions import Committed, Pointer, PointerLog, Replica, Store, Verdict, VersionRef, write_verdict
 from streamlearn.versions.pointer.moves import Canary
+from streamlearn.versions.replica.hooks import Hooks
 from streamlearn.versions.store.interface import Entry, FileFound, FileWriter, Stored
 from streamlearn.versions.store.settings import LoadSettings
 from tests.versions.history import MODEL, Trainer, rows_of, serving
@@ -81,7 +82,7 @@ class SpiedStore(Store):
         self.inner.prune(folder)
 
 
-class SpiedHooks:
+class SpiedHooks(Hooks):
     """Hooks that note what they are told, and refuse what they are to."""
 
     def __init__(self) -> None:

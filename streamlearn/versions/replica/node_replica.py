@@ -19,7 +19,7 @@ from streamlearn.versions.pointer.moves import Canary
 from streamlearn.versions.pointer.pointer_log import PointerLog
 from streamlearn.versions.pointer.registry import Ack, Node, NodeState, Registry
 from streamlearn.versions.replica.backoff import Backoff
-from streamlearn.versions.replica.hooks import Hooks, NoHooks
+from streamlearn.versions.replica.hooks import Hooks
 from streamlearn.versions.replica.node_status import NodeStatus
 from streamlearn.versions.replica.serving_position import AppliedMove, ServingPosition
 from streamlearn.versions.replica.staged_versions import VersionLease
@@ -81,7 +81,7 @@ class Replica:
     ) -> None:
         self.boot_id, self._since_ms, self._since_s = uuid.uuid4().hex, clock.wall_ms(), clock.monotonic_s()
         self._name, self._registry, self._stage_nice, self._clock = name[:200], registry, stage_nice, clock
-        self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or NoHooks()
+        self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or Hooks()
         self._log = PointerLog(store, model, clock=clock)
         self._position = ServingPosition(clock)
         files = structs.replace(store.loading, stage_threads=self._settings.stage_threads)

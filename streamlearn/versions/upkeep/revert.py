@@ -25,7 +25,7 @@ from streamlearn.versions.pointer.deletion import Deletions, in_force
 from streamlearn.versions.pointer.request import OBEYED
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.settings import ScanSettings, checked
-from streamlearn.versions.upkeep.table_diff import TableComparison
+from streamlearn.versions.upkeep.difference import TableComparison
 
 __all__ = ["write_revert"]
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import VersionDefect
+from streamlearn.table import Changes
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.fetch import fetch, in_order
 from streamlearn.versions.format.graphs import check_graph
 from streamlearn.versions.format.log import Log
-from streamlearn.versions.format.manifest import MODEL_KINDS, PARTS, FileEntry, VersionRef
-from streamlearn.versions.format.not_finite import NotFinite, merged, not_finite_rows, not_finite_tensor
+from streamlearn.versions.format.manifest import MODEL_KINDS, PARTS, FileEntry, FileKind, VersionRef
 from streamlearn.versions.format.pieces import check_pieces
 from streamlearn.versions.format.row_files import read_gone, read_rows
 from streamlearn.versions.format.scratch import Progress, record_of
@@ -24,22 +25,31 @@ from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 
-__all__ = ["FoundDefect", "Verification", "verify"]
+__all__ = ["NotFinite", "Verification", "verify"]
 
 
 @dataclass(frozen=True)
-class FoundDefect:
-    """A defect: its file or folder, its name in `VersionDefect`, a message with values, and the remedy."""
+class NotFinite:
+    """NaN or infinite numbers in one table or tensor of one version.
+
+    Attributes:
+        path: The version's folder.
+        kind: The kind of file: serving reads `rows`, training continues from `optimizer`.
+        name: The table or the tensor.
+        key: The smallest key of such a row; None for a tensor.
+    """
 
     path: str
-    defect: str
-    message: str
-    help: str = ""
+    kind: FileKind
+    name: str
+    count: int
+    key: int | None = None
 
-    @classmethod
-    def of(cls, error: VersionDefect) -> FoundDefect:
-        """The defect that an error reports."""
-        return cls(error.path, error.defect, error.message, error.help)
+    @property
+    def said(self) -> str:
+        """A description in words."""
+        where = "" if self.key is None else f", the first in the row of key {self.key}"
+        return f"{self.count} of {self.kind} of {self.name!r} are NaN or infinite{where}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class Verification:
     versions: tuple[int, ...]
     files: int
     bytes: int
-    defects: tuple[FoundDefect, ...]
+    defects: tuple[VersionDefect, ...]
     not_finite: tuple[NotFinite, ...] = ()
 
 
@@ -133,8 +143,8 @@ def verify(
             if progress is not None:
                 progress(done, max(size, done))
     versions = tuple(sorted({link.manifest.version for link in links}))
-    found = {(error.path, error.message): FoundDefect.of(error) for error in defects}
-    return Verification(versions, files, done, tuple(found[key] for key in sorted(found)), merged(not_finite))
+    found = {(error.path, error.message): error for error in defects}
+    return Verification(versions, files, done, tuple(found[key] for key in sorted(found)), _merged(not_finite))
 
 
 def _chain(store: Store, model: str, version: int | None, defects: list[VersionDefect]) -> list[Committed]:
@@ -205,11 +215,11 @@ def _check_rows(files: _Files) -> list[NotFinite]:
             pass
         return []
     # As serving reads them: rounded rows may be infinite where training rows are finite.
-    not_finite = [not_finite_rows(folder, "rows", rows) for rows in read_rows(record, entry, data, None, folder)]
+    not_finite = [_not_finite_rows(folder, "rows", rows) for rows in read_rows(record, entry, data, None, folder)]
     if (optimizer := next(read, None)) is not None:
         for rows in read_rows(record, entry, data, optimizer, folder):
             state = replace(rows, rows=rows.rows[:, :0]) if record.row_type == "float32" else rows
-            not_finite.append(not_finite_rows(folder, "optimizer", state))
+            not_finite.append(_not_finite_rows(folder, "optimizer", state))
     return [numbers for numbers in not_finite if numbers is not None]
 
 
@@ -217,7 +227,7 @@ def _check_pieces(files: _Files) -> list[NotFinite]:
     folder, kind, not_finite = files.link.folder, files.entries[0].kind, list[NotFinite]()
 
     def check(name: str, tensor: npt.NDArray[Any]) -> None:
-        numbers = not_finite_tensor(folder, kind, name, tensor)
+        numbers = _not_finite_tensor(folder, kind, name, tensor)
         not_finite.extend([] if numbers is None else [numbers])
 
     check_pieces(files.read(), folder, check)
@@ -228,3 +238,36 @@ def _check_upkeep(files: _Files) -> list[NotFinite]:
     gathered = UpkeepGathered((0, PARTS), no_upkeep())
     gathered.add([(files.entries[0], list(files.read()))], files.link.folder)
     return []
+
+
+def _not_finite_rows(path: str, kind: FileKind, changes: Changes) -> NotFinite | None:
+    """Find the numbers in rows that are not finite; None if all are finite."""
+    count, is_bad = 0, np.zeros(len(changes), np.bool_)
+    for numbers in (changes.rows, changes.scales, changes.state):
+        if numbers is None or numbers.dtype.kind != "f":
+            continue
+        finite = np.isfinite(numbers).reshape(len(changes), -1)
+        if not finite.all():
+            count += finite.size - int(np.count_nonzero(finite))
+            is_bad |= ~finite.all(axis=1)
+    return NotFinite(path, kind, changes.table, count, int(changes.keys[is_bad].min())) if count else None
+
+
+def _not_finite_tensor(path: str, kind: FileKind, name: str, numbers: npt.NDArray[Any]) -> NotFinite | None:
+    """Find the numbers in a tensor, or in a part of it, that are not finite; None if all are finite."""
+    if numbers.dtype.kind not in "fc":
+        return None
+    count = len(numbers) - int(np.count_nonzero(np.isfinite(numbers)))
+    return NotFinite(path, kind, name, count) if count else None
+
+
+def _merged(findings: Iterable[NotFinite]) -> tuple[NotFinite, ...]:
+    """Merge the findings of each table and tensor of a version, in the order of their names."""
+    by_name: dict[tuple[str, str, str], NotFinite] = {}
+    for finding in findings:
+        name = (finding.path, finding.kind, finding.name)
+        count, keys = finding.count, [finding.key]
+        if name in by_name:
+            count, keys = count + by_name[name].count, [*keys, by_name[name].key]
+        by_name[name] = NotFinite(*name, count, min((key for key in keys if key is not None), default=None))
+    return tuple(by_name[name] for name in sorted(by_name))
