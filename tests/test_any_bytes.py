@@ -78,9 +78,8 @@ from streamlearn.versions.format.graphs import get_graph, put_graph
 from streamlearn.versions.format.manifest import decode_manifest
 from streamlearn.versions.format.record import VersionRef, decode_record, encode_record
 from streamlearn.versions.format.verdict import Verdict
-from streamlearn.versions.pointer.registry import Ack, Note
-from streamlearn.versions.pointer.registry_codec import decode, decode_pointer
-from streamlearn.versions.pointer.registry_codec import encode as encode_kept
+from streamlearn.versions.pointer.registry import Ack, Note, decode, decode_pointer
+from streamlearn.versions.pointer.registry import encode as encode_kept
 from streamlearn.versions.pointer.request import Request
 from streamlearn.versions.upkeep.exchange import import_version
 from tests.campaign import examples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,7 +13,6 @@ import numpy.typing as npt
 from streamlearn.errors import EpochOver, PushUnsure, ShardUnreachable, StreamlearnError, TableBusy, UsageError
 from streamlearn.ps import orders
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.link import Link
 from streamlearn.ps.local import LocalLink
 from streamlearn.ps.remote import RemoteLink
 from streamlearn.ps.shelf import Shelf
@@ -32,6 +31,8 @@ Float32s = npt.NDArray[np.float32]
 Uint64s = npt.NDArray[np.uint64]
 Uint32s = npt.NDArray[np.uint32]
 _THRESHOLD_MAX = 15
+Link: TypeAlias = LocalLink | RemoteLink
+"""How a client reaches shards: in this process, or in others. It transports calls; the client decides what to call."""
 Kind = TypeVar("Kind", bound=orders.Answer)
 
 

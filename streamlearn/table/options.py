@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
 
+import msgspec
 from msgspec import Meta
 
 from streamlearn.errors import ConfigError
 from streamlearn.features import TableSpec
+from streamlearn.struct_decoder import from_plain
 from streamlearn.table.arguments import INT64_MAX, UINT64_MAX
-from streamlearn.table.option_checks import Checked
 
 __all__ = [
     "Adagrad",
@@ -37,9 +39,32 @@ _DIM_MAX = 4096
 _CHUNK_ROWS, _SPARE_SHARE, _PARTS = 16, 16, 1024
 _ROWS_MAX = 1 << 31
 _RESERVED_BYTES_MAX = 1 << 44
+_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
-class _Learning(Checked, frozen=True, tag_field="kind", kw_only=True):
+class _Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings whose fields match their annotations, and whose floats fit float32."""
+
+    def __post_init__(self) -> None:
+        """Check every field; the first one with a wrong type or value raises a `ConfigError`."""
+        for name, kind in _kinds(type(self)).items():
+            value = getattr(self, name)
+            try:
+                from_plain(value, kind)
+            except msgspec.ValidationError as error:
+                self._refuse(name, str(error).replace("Expected", "expected"))
+            if isinstance(value, float) and not abs(value) <= _FLOAT32_MAX:
+                self._refuse(name, "float32 cannot hold it")
+
+    def _title(self) -> str:
+        return type(self).__name__
+
+    def _refuse(self, name: str, why: str, *, help: str = "") -> None:
+        message = f"{self._title()}: {name} is {getattr(self, name)!r}: {why}"
+        raise ConfigError(message, help=help or f"see streamlearn.table.{type(self).__name__}")
+
+
+class _Learning(_Checked, frozen=True, tag_field="kind", kw_only=True):
     """The fields of every optimizer. The rate may be positional, all others are keyword-only.
 
     Attributes:
@@ -146,7 +171,7 @@ class Ftrl(_Learning, frozen=True, tag="ftrl"):
 Optimizer = Sgd | Adagrad | RowwiseAdagrad | Adam | Ftrl
 
 
-class Admission(Checked, frozen=True):
+class Admission(_Checked, frozen=True):
     """How occurrences of keys without a row are counted.
 
     Attributes:
@@ -165,7 +190,7 @@ class Admission(Checked, frozen=True):
             self._refuse("width_counters", "expected a power of two")
 
 
-class Expiry(Checked, frozen=True):
+class Expiry(_Checked, frozen=True):
     """Which keys leave a table. Ages are table time, in whole ticks of the table.
 
     Attributes:
@@ -188,7 +213,7 @@ class Expiry(Checked, frozen=True):
     keys_max: Annotated[int, Meta(ge=1, le=INT64_MAX)] | None = None
 
 
-class TableOptions(Checked, frozen=True):
+class TableOptions(_Checked, frozen=True):
     """The options of one table.
 
     Attributes:
@@ -228,6 +253,12 @@ class TableOptions(Checked, frozen=True):
 
     def _title(self) -> str:
         return f"options of table {self.spec.name!r}"
+
+
+@cache
+def _kinds(kind: type[_Checked]) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hints[name] for name in kind.__struct_fields__}
 
 
 def _check_spec(spec: Any) -> None:
