@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from msgspec import structs
 
 from streamlearn.clock import Clock
@@ -13,7 +11,8 @@ from streamlearn.publisher.cut_state import CutState
 from streamlearn.publisher.figures import metric_figures, row_figures, tensor_figures
 from streamlearn.publisher.meters import Meters
 from streamlearn.versions import Chain, Committed, Head, Store, VersionWriter
-from streamlearn.versions.format.manifest import decode_manifest
+from streamlearn.versions.format.manifest import Manifest
+from streamlearn.versions.format.record import read_signed
 from streamlearn.versions.pointer.fence import Fence
 from streamlearn.versions.store.layout import MANIFEST_NAME, version_folders
 
@@ -21,7 +20,6 @@ __all__ = ["TRAINER_ERRORS", "VersionFiles", "newest_chain", "number_max"]
 
 # After these errors no cut can succeed until the trainer restores its shards or ends.
 TRAINER_ERRORS = (RunOver, EpochOver, PushUnsure, ShardNotReady, UsageError)
-_MANIFEST_BYTES_MAX = 1 << 30
 
 
 class VersionFiles:
@@ -62,14 +60,10 @@ class VersionFiles:
 
     def find(self, head: Head) -> Committed | None:
         """Return the version if its manifest is in the store, in case the store's answer to `write` was lost."""
-        path = f"{head.folder}/{MANIFEST_NAME}"
         try:
-            data = self._store.read(path, bytes_max=_MANIFEST_BYTES_MAX)
+            return Committed(head.folder, *read_signed(self._store, f"{head.folder}/{MANIFEST_NAME}", Manifest))
         except FileMissing:
             return None
-        manifest = decode_manifest(data, head.folder)
-        self._store.signatures.check(data, path)
-        return Committed(head.folder, manifest, hashlib.sha256(data).hexdigest())
 
     def sweep(self, head: Head) -> None:
         """Remove the files of an abandoned version, so that a full disk does not stay full.

@@ -211,22 +211,17 @@ def _configs_of(settings: TopicSettings) -> dict[str, str]:
 def _settings_of(url: str, configs: dict[str, str], partitions: int) -> TopicSettings:
     """Return the settings in effect; raises TopicError if the broker leaves some out, or gives no numbers."""
     try:
-        return _parsed_settings(configs, partitions)
+        policies = configs["cleanup.policy"].split(",")
+        deletes = "delete" in policies  # a topic that is only compacted has no retention by age or size
+        return TopicSettings(
+            partitions=partitions,
+            retention_ms=max(int(configs["retention.ms"]), -1) if deletes else -1,
+            retention_bytes=max(int(configs["retention.bytes"]), -1) if deletes else -1,
+            compacted="compact" in policies,
+            tombstones_keep_ms=int(configs["delete.retention.ms"]),
+            record_bytes_max=max(int(configs["max.message.bytes"]) - BATCH_OVERHEAD_BYTES, 1),
+            segment_bytes=int(configs["segment.bytes"]),
+        )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         message = f"{url}: the broker's settings of the topic cannot be read: {type(error).__name__}: {error}"
         raise TopicError(message, help="check that a Kafka broker answers at this address") from error
-
-
-def _parsed_settings(configs: dict[str, str], partitions: int) -> TopicSettings:
-    """A topic that is only compacted has no retention by age or size."""
-    policies = configs["cleanup.policy"].split(",")
-    deletes = "delete" in policies
-    return TopicSettings(
-        partitions=partitions,
-        retention_ms=max(int(configs["retention.ms"]), -1) if deletes else -1,
-        retention_bytes=max(int(configs["retention.bytes"]), -1) if deletes else -1,
-        compacted="compact" in policies,
-        tombstones_keep_ms=int(configs["delete.retention.ms"]),
-        record_bytes_max=max(int(configs["max.message.bytes"]) - BATCH_OVERHEAD_BYTES, 1),
-        segment_bytes=int(configs["segment.bytes"]),
-    )

@@ -5,14 +5,13 @@ It reads manifests and verdicts, each once, and no other file.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from streamlearn.errors import FileMissing, Oversize, VersionDefect
-from streamlearn.versions.format.record import VersionRef, decode_record
+from streamlearn.errors import FileMissing, VersionDefect
+from streamlearn.versions.format.record import VersionRef, read_signed
 from streamlearn.versions.format.verdict import read_verdict
 from streamlearn.versions.format.version_summary import Known, Outcome
 from streamlearn.versions.store.defect import defective
@@ -161,17 +160,13 @@ class History:
 
     def _read(self, folder: VersionFolder) -> Known | None:
         try:
-            data = self._store.read(folder.manifest, bytes_max=self._store.loading.manifest_bytes_max)
+            manifest, sha256 = read_signed(self._store, folder.manifest, _Manifest)
         except FileMissing:
             return None
-        except Oversize as error:
-            raise defective(folder.manifest, "corrupted", error.message) from None
-        manifest = decode_record(data, _Manifest, folder.manifest)
-        self._store.signatures.check(data, folder.manifest)
         if (manifest.model, manifest.run, manifest.version) != (self._model, folder.run, folder.version):
             what = f"its manifest is of version {manifest.version} of run {manifest.run} of {manifest.model!r}"
             raise defective(folder.path, "reordered", what)
-        own = VersionRef(version=manifest.version, run=manifest.run, sha256=hashlib.sha256(data).hexdigest())
+        own = VersionRef(version=manifest.version, run=manifest.run, sha256=sha256)
         try:
             outcome, lacks = self._outcome(folder), ""
         except VersionDefect as error:

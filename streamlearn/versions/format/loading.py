@@ -103,17 +103,16 @@ def load(
         raise UsageError(message, help=f"give the first part and the one after the last, from 0 to {PARTS}")
     _check_tables(chain.head, tables, training=training, rows_only=rows_only)
     has_upkeep = training and not rows_only
-    loading = _Loading(chain.store, tables, limits, training=training, has_upkeep=has_upkeep, parts=parts)
+    loading = _Loading(chain.store, tables, limits, clock, training=training, has_upkeep=has_upkeep, parts=parts)
     versions: list[LoadedVersion] = []
     parent = chain.since
     for link in chain.links:
-        begin_s = clock.monotonic_s()
-        rows, gone, size = loading.stage(link, parent)
+        loaded = loading.stage(link, parent)
         if versions:
             # A version that another thread has pinned meanwhile is retired by that thread.
             with suppress(TableBusy):
                 tables.retire(versions[-1].version, wait_ms_max=limits.retire_wait_ms_max)
-        versions.append(LoadedVersion(link.manifest.version, rows, gone, size, clock.monotonic_s() - begin_s))
+        versions.append(loaded)
         parent = link.ref
     loading.restore(chain.head)
     return Loaded(chain.manifest, chain.ref, tuple(versions))
@@ -140,10 +139,7 @@ def stage_version(
         TableFull: A table has no room.
     """
     _check_tables(link, tables, training=False, rows_only=False)
-    begin_s = clock.monotonic_s()
-    loading = _Loading(store, tables, checked(settings or store.loading), between=between)
-    rows, gone, size = loading.stage(link, parent)
-    return LoadedVersion(link.manifest.version, rows, gone, size, clock.monotonic_s() - begin_s)
+    return _Loading(store, tables, checked(settings or store.loading), clock, between=between).stage(link, parent)
 
 
 def load_tensors(store: Store, version: Committed, kind: FileKind = "dense") -> dict[str, _Array]:
@@ -183,27 +179,28 @@ class _Loading:
         store: Store,
         tables: TableSet,
         limits: LoadSettings,
+        clock: Clock,
         *,
         training: bool = False,
         has_upkeep: bool = False,
         parts: _Parts = _WHOLE,
         between: Callable[[], None] | None = None,
     ) -> None:
-        self._store, self._tables, self._limits = store, tables, limits
+        self._store, self._tables, self._limits, self._clock = store, tables, limits, clock
         self._training, self._has_upkeep, self._parts = training, has_upkeep, parts
         self._between = between
         self._rows, self._gone, self._bytes = 0, 0, 0
         self._upkeep: dict[str, UpkeepGathered] = {}
 
-    def stage(self, link: Committed, parent: VersionRef | None) -> tuple[int, int, int]:
-        """Stage one version or nothing of it, and return its rows, removed keys and bytes."""
+    def stage(self, link: Committed, parent: VersionRef | None) -> LoadedVersion:
+        """Stage one version or nothing of it, and return its counts."""
+        begin_s = self._clock.monotonic_s()
         self._rows, self._gone, self._bytes = 0, 0, 0
         if self._has_upkeep:
             self._gather_upkeep(link)
-        parent_version = None if parent is None else parent.version
-        changes = self._changes(link)
-        self._tables.stage(link.manifest.version, parent_version, changes, threads=self._limits.stage_threads)
-        return self._rows, self._gone, self._bytes
+        version, parent_version = link.manifest.version, None if parent is None else parent.version
+        self._tables.stage(version, parent_version, self._changes(link), threads=self._limits.stage_threads)
+        return LoadedVersion(version, self._rows, self._gone, self._bytes, self._clock.monotonic_s() - begin_s)
 
     def restore(self, head: Committed) -> None:
         """Set the gathered upkeep in the tables."""

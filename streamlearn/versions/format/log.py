@@ -6,12 +6,12 @@ run takes over at the parent of its first version.
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 
 from streamlearn.errors import FileMissing, Oversize, VersionDefect
 from streamlearn.versions.format.coverage import check_manifest
 from streamlearn.versions.format.manifest import Manifest, decode_manifest
+from streamlearn.versions.format.record import read_signed
 from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
@@ -95,7 +95,7 @@ class Log:
 
     def _read(self, folder: VersionFolder) -> Committed | None:
         try:
-            manifest, sha256 = _read(self.store, folder.manifest)
+            manifest, sha256 = read_signed(self.store, folder.manifest, Manifest)
         except FileMissing:
             return None
         if manifest.model != self.model:
@@ -119,20 +119,9 @@ class Log:
 def read_manifest(store: Store, folder: str) -> Manifest:
     """Read the manifest in a version's folder; raises `VersionDefect` if it is missing, damaged or unsigned."""
     try:
-        return _read(store, f"{folder}/{MANIFEST_NAME}")[0]
+        return read_signed(store, f"{folder}/{MANIFEST_NAME}", Manifest)[0]
     except FileMissing:
         raise defective(folder, "uncommitted", "its manifest is missing") from None
-
-
-def _read(store: Store, path: str) -> tuple[Manifest, str]:
-    """Read a manifest, check its signature, and return it with its sha256."""
-    try:
-        data = store.read(path, bytes_max=store.loading.manifest_bytes_max)
-    except Oversize as error:
-        raise defective(path, "corrupted", error.message) from None
-    manifest = decode_manifest(data, path)
-    store.signatures.check(data, path)
-    return manifest, hashlib.sha256(data).hexdigest()
 
 
 def _key(folder: VersionFolder) -> tuple[int, int]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -25,7 +23,7 @@ from streamlearn.table import Changes
 from streamlearn.table.foreign import npz_arrays
 from streamlearn.versions.format.arrow import column, fixed_lists, plain, schema_of, values, write_batch
 from streamlearn.versions.format.chain import Chain
-from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph
+from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph, whole_folder
 from streamlearn.versions.format.loading import load_bytes, load_tensors
 from streamlearn.versions.format.log import Log
 from streamlearn.versions.format.manifest import PARTS, Cut, Head, TableRecord
@@ -128,10 +126,9 @@ def export_version(
     chain = Chain.find(store, model, version)
     manifest = chain.manifest
     if folder.exists():
-        raise _occupied(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+        message = f"{folder} exists already"
+        raise UsageError(message, help="give a path that does not exist")
+    with whole_folder(folder) as scratch:
         (scratch / _TABLES).mkdir()
         rows = {}
         for record in manifest.tables:
@@ -151,14 +148,6 @@ def export_version(
         )  # fmt: skip
         (scratch / _README).write_text(_readme(exported))
         (scratch / _VERSION).write_bytes(msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n")
-        try:
-            scratch.rename(folder)
-        except OSError as error:
-            if folder.exists():
-                raise _occupied(folder) from error
-            raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return exported
 
 
@@ -308,10 +297,6 @@ def _exported_rows(folder: Path, record: TableRecord, parts: Parts) -> Iterator[
                 yield Changes(record.name, keys[at], rows[at])
     except (pa.ArrowException, ValueError) as error:
         raise _damaged(path, f"not a table: {error}") from None
-
-
-def _occupied(folder: Path) -> UsageError:
-    return UsageError(f"{folder} exists already", help="give a path that does not exist")
 
 
 def _damaged(path: Path, what: str) -> BadRecord:
