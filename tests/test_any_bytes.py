@@ -54,7 +54,6 @@ from streamlearn.ps.orders import (
     decode_answer,
     decode_order,
 )
-from streamlearn.ps.orders import encode as encode_order
 from streamlearn.ps.specification import difference, specification_of
 from streamlearn.samples import SampleCodec
 from streamlearn.samples.golden import golden_bytes, read_golden
@@ -161,7 +160,7 @@ def _of_shards(_: Path) -> Iterator[Decoder]:
         Remove(Epoch(1), {"main": ["00000000000000ff"]}),
         Stats(),
     ]
-    yield Decoder("order", decode_order, [encode_order(one) for one in orders], (BadRecord,))
+    yield Decoder("order", decode_order, [msgspec.json.encode(one) for one in orders], (BadRecord,))
     answers: list[Answer] = [Done(), Failed("VersionDefect", "m", "h", "corrupted", "p"), Restored(1, 2, 0.5)]
 
     def answered(data: bytes) -> None:
@@ -169,7 +168,7 @@ def _of_shards(_: Path) -> Iterator[Decoder]:
         if isinstance(answer, Failed):
             assert isinstance(answer.error(), Exception)
 
-    yield Decoder("answer", answered, [encode_order(one) for one in answers], (BadRecord,))
+    yield Decoder("answer", answered, [msgspec.json.encode(one) for one in answers], (BadRecord,))
     yield Decoder("specification", lambda data: difference(OPTIONS, data), [specification_of(OPTIONS)], ())
 
 

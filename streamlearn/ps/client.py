@@ -20,7 +20,7 @@ from streamlearn.settings import PsSettings
 from streamlearn.table import Expiry, Pushed, TableOptions
 from streamlearn.table.arguments import INT64_MAX, INT64_MIN, UINT64_MAX, flat, whole
 from streamlearn.table.pin import At, Pin
-from streamlearn.table.source import ColumnArrays, PackShape
+from streamlearn.table.source import ColumnArrays, PackShape, dim_of
 from streamlearn.table.table import Expired, PushOptions
 from streamlearn.versions import Head, VersionRef
 from streamlearn.versions.format.manifest import FileEntry
@@ -120,7 +120,7 @@ class PsClient:
             ShardNotReady: A shard was restarted; a read-only client waits `retry_wait_ms_max` for its restore.
             ShardUnreachable: A shard did not answer within `retry_wait_ms_max`.
         """
-        dim = self._dim(table)
+        dim = dim_of(self.dims, table)
         if not self._reads_only:
             self._epoch("pull")
         keys = flat("keys", keys, np.uint64, (None,))
@@ -147,7 +147,7 @@ class PsClient:
             ShardUnreachable: A shard did not answer within `retry_wait_ms_max`.
             PushUnsure: An earlier push may be partly applied; restore all shards.
         """
-        dim, _ = self._dim(table), self._epoch("push")
+        dim, _ = dim_of(self.dims, table), self._epoch("push")
         keys = flat("keys", keys, np.uint64, (None,))
         gradients = flat("gradients", gradients, np.float32, (len(keys), dim)).reshape(len(keys), dim)
         counts = None if counts is None else flat("counts", counts, np.uint32, (len(keys),))
@@ -319,12 +319,6 @@ class PsClient:
             message = "no version has been restored yet"
             raise UsageError(message, help="call `restore` first; without a version the tables begin empty")
         return self.epoch
-
-    def _dim(self, table: str) -> int:
-        if table not in self.dims:
-            message = f"no table is named {table!r}"
-            raise UsageError(message, help=f"tables are {', '.join(self.dims)}")
-        return self.dims[table]
 
 
 def _all_of(answers: Sequence[orders.Answer | BaseException], kind: type[Kind]) -> list[Kind]:

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from streamlearn.errors import ShardRefused, StreamlearnError
 from streamlearn.native import native
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Answer, Failed, Order, decode_answer, encode
+from streamlearn.ps.orders import Answer, Failed, Order, decode_answer
 from streamlearn.ps.specification import difference, fingerprint_of
 from streamlearn.settings import PsSettings
 from streamlearn.table import Pushed, TableOptions
@@ -101,7 +103,7 @@ class RemoteLink:
 
     def order_all(self, orders: Sequence[Order], wait_s: float) -> list[Answer | BaseException]:
         """Send order i to shard i, all at once; returns each shard's answer or error."""
-        answers = self._client.order_all([encode(order) for order in orders], round(wait_s * 1e3))
+        answers = self._client.order_all([msgspec.json.encode(order) for order in orders], round(wait_s * 1e3))
         return [self._decoded(answer) for answer in answers]
 
     def stats(self) -> list[dict[str, float]]:

@@ -55,6 +55,7 @@ class Publisher:
     Attributes:
         run: The number of this run; 0 before `start`.
         committed: The newest committed version; None before the first.
+        learned_rows: Rows learned from up to that version, since `start` or the last `resume`.
         requests: Requests of operators that no version records as obeyed, in order.
         deletions: All deletions of rows; the trainer obeys those in force at every cut.
         step: The result of the last judging and promoting; None before the first.
@@ -79,6 +80,7 @@ class Publisher:
         lineage.check_row_type(self._settings.row_type)
         self.run = 0
         self.committed: VersionRef | None = None
+        self.learned_rows = 0
         self.requests: tuple[Request, ...] = ()
         self.deletions: tuple[Deletion, ...] = ()
         self.step: Step | None = None
@@ -98,7 +100,6 @@ class Publisher:
         # The publisher's thread alone uses these while it runs; otherwise the trainer's thread alone.
         self._thread: threading.Thread | None = None
         self._numbered = 0  # the highest version number that was ever begun
-        self._learned = 0  # rows learned up to the newest committed version
         # The last request and deletion that the newest committed version records as obeyed.
         self._obeyed: Mapping[str, float] = {}
         self._hurries = False  # whether a new deletion waits for the next boundary
@@ -113,11 +114,6 @@ class Publisher:
     def is_busy(self) -> bool:
         """Whether a version is being written, judged or promoted."""
         return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def learned_rows(self) -> int:
-        """Rows learned from up to the newest committed version, since `start` or the last `resume`."""
-        return self._learned
 
     def is_behind(self, positions: Sequence[Position]) -> bool:
         """Whether positions have advanced beyond those of the newest version for `quiet_s_max`.
@@ -182,7 +178,7 @@ class Publisher:
             self._positions, self._positions_s = chain.manifest.positions, self._clock.monotonic_s() - max(0.0, age_s)
         self._numbered = max(self._numbered, number_max(self._store, self._lineage.model))
         self._bases.stand_at(chain)
-        self._learned, self._failures, self._unsure, self._error = 0, 0, None, None
+        self.learned_rows, self._failures, self._unsure, self._error = 0, 0, None, None
         self._due_s = self._clock.monotonic_s() + self._settings.publish_interval_s
         try:
             # No scoring: rows of versions before the restored one are gone, and there are no samples yet.
@@ -325,8 +321,8 @@ class Publisher:
         self.close()
 
     def _cut(self, noted: CutState) -> bool:
-        learned = noted.learned_rows - self._learned
-        assert learned >= 0, (noted.learned_rows, self._learned)
+        learned = noted.learned_rows - self.learned_rows
+        assert learned >= 0, (noted.learned_rows, self.learned_rows)
         has_news = learned or noted.cut.metrics.get(DELETED, 0.0) > self.deleted
         if not has_news and not self._settings.empty_versions and not self.is_behind(noted.cut.positions):
             self._meters.empty.inc()
@@ -373,7 +369,7 @@ class Publisher:
 
     def _commit(self, head: Head, noted: CutState) -> VersionRef:
         """Write and commit a sealed version."""
-        learned, begin_s = noted.learned_rows - self._learned, self._clock.monotonic_s()
+        learned, begin_s = noted.learned_rows - self.learned_rows, self._clock.monotonic_s()
         noted = noted.obeying(self._obeyed)
         try:
             done = self._version_files.write(head, noted, learned, self._fence)
@@ -402,7 +398,7 @@ class Publisher:
         ref = done.ref
         if noted.predictions is not None:
             noted.predictions.committed()
-        self.committed, self._learned, self._failures = ref, noted.learned_rows, 0
+        self.committed, self.learned_rows, self._failures = ref, noted.learned_rows, 0
         self._obeyed = _obeyed_in(done.manifest.metrics)
         self._positions, self._positions_s = done.manifest.positions, self._clock.monotonic_s()
         self._meters.failed_ratio.set(0)

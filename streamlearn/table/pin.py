@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 from streamlearn.errors import UsageError
@@ -33,7 +32,7 @@ class Pin:
     def __enter__(self) -> Pin:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

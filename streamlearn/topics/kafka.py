@@ -24,16 +24,11 @@ from streamlearn.topics.topic import Reader, Topic
 from streamlearn.topics.url import TopicUrl
 from streamlearn.topics.writer import Writer
 
-__all__ = ["KafkaTopic", "create_kafka_topic", "delete_kafka_topic", "open_kafka_topic"]
+__all__ = ["KafkaTopic", "create_kafka_topic", "delete_kafka_topic"]
 
 _LOG = logging.getLogger(__name__)
 _SAID_AFTER_S = 3.0
 _IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
-
-
-def open_kafka_topic(url: TopicUrl, access: AccessSettings, clock: Clock) -> KafkaTopic:
-    """Open a topic; raises as `open_topic` does."""
-    return KafkaTopic(url, _open_session(url, access, clock))
 
 
 def create_kafka_topic(url: TopicUrl, settings: TopicSettings, access: AccessSettings) -> None:
@@ -101,7 +96,8 @@ def delete_kafka_topic(url: TopicUrl, access: AccessSettings) -> None:
 class KafkaTopic(Topic):
     """A topic of a Kafka cluster. Its readers and writers have their own connections."""
 
-    def __init__(self, url: TopicUrl, session: KafkaSession) -> None:
+    def __init__(self, url: TopicUrl, access: AccessSettings, clock: Clock) -> None:
+        session = _open_session(url, access, clock)
         self.url = session.url
         self.topic_id = str(session.facts.topic_id)
         self.partitions = len(session.facts.leaders)
@@ -132,7 +128,6 @@ class KafkaTopic(Topic):
         code, configs = self._configs()
         if code in ErrorCode.NOT_ALLOWED:
             return None
-        self._session.check(code)
         if _IN_SYNC not in configs or _UNCLEAN not in configs:
             return None
         return Durability(

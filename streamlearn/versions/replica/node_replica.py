@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -15,24 +16,47 @@ from streamlearn.errors import NodeNotReady, RegistryUnreachable, StoreError, St
 from streamlearn.niceness import BEHIND_LANES, give_way
 from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.table import TableSet
+from streamlearn.versions.format.record import VersionRef
 from streamlearn.versions.pointer.moves import Canary
 from streamlearn.versions.pointer.pointer_log import PointerLog
 from streamlearn.versions.pointer.registry import Ack, Node, NodeState, Registry
 from streamlearn.versions.replica.backoff import Backoff
 from streamlearn.versions.replica.hooks import Hooks
-from streamlearn.versions.replica.node_status import NodeStatus
 from streamlearn.versions.replica.serving_position import AppliedMove, ServingPosition
 from streamlearn.versions.replica.staged_versions import VersionLease
 from streamlearn.versions.replica.stager import Source, Stager
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.settings import checked
 
-__all__ = ["Replica"]
+__all__ = ["NodeStatus", "Replica"]
 
 _LOG = logging.getLogger(__name__)
 # How long one call waits for news of the registry, so that the end of a node does not wait for it.
 _WAIT_S = 0.25
 _ERROR_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """The state of a node.
+
+    Attributes:
+        boot_id: Identifies this start of the node.
+        seq: The pointer move that it has acted on.
+        heard_seq: The newest pointer move that it knows.
+        staged: Versions it could answer with at once, oldest first.
+        behind_s: How long it has been behind the pointer; 0 when it is not.
+        error: Its current problems, for people; empty when there are none.
+    """
+
+    state: NodeState
+    boot_id: str
+    seq: int
+    heard_seq: int
+    active: VersionRef | None
+    staged: tuple[VersionRef, ...]
+    behind_s: float
+    error: str
 
 
 class Replica:

@@ -23,7 +23,7 @@ from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.pointer.moves import Pointer, taints_of
 from streamlearn.versions.replica.backoff import Backoff
 from streamlearn.versions.replica.hooks import Hooks
-from streamlearn.versions.replica.memory_room import Room, free_bytes
+from streamlearn.versions.replica.memory_room import free_bytes, lack_of_memory
 from streamlearn.versions.replica.pointer_follower import Plan, kept_of, plan_of, wanted_of
 from streamlearn.versions.replica.replica_meters import ReplicaMeters
 from streamlearn.versions.replica.serving_position import AppliedMove, ServingPosition
@@ -323,7 +323,7 @@ class Stager:
         rows = sum(entry.rows for entry in chain.links[0].manifest.of_kind("rows"))
         needed = max(used, used * rows // max(1, keys))
         leaving = sum(staged.bytes for staged in self._leaving)
-        return Room(used + leaving, needed, free_bytes(), self._source.settings.memory_bytes_max).lacks
+        return lack_of_memory(used + leaving, needed, free_bytes(), self._source.settings.memory_bytes_max)
 
     def _drained(self, current: StagedVersions, chain: Chain, why: str) -> bool:
         """Give the tables up once `drain_s` has passed and the last reader has left; returns whether that is done."""

@@ -21,7 +21,7 @@ from streamlearn.native import native
 from streamlearn.struct_decoder import from_json
 from streamlearn.table import Changes
 from streamlearn.table.foreign import npz_arrays
-from streamlearn.versions.format.arrow import column, fixed_lists, plain, schema_of, values, write_batch
+from streamlearn.versions.format.arrow import column, fixed_lists, plain, values, write_batch
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph, whole_folder
 from streamlearn.versions.format.loading import load_bytes, load_tensors
@@ -198,7 +198,7 @@ def import_version(
 
 
 def _schema(record: TableRecord) -> pa.Schema:
-    return schema_of([plain("key", pa.uint64()), fixed_lists("row", pa.float32(), record.dim)], {"table": record.name})
+    return pa.schema([plain("key", pa.uint64()), fixed_lists("row", pa.float32(), record.dim)], {"table": record.name})
 
 
 def _write_table(path: Path, record: TableRecord, scanned: Iterable[Changes]) -> int:
