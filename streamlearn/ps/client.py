@@ -16,6 +16,7 @@ from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.local import LocalLink
 from streamlearn.ps.remote import RemoteLink
 from streamlearn.ps.shelf import Shelf
+from streamlearn.resource import Resource
 from streamlearn.settings import PsSettings
 from streamlearn.table import Expiry, Pushed, TableOptions
 from streamlearn.table.arguments import INT64_MAX, INT64_MIN, UINT64_MAX, flat, whole
@@ -36,7 +37,7 @@ Link: TypeAlias = LocalLink | RemoteLink
 Kind = TypeVar("Kind", bound=orders.Answer)
 
 
-class PsClient:
+class PsClient(Resource):
     """The parameter server of a model, as a trainer sees it.
 
     Tables are in this process (`local`) or in remote shards (`connect`); nothing else differs. Several threads may
@@ -273,12 +274,6 @@ class PsClient:
     def close(self) -> None:
         """Disconnect; the shards keep running."""
         self._link.close()
-
-    def __enter__(self) -> PsClient:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _expire(self, order: orders.Expire) -> list[orders.ExpiredKeys]:
         """Send an order that keeps its number until every shard has answered it."""

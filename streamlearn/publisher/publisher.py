@@ -25,6 +25,7 @@ from streamlearn.publisher.meters import Meters
 from streamlearn.publisher.promoter import Promoter, Step
 from streamlearn.publisher.teller import Teller
 from streamlearn.publisher.version_files import TRAINER_ERRORS, VersionFiles, newest_chain, number_max
+from streamlearn.resource import Resource
 from streamlearn.settings import PublisherSettings
 from streamlearn.versions import Chain, Committed, Head, Registry, Request, Requests, Store, VersionRef, write_revert
 from streamlearn.versions.format.manifest import Position
@@ -41,7 +42,7 @@ QUIET_S_MAX = 3_600.0
 _log = logging.getLogger("streamlearn.publisher.Publisher")
 
 
-class Publisher:
+class Publisher(Resource):
     """Publishes versions of a trainer's model, from a thread of its own.
 
     The trainer calls `boundary` at every step boundary, with no push under way. If a tick is due, `boundary` seals a
@@ -313,12 +314,6 @@ class Publisher:
     def close(self) -> None:
         """Wait for the version under way and begin no other. A base that is being written continues."""
         self._join()
-
-    def __enter__(self) -> Publisher:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _cut(self, noted: CutState) -> bool:
         learned = noted.learned_rows - self.learned_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -78,20 +78,18 @@ class _Learning(_Checked, frozen=True, tag_field="kind", kw_only=True):
     weight_decay: _NotNegative = 0.0
     clip_norm: _Positive | None = None
     clip_value: _Positive | None = None
+    # Numbers of state for each number of a row, and for the row.
+    state: ClassVar[tuple[int, int]] = (0, 0)
 
     def state_width(self, dim: int) -> int:
         """Return how many numbers of state a row of `dim` numbers has."""
-        raise NotImplementedError
+        return self.state[0] * dim + self.state[1]
 
 
 class Sgd(_Learning, frozen=True, tag="sgd"):
     """Plain gradient descent; rows have no state."""
 
     rate: _Positive
-
-    def state_width(self, dim: int) -> int:
-        """Return 0, for no state."""
-        return 0
 
 
 class Adagrad(_Learning, frozen=True, tag="adagrad"):
@@ -103,10 +101,7 @@ class Adagrad(_Learning, frozen=True, tag="adagrad"):
     rate: _Positive = 0.01
     initial_accumulator: _NotNegative = 0.1
     epsilon: _NotNegative = 1e-10
-
-    def state_width(self, dim: int) -> int:
-        """Return one sum for each number."""
-        return dim
+    state: ClassVar[tuple[int, int]] = (1, 0)
 
 
 class RowwiseAdagrad(_Learning, frozen=True, tag="rowwise_adagrad"):
@@ -118,31 +113,27 @@ class RowwiseAdagrad(_Learning, frozen=True, tag="rowwise_adagrad"):
     rate: _Positive = 0.01
     initial_accumulator: _NotNegative = 0.1
     epsilon: _NotNegative = 1e-10
-
-    def state_width(self, dim: int) -> int:
-        """Return one sum."""
-        return 1
+    state: ClassVar[tuple[int, int]] = (0, 1)
 
 
 class Adam(_Learning, frozen=True, tag="adam"):
     """Lazy Adam: each row counts its own steps, and does not change between them.
 
     `beta1` and `beta2` are the decay rates of the mean gradient and the mean square; `epsilon` keeps the divisor from
-    zero.
+    zero. State is both means for each number, and the step count.
     """
 
     rate: _Positive = 0.001
     beta1: _Share = 0.9
     beta2: _Share = 0.999
     epsilon: _Positive = 1e-7
-
-    def state_width(self, dim: int) -> int:
-        """Return a mean and a mean square for each number, and the step count."""
-        return 2 * dim + 1
+    state: ClassVar[tuple[int, int]] = (2, 1)
 
 
 class Ftrl(_Learning, frozen=True, tag="ftrl"):
     """FTRL-Proximal as in TensorFlow; its first step forgets the initial row, so declare `initial_range=0`.
+
+    State is a sum of squares and a linear term for each number.
 
     Attributes:
         l1: Rows whose summed gradient stays within this are zero.
@@ -156,16 +147,13 @@ class Ftrl(_Learning, frozen=True, tag="ftrl"):
     l2: _NotNegative = 0.0
     beta: _NotNegative = 0.0
     initial_accumulator: _NotNegative = 0.1
+    state: ClassVar[tuple[int, int]] = (2, 0)
 
     def __post_init__(self) -> None:
         """Check the fields, and that `weight_decay` is 0; raises a `ConfigError`."""
         super().__post_init__()
         if self.weight_decay:
             self._refuse("weight_decay", "FTRL does not have weight decay", help="set `l2`, which pulls rows to zero")
-
-    def state_width(self, dim: int) -> int:
-        """Return a sum of squares and a linear term for each number."""
-        return 2 * dim
 
 
 Optimizer = Sgd | Adagrad | RowwiseAdagrad | Adam | Ftrl

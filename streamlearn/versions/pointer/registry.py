@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from streamlearn.errors import RegistryDefect, UsageError, VersionDefect
+from streamlearn.resource import Resource
 from streamlearn.settings.versions import RegistrySettings
 from streamlearn.struct_decoder import from_json
 from streamlearn.versions.format.record import decode_record, encode_record
@@ -188,7 +189,7 @@ def _defect(url: str, what: str) -> RegistryDefect:
     return RegistryDefect(message, help=REBUILD_HELP)
 
 
-class Registry(ABC):
+class Registry(Resource, ABC):
     """A registry of one model. Several threads may call it at once.
 
     Every call raises `RegistryUnreachable` if the registry does not answer within `reach_s`. It raises the subclass
@@ -288,12 +289,6 @@ class Registry(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close its connections."""
-
-    def __enter__(self) -> Registry:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self.close()
 
 
 def open_registry(url: str, model: str, settings: RegistrySettings | None = None) -> Registry:

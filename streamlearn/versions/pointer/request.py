@@ -66,15 +66,10 @@ class Requests:
 
     def ask(self, request: Request, known: Versions[Known] = ()) -> Request:
         """Write a request, and return it with its number and time. `known` are the versions of the model."""
-        while True:
-            # Numbers of obeyed and refused requests stay taken even if their files were removed.
-            seq = 1 + max((_obeyed(known), *self._records.numbers(), *self._refusals.numbers()))
-            numbered = structs.replace(request, seq=seq, wall_ms=max(0, self._clock.wall_ms()))
-            try:
-                self._records.append(seq, numbered)
-            except FileTaken:
-                continue
-            return numbered
+        asked = structs.replace(request, wall_ms=max(0, self._clock.wall_ms()))
+        # Numbers of obeyed and refused requests stay taken even if their files were removed.
+        taken = max(_obeyed(known), *self._refusals.numbers(), 0)
+        return self._records.add(lambda seq: structs.replace(asked, seq=seq), above=taken)
 
     def waiting(self, known: Versions[Known]) -> list[Request]:
         """Return, in order, the requests that training has neither obeyed, by the newest version, nor refused."""

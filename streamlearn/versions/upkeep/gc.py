@@ -96,8 +96,7 @@ def plan_gc(
     inventory = _inventory(log, by_folder, by_place[f"{model}/{_GRAPHS}"])
     retained = retain(inventory, must, rules, now_wall_ms=now_wall_ms)
     reasons = {
-        graph_folder(model, folder.name) if folder.reason == "unused" else folder.name: folder.reason
-        for folder in retained.goes
+        graph_folder(model, name) if reason == "unused" else name: reason for name, reason in retained.goes.items()
     }
     removals = [Removal(path, reason, _ordered(by_folder.get(path, []))) for path, reason in reasons.items()]
     horizon_ms = now_wall_ms - int(rules.orphan_s * 1000)
