@@ -95,7 +95,7 @@ def show(place: Place, words: WordsArgument, json: JsonOption = False) -> None:
     from streamlearn.versions.format.version_note import read_notes
     from streamlearn.versions.pointer.facts import file_facts, manifest_facts, version_facts
     from streamlearn.versions.pointer.moves import standings
-    from streamlearn.versions.pointer.rewind import skip_text
+    from streamlearn.versions.pointer.request import skip_text
     from streamlearn.versions.pointer.run_origin import read_origin
 
     name, (version,) = model_and_versions(words, 1)

@@ -28,7 +28,8 @@ from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.settings import LoadSettings, checked
 
 __all__ = [
-    "Loaded", "LoadedVersion", "load", "load_bytes", "load_tensors", "record_of", "stage_version", "table_record",
+    "Loaded", "LoadedVersion", "is_in_parts", "load", "load_bytes", "load_tensors", "record_of", "stage_version",
+    "table_record",
 ]  # fmt: skip
 
 _Parts: TypeAlias = tuple[int, int]
@@ -313,13 +314,11 @@ def _as_row_type(changes: Changes, row_type: str) -> Changes:
 
 def _in_parts(changes: Changes, parts: _Parts) -> Changes:
     """Select the keys of some parts."""
-    kept = _is_in_parts(changes.keys, parts)
-    arrays = {name: getattr(changes, name) for name in ("rows", "scales", "state", "ticks", "counts")}
-    selected: dict[str, Any] = {name: None if array is None else array[kept] for name, array in arrays.items()}
-    gone = None if changes.gone is None else changes.gone[_is_in_parts(changes.gone, parts)]
-    return replace(changes, keys=changes.keys[kept], gone=gone, **selected)
+    gone = None if changes.gone is None else changes.gone[is_in_parts(changes.gone, parts)]
+    return changes.select(is_in_parts(changes.keys, parts), gone)
 
 
-def _is_in_parts(keys: _Array, parts: _Parts) -> _Array:
+def is_in_parts(keys: _Array, parts: _Parts) -> _Array:
+    """Return which keys belong to some parts: the first, and the one after the last."""
     part: _Array = native.parts_of(keys)
     return (part >= parts[0]) & (part < parts[1])

@@ -216,7 +216,7 @@ class Replica:
 
     def _listen(self) -> None:
         """The thread that waits for the registry's news and reports the node's status to it."""
-        waits = self._waits()
+        waits = self._stager.backoff()
         while not self._ended.is_set():
             self._guarded("listening", self._listen_once, waits)
 
@@ -239,7 +239,7 @@ class Replica:
 
     def _look_on(self) -> None:
         """The thread that reads the pointer in the store, in case the registry is stale."""
-        waits = self._waits()
+        waits = self._stager.backoff()
         self._is_registered.wait()
         self._guarded("beginning", self._begin, waits)
         while not self._ended.is_set():
@@ -255,7 +255,7 @@ class Replica:
 
     def _stage(self) -> None:
         """The thread that stages, at a lower priority than threads that answer."""
-        waits = self._waits()
+        waits = self._stager.backoff()
         while not self._ended.is_set():
             self._nudge.clear()
             # Before the first version is ready, the node can do nothing else.
@@ -263,9 +263,6 @@ class Replica:
                 give_way(self._stage_nice)
             self._guarded("staging", self._stager.work, waits)
             self._nudge.wait(self._stager.wait_s)
-
-    def _waits(self) -> Backoff:
-        return Backoff(self._settings.retry_first_ms, self._settings.retry_ms_max, self._clock)
 
     def _guarded(self, name: str, work: Callable[[], None], waits: Backoff) -> None:
         """Run work; an unexpected error ends no thread: the node continues and reports it."""

@@ -78,7 +78,7 @@ class Stager:
         self.meters = ReplicaMeters()
         self._history = History(source.store, source.model)
         self._known: tuple[Known, ...] = ()
-        self._retry = self._backoff()
+        self._retry = self.backoff()
         self._unusable: dict[VersionRef, Backoff] = {}
         self._seq, self._looked_s = -1, 0.0
         self._hooked: set[VersionRef] = set()
@@ -212,7 +212,7 @@ class Stager:
         except StreamlearnError as error:
             if backoff is None:
                 _LOG.error("version %s cannot be used here: %s; help: %s", version.ref, error.message, error.help)
-                backoff = self._unusable[version.ref] = self._backoff()
+                backoff = self._unusable[version.ref] = self.backoff()
             backoff.fail()
             self.troubles[f"version {version.ref}"] = f"version {version.ref} cannot be used here: {error.message}"
             return
@@ -220,7 +220,8 @@ class Stager:
         self._hooked.add(version.ref)
         staged.make_ready(version.ref)
 
-    def _backoff(self) -> Backoff:
+    def backoff(self) -> Backoff:
+        """Return the waits of work that fails."""
         settings = self._source.settings
         return Backoff(settings.retry_first_ms, settings.retry_ms_max, self._source.clock)
 

@@ -17,14 +17,13 @@ from msgspec import Meta, Struct
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import BadRecord, UsageError
-from streamlearn.native import native
 from streamlearn.struct_decoder import from_json
 from streamlearn.table import Changes
 from streamlearn.table.foreign import npz_arrays
 from streamlearn.versions.format.arrow import column, fixed_lists, plain, values, write_batch
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph, whole_folder
-from streamlearn.versions.format.loading import load_bytes, load_tensors
+from streamlearn.versions.format.loading import is_in_parts, load_bytes, load_tensors
 from streamlearn.versions.format.log import Log
 from streamlearn.versions.format.manifest import PARTS, Cut, Head, TableRecord
 from streamlearn.versions.format.scratch import Parts, Progress, row_bytes, scan_table, table_of
@@ -291,10 +290,8 @@ def _exported_rows(folder: Path, record: TableRecord, parts: Parts) -> Iterator[
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 batch.validate(full=True)
-                keys, rows = (values(array) for array in batch.columns)
-                owner = native.parts_of(keys)
-                at = (owner >= parts[0]) & (owner < parts[1])
-                yield Changes(record.name, keys[at], rows[at])
+                changes = Changes(record.name, *(values(array) for array in batch.columns))
+                yield changes.select(is_in_parts(changes.keys, parts))
     except (pa.ArrowException, ValueError) as error:
         raise _damaged(path, f"not a table: {error}") from None
 

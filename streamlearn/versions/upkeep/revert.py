@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -105,11 +104,7 @@ def _back(older: Changes, newer: Changes, deleted: Mapping[str, Sequence[str]]) 
     if texts := deleted.get(older.table):
         keys = np.array([int(text, 16) for text in texts], np.uint64)
         at, gone = at[~np.isin(older.keys[at], keys)], np.union1d(gone, newer.keys[np.isin(newer.keys, keys)])
-    arrays: dict[str, Any] = {
-        name: None if (array := getattr(older, name)) is None else array[at]
-        for name in ("rows", "scales", "state", "ticks", "counts")
-    }
-    return Changes(older.table, older.keys[at], gone=gone, **arrays)
+    return older.select(at, gone)
 
 
 def _add_upkeep(writer: VersionWriter, target: Chain, newest: Chain) -> None:
