@@ -140,7 +140,7 @@ def test_versions_that_lead_nowhere_go_when_they_are_old_and_before_all_that_sta
 
 
 def test_a_store_without_versions_has_no_floor() -> None:
-    assert retain(Inventory(), {3}, ONE, now_wall_ms=NOW) == Retained((), None, (), ())
+    assert retain(Inventory(), {3}, ONE, now_wall_ms=NOW) == Retained((), None, {}, ())
 
 
 _SHAPES = st.lists(st.sampled_from("dddd2b"), min_size=1, max_size=14)

@@ -15,7 +15,7 @@ from streamlearn.table import Changes
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.loading import load_tensors
 from streamlearn.versions.format.manifest import VersionRef
-from streamlearn.versions.format.scratch import scan_table
+from streamlearn.versions.format.scratch import Progress, scan_table
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.settings import ScanSettings, checked
@@ -95,11 +95,21 @@ class Diff:
     metrics: dict[str, tuple[float | None, float | None]]
 
 
-def diff(store: Store, model: str, before: int, after: int, *, top: int = 10, scan: ScanSettings | None = None) -> Diff:
+def diff(
+    store: Store,
+    model: str,
+    before: int,
+    after: int,
+    *,
+    top: int = 10,
+    scan: ScanSettings | None = None,
+    progress: Progress | None = None,
+) -> Diff:
     """Compare two versions; the first may be the older or the newer one.
 
     `top` is the number of rows that are named in each table, those that moved farthest. `scan` limits the memory for
-    rows; the dense weights of both versions are held in memory.
+    rows; the dense weights of both versions are held in memory. `progress` takes the number of parts done and of all
+    parts, over all tables.
 
     Raises:
         VersionDefect: There is no such version, or a chain is damaged.
@@ -121,7 +131,7 @@ def diff(store: Store, model: str, before: int, after: int, *, top: int = 10, sc
     tables = []
     for name in names[0]:
         tally = _Tally(name, top)
-        for pair in scan_table(ordered, name, scan=memory):
+        for pair in scan_table(ordered, name, scan=memory, progress=progress):
             tally.add(*(pair[::-1] if is_turned else pair))
         tables.append(tally.total())
     dense = [load_tensors(store, chain.head) for chain in chains]
