@@ -101,7 +101,7 @@ class Adagrad(_Learning, frozen=True, tag="adagrad"):
     rate: _Positive = 0.01
     initial_accumulator: _NotNegative = 0.1
     epsilon: _NotNegative = 1e-10
-    state: ClassVar[tuple[int, int]] = (1, 0)
+    state: ClassVar[tuple[int, int]] = (1, 0)  # a sum
 
 
 class RowwiseAdagrad(_Learning, frozen=True, tag="rowwise_adagrad"):
@@ -113,27 +113,25 @@ class RowwiseAdagrad(_Learning, frozen=True, tag="rowwise_adagrad"):
     rate: _Positive = 0.01
     initial_accumulator: _NotNegative = 0.1
     epsilon: _NotNegative = 1e-10
-    state: ClassVar[tuple[int, int]] = (0, 1)
+    state: ClassVar[tuple[int, int]] = (0, 1)  # a sum
 
 
 class Adam(_Learning, frozen=True, tag="adam"):
     """Lazy Adam: each row counts its own steps, and does not change between them.
 
     `beta1` and `beta2` are the decay rates of the mean gradient and the mean square; `epsilon` keeps the divisor from
-    zero. State is both means for each number, and the step count.
+    zero.
     """
 
     rate: _Positive = 0.001
     beta1: _Share = 0.9
     beta2: _Share = 0.999
     epsilon: _Positive = 1e-7
-    state: ClassVar[tuple[int, int]] = (2, 1)
+    state: ClassVar[tuple[int, int]] = (2, 1)  # a mean and a mean square; the count of steps
 
 
 class Ftrl(_Learning, frozen=True, tag="ftrl"):
     """FTRL-Proximal as in TensorFlow; its first step forgets the initial row, so declare `initial_range=0`.
-
-    State is a sum of squares and a linear term for each number.
 
     Attributes:
         l1: Rows whose summed gradient stays within this are zero.
@@ -147,7 +145,7 @@ class Ftrl(_Learning, frozen=True, tag="ftrl"):
     l2: _NotNegative = 0.0
     beta: _NotNegative = 0.0
     initial_accumulator: _NotNegative = 0.1
-    state: ClassVar[tuple[int, int]] = (2, 0)
+    state: ClassVar[tuple[int, int]] = (2, 0)  # a sum of squares and a linear term
 
     def __post_init__(self) -> None:
         """Check the fields, and that `weight_decay` is 0; raises a `ConfigError`."""
