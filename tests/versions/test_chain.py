@@ -13,7 +13,6 @@ from streamlearn.features.names import model_fingerprint
 from streamlearn.table import TableSet
 from streamlearn.testing import ManualClock
 from streamlearn.versions import Chain, Committed, Cut, Store, VersionRef, VersionWriter, load, open_store
-from streamlearn.versions.format.log import Log
 from streamlearn.versions.format.writer import assemble, commit
 from streamlearn.versions.store.interface import Entry
 from streamlearn.versions.store.settings import LoadSettings
@@ -49,7 +48,7 @@ def test_a_chain_is_a_base_and_the_deltas_after_it(local: Store) -> None:
     chain = Chain.find(local, MODEL)
     assert (versions_of(chain), chain.version, chain.manifest.watermark_ms) == ([1, 2, 5, 9], 9, 9)
     assert versions_of(Chain.find(local, MODEL, 5)) == [1, 2, 5]
-    assert Log(local, MODEL).superseded() == []
+    assert chain.superseded == ()
 
 
 def test_a_model_without_versions_is_named(store: Store) -> None:
@@ -115,8 +114,7 @@ def test_a_slow_older_run_is_never_chosen_and_is_named(local: Store) -> None:
     late = empty(old, 4, second)
     later = empty(old, 5, late)
     chain = Chain.find(local, MODEL)
-    assert versions_of(chain) == [1, 2, 3]
-    assert [folder.path for folder in Log(local, MODEL).superseded()] == [late.folder, later.folder]
+    assert (versions_of(chain), chain.superseded) == ([1, 2, 3], (late.folder, later.folder))
     assert chain.head.folder == third.folder
     assert "run 1 wrote it after a newer run had taken over" in refused(local, "older_run", 4).message
     assert versions_of(Chain.find(local, MODEL, 2)) == [1, 2]
@@ -130,8 +128,8 @@ def test_a_version_an_older_run_committed_before_a_newer_took_over_from_another_
     first = Trainer(local).story([1])[0]
     between = empty(Trainer(local, run=2, last=first), 2, first)
     empty(Trainer(local, run=3, last=first), 3, first)
-    assert versions_of(Chain.find(local, MODEL)) == [1, 3]
-    assert [folder.path for folder in Log(local, MODEL).superseded()] == [between.folder]
+    chain = Chain.find(local, MODEL)
+    assert (versions_of(chain), chain.superseded) == ([1, 3], (between.folder,))
     refused(local, "older_run", 2)
 
 

@@ -28,7 +28,6 @@ from streamlearn.versions import (
     write_verdict,
 )
 from streamlearn.versions.format.graphs import put_graph
-from streamlearn.versions.format.log import Log
 from streamlearn.versions.upkeep.gc import GcPlan, Swept
 from tests.versions.history import MODEL, Trainer
 from tests.versions.seen import known, served
@@ -217,11 +216,11 @@ def test_versions_an_older_run_wrote_too_late_go(local: Store) -> None:
     late = VersionWriter(local, old.head(4))
     late.add_rows([])
     late.finish(Cut())
-    assert [folder.path for folder in Log(local, MODEL).superseded()] == ["ctr/deltas/000000000004-00000001"]
+    assert Chain.find(local, MODEL).superseded == ("ctr/deltas/000000000004-00000001",)
     plan = planned(local)
     assert reasons(plan) == [("deltas/000000000004", "superseded")]
     swept(local, plan)
-    assert Log(local, MODEL).superseded() == []
+    assert Chain.find(local, MODEL).superseded == ()
 
 
 def test_graphs_go_with_the_last_version_that_names_them(local: Store, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ class Chain:
         links: The base and the deltas after it; or only the deltas after `since`. Oldest first.
         since: The version they follow; None for a chain that begins with a base.
         head: The version they make; it is `since` itself if there are no links.
+        superseded: Folders of versions that an older run committed too late; never part of a chain.
     """
 
     store: Store
@@ -36,6 +37,7 @@ class Chain:
     links: tuple[Committed, ...]
     since: VersionRef | None
     head: Committed
+    superseded: tuple[str, ...]
 
     @classmethod
     def find(
@@ -84,8 +86,9 @@ class Chain:
         links = _walk(log, head, since)
         for earlier, later in itertools.pairwise(links):
             _check_compatible(earlier, later)
+        superseded = tuple(folder.path for folder in log.superseded())
         newest = links[-1] if links else _committed(log, head)
-        return cls(log.store, log.model, tuple(links), since, newest)
+        return cls(log.store, log.model, tuple(links), since, newest, superseded)
 
 
 def _head(log: Log, upto: int | None, sha256: str | None) -> VersionFolder:
