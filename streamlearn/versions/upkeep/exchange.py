@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Meta, Struct
 
-from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import BadRecord, UsageError
 from streamlearn.struct_decoder import from_json
 from streamlearn.table import Changes
@@ -158,7 +157,6 @@ def import_version(
     run: int | Callable[[], int] = 1,
     version: int = 1,
     scan: ScanSettings | None = None,
-    clock: Clock = SYSTEM_CLOCK,
 ) -> Committed:
     """Make an exported folder the first version of a model that has none; `model` is its name in this store.
 
@@ -193,7 +191,7 @@ def import_version(
     # The count of requests belongs to the other store; this store counts from the start.
     metrics = {name: value for name, value in exported.metrics.items() if name != OBEYED}
     cut = Cut(watermark_ms=exported.watermark_ms, graph=graph, metrics=metrics)
-    return writer.finish(cut, clock=clock)
+    return writer.finish(cut)
 
 
 def _schema(record: TableRecord) -> pa.Schema:
