@@ -54,7 +54,6 @@ from streamlearn.ps.orders import (
     decode_answer,
     decode_order,
 )
-from streamlearn.ps.orders import encode as encode_order
 from streamlearn.ps.specification import difference, specification_of
 from streamlearn.samples import SampleCodec
 from streamlearn.samples.golden import golden_bytes, read_golden
@@ -78,9 +77,8 @@ from streamlearn.versions.format.graphs import get_graph, put_graph
 from streamlearn.versions.format.manifest import decode_manifest
 from streamlearn.versions.format.record import VersionRef, decode_record, encode_record
 from streamlearn.versions.format.verdict import Verdict
-from streamlearn.versions.pointer.registry import Ack, Note
-from streamlearn.versions.pointer.registry_codec import decode, decode_pointer
-from streamlearn.versions.pointer.registry_codec import encode as encode_kept
+from streamlearn.versions.pointer.registry import Ack, Note, decode, decode_pointer
+from streamlearn.versions.pointer.registry import encode as encode_kept
 from streamlearn.versions.pointer.request import Request
 from streamlearn.versions.upkeep.exchange import import_version
 from tests.campaign import examples
@@ -162,7 +160,7 @@ def _of_shards(_: Path) -> Iterator[Decoder]:
         Remove(Epoch(1), {"main": ["00000000000000ff"]}),
         Stats(),
     ]
-    yield Decoder("order", decode_order, [encode_order(one) for one in orders], (BadRecord,))
+    yield Decoder("order", decode_order, [msgspec.json.encode(one) for one in orders], (BadRecord,))
     answers: list[Answer] = [Done(), Failed("VersionDefect", "m", "h", "corrupted", "p"), Restored(1, 2, 0.5)]
 
     def answered(data: bytes) -> None:
@@ -170,7 +168,7 @@ def _of_shards(_: Path) -> Iterator[Decoder]:
         if isinstance(answer, Failed):
             assert isinstance(answer.error(), Exception)
 
-    yield Decoder("answer", answered, [encode_order(one) for one in answers], (BadRecord,))
+    yield Decoder("answer", answered, [msgspec.json.encode(one) for one in answers], (BadRecord,))
     yield Decoder("specification", lambda data: difference(OPTIONS, data), [specification_of(OPTIONS)], ())
 
 

@@ -33,6 +33,7 @@ RANKS: tuple[set[str], ...] = (
         "open_files",
         "printable",
         "process_exit",
+        "resource",
         "settings",
     },
     {"access", "hints", "native", "niceness", "pulse", "struct_decoder", "telemetry", "times"},

@@ -14,7 +14,7 @@ from streamlearn.versions import Known, Pointer
 from streamlearn.versions.pointer import moves as decisions
 from streamlearn.versions.pointer.facts import Facts, moved_facts
 from streamlearn.versions.pointer.model import Model
-from streamlearn.versions.pointer.rewind import ask_rewind, parse_skip, request_lines
+from streamlearn.versions.pointer.request import ask_rewind, parse_skip, request_lines
 
 __all__ = ["MOVES", "Hold", "Move", "Promote", "Release", "Rewind", "Rollback", "make_move"]
 

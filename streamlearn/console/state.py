@@ -18,7 +18,6 @@ from streamlearn.versions import Known, Node, Pointer
 from streamlearn.versions.pointer import moves as decisions
 from streamlearn.versions.pointer.facts import Facts, node_facts, pointer_facts, version_facts
 from streamlearn.versions.pointer.rebuild import kind_of_move
-from streamlearn.versions.pointer.version_state import standings
 
 __all__ = ["may_go_back_to", "state_of"]
 
@@ -120,7 +119,7 @@ def _headline_text(found: Gathered) -> str:
 
 
 def _versions(found: Gathered, shown: Sequence[Known], figures: Sequence[str]) -> list[Facts]:
-    standing, back = standings(found.pointer, found.known), may_go_back_to(found)
+    standing, back = decisions.standings(found.pointer, found.known), may_go_back_to(found)
     targets = set(decisions.rewind_targets(found.pointer, found.known))
     rows = []
     for known in shown:

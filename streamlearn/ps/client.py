@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,15 +13,15 @@ import numpy.typing as npt
 from streamlearn.errors import EpochOver, PushUnsure, ShardUnreachable, StreamlearnError, TableBusy, UsageError
 from streamlearn.ps import orders
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.link import Link
 from streamlearn.ps.local import LocalLink
 from streamlearn.ps.remote import RemoteLink
 from streamlearn.ps.shelf import Shelf
+from streamlearn.resource import Resource
 from streamlearn.settings import PsSettings
 from streamlearn.table import Expiry, Pushed, TableOptions
 from streamlearn.table.arguments import INT64_MAX, INT64_MIN, UINT64_MAX, flat, whole
 from streamlearn.table.pin import At, Pin
-from streamlearn.table.source import ColumnArrays, PackShape
+from streamlearn.table.source import ColumnArrays, PackShape, dim_of
 from streamlearn.table.table import Expired, PushOptions
 from streamlearn.versions import Head, VersionRef
 from streamlearn.versions.format.manifest import FileEntry
@@ -32,10 +32,12 @@ Float32s = npt.NDArray[np.float32]
 Uint64s = npt.NDArray[np.uint64]
 Uint32s = npt.NDArray[np.uint32]
 _THRESHOLD_MAX = 15
+Link: TypeAlias = LocalLink | RemoteLink
+"""How a client reaches shards: in this process, or in others. It transports calls; the client decides what to call."""
 Kind = TypeVar("Kind", bound=orders.Answer)
 
 
-class PsClient:
+class PsClient(Resource):
     """The parameter server of a model, as a trainer sees it.
 
     Tables are in this process (`local`) or in remote shards (`connect`); nothing else differs. Several threads may
@@ -119,7 +121,7 @@ class PsClient:
             ShardNotReady: A shard was restarted; a read-only client waits `retry_wait_ms_max` for its restore.
             ShardUnreachable: A shard did not answer within `retry_wait_ms_max`.
         """
-        dim = self._dim(table)
+        dim = dim_of(self.dims, table)
         if not self._reads_only:
             self._epoch("pull")
         keys = flat("keys", keys, np.uint64, (None,))
@@ -146,7 +148,7 @@ class PsClient:
             ShardUnreachable: A shard did not answer within `retry_wait_ms_max`.
             PushUnsure: An earlier push may be partly applied; restore all shards.
         """
-        dim, _ = self._dim(table), self._epoch("push")
+        dim, _ = dim_of(self.dims, table), self._epoch("push")
         keys = flat("keys", keys, np.uint64, (None,))
         gradients = flat("gradients", gradients, np.float32, (len(keys), dim)).reshape(len(keys), dim)
         counts = None if counts is None else flat("counts", counts, np.uint32, (len(keys),))
@@ -273,12 +275,6 @@ class PsClient:
         """Disconnect; the shards keep running."""
         self._link.close()
 
-    def __enter__(self) -> PsClient:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def _expire(self, order: orders.Expire) -> list[orders.ExpiredKeys]:
         """Send an order that keeps its number until every shard has answered it."""
         self._expiries, self._expiry = order.number, order
@@ -318,12 +314,6 @@ class PsClient:
             message = "no version has been restored yet"
             raise UsageError(message, help="call `restore` first; without a version the tables begin empty")
         return self.epoch
-
-    def _dim(self, table: str) -> int:
-        if table not in self.dims:
-            message = f"no table is named {table!r}"
-            raise UsageError(message, help=f"tables are {', '.join(self.dims)}")
-        return self.dims[table]
 
 
 def _all_of(answers: Sequence[orders.Answer | BaseException], kind: type[Kind]) -> list[Kind]:

@@ -50,12 +50,12 @@ class LocalLink:
         self._epoch = epoch
 
     def pull(self, table: str, keys: Any, at: int | None, is_distinct: bool, out: Any) -> None:
-        """Read from the table."""
+        """Read rows into `out`; None reads the newest rows."""
         with self._tables() as tables:
             tables[table].lookup(keys, at=_at(at), out=out, threads=self._threads)
 
     def push(self, table: str, keys: Any, gradients: Any, options: PushOptions) -> Pushed:
-        """Push to the table."""
+        """Apply gradients once."""
         with self._tables() as tables:
             return tables[table].push(keys, gradients, threads=self._threads, **options._asdict())
 

@@ -22,7 +22,6 @@ from streamlearn.versions.format.manifest import FileEntry
 __all__ = [
     "Abandon", "Answer", "Commit", "Done", "Expire", "ExpiredKeys", "Export", "Exported", "Failed", "Order", "Remove",
     "Restore", "Restored", "Seal", "ShardStats", "Stats", "TableCount", "cut_failed", "decode_answer", "decode_order",
-    "encode",
 ]  # fmt: skip
 
 _Version: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -211,11 +210,6 @@ Message = TypeVar("Message")
 
 _orders: Decoder[Order] = decoder_of(Order)
 _answers: Decoder[Answer] = decoder_of(Answer)
-
-
-def encode(message: Order | Answer) -> bytes:
-    """The bytes of an order or an answer."""
-    return msgspec.json.encode(message)
 
 
 def decode_order(data: bytes) -> Order:

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from streamlearn.errors import ShardRefused, StreamlearnError
 from streamlearn.native import native
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Answer, Failed, Order, decode_answer, encode
+from streamlearn.ps.orders import Answer, Failed, Order, decode_answer
 from streamlearn.ps.specification import difference, fingerprint_of
 from streamlearn.settings import PsSettings
 from streamlearn.table import Pushed, TableOptions
@@ -79,12 +81,12 @@ class RemoteLink:
         self._client.set_epoch((epoch.run, epoch.recovery))
 
     def pull(self, table: str, keys: Any, at: int | None, is_distinct: bool, out: Any) -> None:
-        """Read from the shards that own the keys."""
+        """Read rows into `out` from the shards that own the keys; None reads the newest rows."""
         with self._explained():
             self._client.pull((self._numbers[table], self.dims[table]), keys, at, is_distinct, out.reshape(-1))
 
     def push(self, table: str, keys: Any, gradients: Any, options: PushOptions) -> Pushed:
-        """Push to the shards that own the keys."""
+        """Apply gradients once, at the shards that own the keys."""
         with self._explained():
             pushed = self._client.push(self._numbers[table], keys, gradients.reshape(-1), options)
         return Pushed(*pushed)
@@ -100,8 +102,8 @@ class RemoteLink:
             native.pack_sequences((self._client, len(self.dims), at), columns, shape, out)
 
     def order_all(self, orders: Sequence[Order], wait_s: float) -> list[Answer | BaseException]:
-        """Send each shard its order."""
-        answers = self._client.order_all([encode(order) for order in orders], round(wait_s * 1e3))
+        """Send order i to shard i, all at once; returns each shard's answer or error."""
+        answers = self._client.order_all([msgspec.json.encode(order) for order in orders], round(wait_s * 1e3))
         return [self._decoded(answer) for answer in answers]
 
     def stats(self) -> list[dict[str, float]]:

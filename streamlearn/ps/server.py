@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from streamlearn.errors import StreamlearnError
 from streamlearn.native import native
 from streamlearn.niceness import give_way
 from streamlearn.open_files import allow_connections
 from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Export, Failed, Order, Restore, Stats, decode_order, encode
+from streamlearn.ps.orders import Export, Failed, Order, Restore, Stats, decode_order
 from streamlearn.ps.place import Place
 from streamlearn.ps.shard import Shard
 from streamlearn.ps.shelf import Shelf
@@ -171,10 +173,10 @@ class ShardServer:
 
     def _obey(self, number: int, order: Order) -> None:
         try:
-            self._server.answer(number, encode(self.shard.obey(order)))
+            self._server.answer(number, msgspec.json.encode(self.shard.obey(order)))
         except StreamlearnError as error:
             _log.warning("shard %s refused to %s: %s", self.shard.place, _name(order), error.message)
-            self._server.answer(number, encode(Failed.of(error, str(self.shard.place))))
+            self._server.answer(number, msgspec.json.encode(Failed.of(error, str(self.shard.place))))
         except Exception as error:
             _log.exception("shard %s failed to %s", self.shard.place, _name(order))
             self._server.refuse(number, "internal", f"{type(error).__name__}: {error}")

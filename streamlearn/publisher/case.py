@@ -1,4 +1,4 @@
-"""Case: the evidence that a check judges a version by, and the protocol of a check. It decides nothing."""
+"""Case: the evidence that a check judges a version by, and the protocols of checks and scorers. It decides nothing."""
 
 from __future__ import annotations
 
@@ -6,15 +6,36 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from streamlearn.samples import SampleBatch
 from streamlearn.settings import JudgeSettings
 from streamlearn.versions import Finding, Known
-from streamlearn.versions.format.scorer import Scorer
 
-__all__ = ["Case", "Check", "Samples"]
+__all__ = ["Case", "Check", "Samples", "Scorer"]
 
 # Returns the most recent samples whose windows are closed, newest last.
 Samples = Callable[[], Iterable[SampleBatch]]
+
+
+class Scorer(Protocol):
+    """Scores samples as a version would, although the version is not served.
+
+    Guaranteed to a scorer: calls come from one thread at a time, never the training thread. Required: the same version
+    and samples give the same scores, whatever is learned meanwhile. The classic mistake is to read the newest rows
+    instead of the version's.
+    """
+
+    def score(self, version: int, batch: SampleBatch) -> npt.NDArray[np.float32]:
+        """Return the logits of a sealed or committed version; their sigmoid is the probability that serving returns.
+
+        Returns:
+            float32[N, labels] for N samples, labels in the order of the application.
+
+        Raises:
+            VersionRefused: The version's rows or weights are no longer available.
+        """
 
 
 @dataclass(frozen=True, eq=False)

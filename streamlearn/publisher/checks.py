@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import UsageError, VersionRefused
-from streamlearn.publisher.case import Case
+from streamlearn.publisher.case import Case, Scorer
 from streamlearn.publisher.figures import KEY, NAN, NOT_FINITE, RMS
 from streamlearn.publisher.logit_scores import Fit, fit_of
 from streamlearn.samples import SampleBatch
 from streamlearn.settings import JudgeSettings
 from streamlearn.versions import Finding
-from streamlearn.versions.format.scorer import Scorer
 
 __all__ = ["Finite", "Learned", "Norms", "Scores"]
 

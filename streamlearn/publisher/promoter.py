@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from streamlearn.clock import Clock
 from streamlearn.errors import MoveRefused
 from streamlearn.hints import Given, completed
+from streamlearn.publisher.case import Case
 from streamlearn.publisher.judge import Judge
 from streamlearn.publisher.meters import Meters
 from streamlearn.publisher.teller import Teller
@@ -72,8 +73,7 @@ class Promoter:
 
     def active(self) -> int | None:
         """The version that is served."""
-        active = self._log.newest().active
-        return None if active is None else active.version
+        return self._log.newest().active_version or None
 
     def requests(self, known: Sequence[Known] | None = None) -> tuple[Request, ...]:
         """The requests after the last one that the newest version records as obeyed."""
@@ -122,11 +122,11 @@ class Promoter:
 
     def _verdict(self, known: Sequence[Known], at: int, *, can_score: bool) -> Verdict:
         pointer = self._log.newest()
-        number = 0 if pointer.active is None else pointer.active.version
+        number = pointer.active_version
         active = next((version for version in known[:at] if version.version == number), None)
         earlier = [old for old in known[:at] if old.version <= number and old.is_promotable(pointer.accepted)]
-        case = self._judge.case(known[at], active=active, earlier=earlier, can_score=can_score)
-        return self._judge.judge(case)
+        scorer, samples = (self._judge.scorer, self._judge.samples) if can_score else (None, None)
+        return self._judge.judge(Case(known[at], tuple(earlier), self._judge.settings, active, scorer, samples))
 
     def _promote(self, known: Sequence[Known], run: int) -> tuple[str, Pointer | None]:
         """Promote the newest clean version; returns why the newest version is not served, and the move if any."""

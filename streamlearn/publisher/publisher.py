@@ -25,6 +25,7 @@ from streamlearn.publisher.meters import Meters
 from streamlearn.publisher.promoter import Promoter, Step
 from streamlearn.publisher.teller import Teller
 from streamlearn.publisher.version_files import TRAINER_ERRORS, VersionFiles, newest_chain, number_max
+from streamlearn.resource import Resource
 from streamlearn.settings import PublisherSettings
 from streamlearn.versions import Chain, Committed, Head, Registry, Request, Requests, Store, VersionRef, write_revert
 from streamlearn.versions.format.manifest import Position
@@ -33,7 +34,6 @@ from streamlearn.versions.pointer.deletion import Deletion
 from streamlearn.versions.pointer.fence import Fence
 from streamlearn.versions.pointer.request import OBEYED
 from streamlearn.versions.store.defect import defective
-from streamlearn.versions.store.settings import FileSettings
 
 __all__ = ["QUIET_S_MAX", "Publisher"]
 
@@ -42,7 +42,7 @@ QUIET_S_MAX = 3_600.0
 _log = logging.getLogger("streamlearn.publisher.Publisher")
 
 
-class Publisher:
+class Publisher(Resource):
     """Publishes versions of a trainer's model, from a thread of its own.
 
     The trainer calls `boundary` at every step boundary, with no push under way. If a tick is due, `boundary` seals a
@@ -56,6 +56,7 @@ class Publisher:
     Attributes:
         run: The number of this run; 0 before `start`.
         committed: The newest committed version; None before the first.
+        learned_rows: Rows learned from up to that version, since `start` or the last `resume`.
         requests: Requests of operators that no version records as obeyed, in order.
         deletions: All deletions of rows; the trainer obeys those in force at every cut.
         step: The result of the last judging and promoting; None before the first.
@@ -72,7 +73,6 @@ class Publisher:
         registry: Registry | None = None,
         compact: Compact | None = None,
         clean: Clean | None = None,
-        files: FileSettings | None = None,
         quiet_s_max: float = QUIET_S_MAX,
         clock: Clock = SYSTEM_CLOCK,
         by: str = "",
@@ -81,6 +81,7 @@ class Publisher:
         lineage.check_row_type(self._settings.row_type)
         self.run = 0
         self.committed: VersionRef | None = None
+        self.learned_rows = 0
         self.requests: tuple[Request, ...] = ()
         self.deletions: tuple[Deletion, ...] = ()
         self.step: Step | None = None
@@ -89,8 +90,8 @@ class Publisher:
         self._meters = Meters(clock)
         self._teller = Teller(registry, store, clock)
         self._fence = Fence(store, lineage.model, clock=clock)
-        self._files, self._quiet_s_max = files or store.files, quiet_s_max
-        self._version_files = VersionFiles(client, store, self._files, meters=self._meters, clock=clock)
+        self._quiet_s_max = quiet_s_max
+        self._version_files = VersionFiles(client, store, meters=self._meters, clock=clock)
         self._bases = Bases(compact, self._settings.base_deltas_max, self._meters)
         self._cleaner = Cleaner(clean, self._meters, clock)
         self._promoter = Promoter(
@@ -100,7 +101,6 @@ class Publisher:
         # The publisher's thread alone uses these while it runs; otherwise the trainer's thread alone.
         self._thread: threading.Thread | None = None
         self._numbered = 0  # the highest version number that was ever begun
-        self._learned = 0  # rows learned up to the newest committed version
         # The last request and deletion that the newest committed version records as obeyed.
         self._obeyed: Mapping[str, float] = {}
         self._hurries = False  # whether a new deletion waits for the next boundary
@@ -115,11 +115,6 @@ class Publisher:
     def is_busy(self) -> bool:
         """Whether a version is being written, judged or promoted."""
         return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def learned_rows(self) -> int:
-        """Rows learned from up to the newest committed version, since `start` or the last `resume`."""
-        return self._learned
 
     def is_behind(self, positions: Sequence[Position]) -> bool:
         """Whether positions have advanced beyond those of the newest version for `quiet_s_max`.
@@ -184,7 +179,7 @@ class Publisher:
             self._positions, self._positions_s = chain.manifest.positions, self._clock.monotonic_s() - max(0.0, age_s)
         self._numbered = max(self._numbered, number_max(self._store, self._lineage.model))
         self._bases.stand_at(chain)
-        self._learned, self._failures, self._unsure, self._error = 0, 0, None, None
+        self.learned_rows, self._failures, self._unsure, self._error = 0, 0, None, None
         self._due_s = self._clock.monotonic_s() + self._settings.publish_interval_s
         try:
             # No scoring: rows of versions before the restored one are gone, and there are no samples yet.
@@ -282,7 +277,7 @@ class Publisher:
         try:
             done = write_revert(
                 self._store, self._lineage.model, to=request.to.version, run=self.run, version=self.take_number(),
-                skips=request.skips, metrics={OBEYED: float(request.seq)}, files=self._files, clock=self._clock,
+                skips=request.skips, metrics={OBEYED: float(request.seq)}, clock=self._clock,
             )  # fmt: skip
         except (StoreError, UsageError):
             self._fence.check(self.run)  # a newer run that wrote meanwhile is the cause
@@ -320,15 +315,9 @@ class Publisher:
         """Wait for the version under way and begin no other. A base that is being written continues."""
         self._join()
 
-    def __enter__(self) -> Publisher:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def _cut(self, noted: CutState) -> bool:
-        learned = noted.learned_rows - self._learned
-        assert learned >= 0, (noted.learned_rows, self._learned)
+        learned = noted.learned_rows - self.learned_rows
+        assert learned >= 0, (noted.learned_rows, self.learned_rows)
         has_news = learned or noted.cut.metrics.get(DELETED, 0.0) > self.deleted
         if not has_news and not self._settings.empty_versions and not self.is_behind(noted.cut.positions):
             self._meters.empty.inc()
@@ -375,7 +364,7 @@ class Publisher:
 
     def _commit(self, head: Head, noted: CutState) -> VersionRef:
         """Write and commit a sealed version."""
-        learned, begin_s = noted.learned_rows - self._learned, self._clock.monotonic_s()
+        learned, begin_s = noted.learned_rows - self.learned_rows, self._clock.monotonic_s()
         noted = noted.obeying(self._obeyed)
         try:
             done = self._version_files.write(head, noted, learned, self._fence)
@@ -404,7 +393,7 @@ class Publisher:
         ref = done.ref
         if noted.predictions is not None:
             noted.predictions.committed()
-        self.committed, self._learned, self._failures = ref, noted.learned_rows, 0
+        self.committed, self.learned_rows, self._failures = ref, noted.learned_rows, 0
         self._obeyed = _obeyed_in(done.manifest.metrics)
         self._positions, self._positions_s = done.manifest.positions, self._clock.monotonic_s()
         self._meters.failed_ratio.set(0)

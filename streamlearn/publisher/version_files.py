@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from msgspec import structs
 
 from streamlearn.clock import Clock
@@ -13,23 +11,22 @@ from streamlearn.publisher.cut_state import CutState
 from streamlearn.publisher.figures import metric_figures, row_figures, tensor_figures
 from streamlearn.publisher.meters import Meters
 from streamlearn.versions import Chain, Committed, Head, Store, VersionWriter
-from streamlearn.versions.format.manifest import decode_manifest
+from streamlearn.versions.format.manifest import Manifest
+from streamlearn.versions.format.record import read_signed
 from streamlearn.versions.pointer.fence import Fence
 from streamlearn.versions.store.layout import MANIFEST_NAME, version_folders
-from streamlearn.versions.store.settings import FileSettings
 
 __all__ = ["TRAINER_ERRORS", "VersionFiles", "newest_chain", "number_max"]
 
 # After these errors no cut can succeed until the trainer restores its shards or ends.
 TRAINER_ERRORS = (RunOver, EpochOver, PushUnsure, ShardNotReady, UsageError)
-_MANIFEST_BYTES_MAX = 1 << 30
 
 
 class VersionFiles:
     """Writes versions to the store that the client's shards write to."""
 
-    def __init__(self, client: PsClient, store: Store, files: FileSettings, *, meters: Meters, clock: Clock) -> None:
-        self._client, self._store, self._files, self._meters, self._clock = client, store, files, meters, clock
+    def __init__(self, client: PsClient, store: Store, *, meters: Meters, clock: Clock) -> None:
+        self._client, self._store, self._meters, self._clock = client, store, meters, clock
 
     def write(self, head: Head, noted: CutState, learned_rows: int, fence: Fence) -> Committed:
         """Write a sealed version, its manifest last, after a check that its run is not over.
@@ -44,7 +41,7 @@ class VersionFiles:
         with self._meters.stage("export"):
             files = self._client.export(head)
         with self._meters.stage("write"):
-            writer = VersionWriter(self._store, head, self._files)
+            writer = VersionWriter(self._store, head)
             if noted.dense:
                 writer.add_dense(noted.dense)
             if noted.dense_optimizer:
@@ -63,14 +60,10 @@ class VersionFiles:
 
     def find(self, head: Head) -> Committed | None:
         """Return the version if its manifest is in the store, in case the store's answer to `write` was lost."""
-        path = f"{head.folder}/{MANIFEST_NAME}"
         try:
-            data = self._store.read(path, bytes_max=_MANIFEST_BYTES_MAX)
+            return Committed(head.folder, *read_signed(self._store, f"{head.folder}/{MANIFEST_NAME}", Manifest))
         except FileMissing:
             return None
-        manifest = decode_manifest(data, head.folder)
-        self._store.signatures.check(data, path)
-        return Committed(head.folder, manifest, hashlib.sha256(data).hexdigest())
 
     def sweep(self, head: Head) -> None:
         """Remove the files of an abandoned version, so that a full disk does not stay full.

@@ -33,7 +33,7 @@ from streamlearn.settings.front import FrontSettings
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.telemetry import metrics_text
 from streamlearn.versions import Replica, open_registry, open_store
-from streamlearn.versions.replica.node_status import NodeStatus
+from streamlearn.versions.replica.node_replica import NodeStatus
 
 if TYPE_CHECKING:
     from streamlearn.serving.lanes.tf_calls import Place

@@ -19,6 +19,7 @@ from streamlearn.versions import Committed, Store, VersionRef, load_tensors
 from streamlearn.versions.format.graphs import get_graph
 from streamlearn.versions.format.loading import load_bytes
 from streamlearn.versions.pointer.moves import Canary
+from streamlearn.versions.replica.hooks import Hooks
 
 __all__ = ["Answer", "Answering"]
 
@@ -31,7 +32,7 @@ class Answer:
     dense: Any
 
 
-class Answering:
+class Answering(Hooks):
     """The replica hooks of a serving node: they prepare what a version needs besides its rows.
 
     The whole ladder of a new graph is compiled before a version with it answers; versions that answer meanwhile are not

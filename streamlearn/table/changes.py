@@ -6,7 +6,7 @@ own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,11 @@ class Changes:
         scales = exported.scales if options.row_type == "int8" else None
         state = exported.state.reshape(len(keys), options.optimizer.state_width(dim) if options.optimizer else 0)
         return cls(options.spec.name, keys, rows, scales, state, exported.ticks, exported.counts, exported.gone)
+
+    def select(self, rows: npt.NDArray[Any], gone: Uint64s | None = None) -> Changes:
+        """Return some of the rows, by their indices or by a mask, and these removed keys."""
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in _NAMES[:-1] if getattr(self, name) is not None}
+        return replace(self, **{name: array[rows] for name, array in arrays.items()}, gone=gone)
 
     def floats(self) -> Float32s:
         """Return the rows as float32, whatever their row type."""

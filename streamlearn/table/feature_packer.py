@@ -5,8 +5,6 @@ Training and serving use the same code. It knows nothing of a model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 
@@ -16,7 +14,7 @@ from streamlearn.native import native
 from streamlearn.samples import FeatureColumns
 from streamlearn.table.arguments import UINT64_MAX, flat, instance, whole
 from streamlearn.table.pin import At
-from streamlearn.table.source import ColumnArrays, PackShape, RowSource
+from streamlearn.table.source import ColumnArrays, PackShape, RowSource, dim_of
 
 __all__ = ["Packing", "Scatter"]
 
@@ -42,7 +40,7 @@ class Packing:
         for column in (*side.flat, *side.sequence):
             if not column.table:
                 continue
-            dim = _dim(dims, column.table)
+            dim = dim_of(dims, column.table)
             if dim != column.width:
                 message = (
                     f"slot {column.name!r} takes {column.width} channels, but table {column.table!r} has rows of {dim}"
@@ -131,7 +129,7 @@ class Scatter:
         Raises:
             UsageError: The table does not exist.
         """
-        dim = _dim(self._dims, table)
+        dim = dim_of(self._dims, table)
         keys, rows, counts = self._scatter.gradients(self._numbers[table])
         return keys, rows.reshape(len(keys), dim), counts
 
@@ -140,13 +138,6 @@ class Scatter:
             message = "these gradients were packed from other tables"
             raise UsageError(message, help="use the same set of tables for packing and for the scatter")
         return _rows(rows)
-
-
-def _dim(dims: Mapping[str, int], table: str) -> int:
-    if table not in dims:
-        message = f"no table is named {table!r}"
-        raise UsageError(message, help=f"tables are {', '.join(dims)}")
-    return dims[table]
 
 
 def _rows(rows: int) -> int:

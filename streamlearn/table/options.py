@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
+import msgspec
 from msgspec import Meta
 
 from streamlearn.errors import ConfigError
 from streamlearn.features import TableSpec
+from streamlearn.struct_decoder import from_plain
 from streamlearn.table.arguments import INT64_MAX, UINT64_MAX
-from streamlearn.table.option_checks import Checked
 
 __all__ = [
     "Adagrad",
@@ -37,9 +39,32 @@ _DIM_MAX = 4096
 _CHUNK_ROWS, _SPARE_SHARE, _PARTS = 16, 16, 1024
 _ROWS_MAX = 1 << 31
 _RESERVED_BYTES_MAX = 1 << 44
+_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
-class _Learning(Checked, frozen=True, tag_field="kind", kw_only=True):
+class _Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings whose fields match their annotations, and whose floats fit float32."""
+
+    def __post_init__(self) -> None:
+        """Check every field; the first one with a wrong type or value raises a `ConfigError`."""
+        for name, kind in _kinds(type(self)).items():
+            value = getattr(self, name)
+            try:
+                from_plain(value, kind)
+            except msgspec.ValidationError as error:
+                self._refuse(name, str(error).replace("Expected", "expected"))
+            if isinstance(value, float) and not abs(value) <= _FLOAT32_MAX:
+                self._refuse(name, "float32 cannot hold it")
+
+    def _title(self) -> str:
+        return type(self).__name__
+
+    def _refuse(self, name: str, why: str, *, help: str = "") -> None:
+        message = f"{self._title()}: {name} is {getattr(self, name)!r}: {why}"
+        raise ConfigError(message, help=help or f"see streamlearn.table.{type(self).__name__}")
+
+
+class _Learning(_Checked, frozen=True, tag_field="kind", kw_only=True):
     """The fields of every optimizer. The rate may be positional, all others are keyword-only.
 
     Attributes:
@@ -53,20 +78,18 @@ class _Learning(Checked, frozen=True, tag_field="kind", kw_only=True):
     weight_decay: _NotNegative = 0.0
     clip_norm: _Positive | None = None
     clip_value: _Positive | None = None
+    # Numbers of state for each number of a row, and for the row.
+    state: ClassVar[tuple[int, int]] = (0, 0)
 
     def state_width(self, dim: int) -> int:
         """Return how many numbers of state a row of `dim` numbers has."""
-        raise NotImplementedError
+        return self.state[0] * dim + self.state[1]
 
 
 class Sgd(_Learning, frozen=True, tag="sgd"):
     """Plain gradient descent; rows have no state."""
 
     rate: _Positive
-
-    def state_width(self, dim: int) -> int:
-        """Return 0, for no state."""
-        return 0
 
 
 class Adagrad(_Learning, frozen=True, tag="adagrad"):
@@ -78,10 +101,7 @@ class Adagrad(_Learning, frozen=True, tag="adagrad"):
     rate: _Positive = 0.01
     initial_accumulator: _NotNegative = 0.1
     epsilon: _NotNegative = 1e-10
-
-    def state_width(self, dim: int) -> int:
-        """Return one sum for each number."""
-        return dim
+    state: ClassVar[tuple[int, int]] = (1, 0)  # a sum
 
 
 class RowwiseAdagrad(_Learning, frozen=True, tag="rowwise_adagrad"):
@@ -93,10 +113,7 @@ class RowwiseAdagrad(_Learning, frozen=True, tag="rowwise_adagrad"):
     rate: _Positive = 0.01
     initial_accumulator: _NotNegative = 0.1
     epsilon: _NotNegative = 1e-10
-
-    def state_width(self, dim: int) -> int:
-        """Return one sum."""
-        return 1
+    state: ClassVar[tuple[int, int]] = (0, 1)  # a sum
 
 
 class Adam(_Learning, frozen=True, tag="adam"):
@@ -110,10 +127,7 @@ class Adam(_Learning, frozen=True, tag="adam"):
     beta1: _Share = 0.9
     beta2: _Share = 0.999
     epsilon: _Positive = 1e-7
-
-    def state_width(self, dim: int) -> int:
-        """Return a mean and a mean square for each number, and the step count."""
-        return 2 * dim + 1
+    state: ClassVar[tuple[int, int]] = (2, 1)  # a mean and a mean square; the count of steps
 
 
 class Ftrl(_Learning, frozen=True, tag="ftrl"):
@@ -131,6 +145,7 @@ class Ftrl(_Learning, frozen=True, tag="ftrl"):
     l2: _NotNegative = 0.0
     beta: _NotNegative = 0.0
     initial_accumulator: _NotNegative = 0.1
+    state: ClassVar[tuple[int, int]] = (2, 0)  # a sum of squares and a linear term
 
     def __post_init__(self) -> None:
         """Check the fields, and that `weight_decay` is 0; raises a `ConfigError`."""
@@ -138,15 +153,11 @@ class Ftrl(_Learning, frozen=True, tag="ftrl"):
         if self.weight_decay:
             self._refuse("weight_decay", "FTRL does not have weight decay", help="set `l2`, which pulls rows to zero")
 
-    def state_width(self, dim: int) -> int:
-        """Return a sum of squares and a linear term for each number."""
-        return 2 * dim
-
 
 Optimizer = Sgd | Adagrad | RowwiseAdagrad | Adam | Ftrl
 
 
-class Admission(Checked, frozen=True):
+class Admission(_Checked, frozen=True):
     """How occurrences of keys without a row are counted.
 
     Attributes:
@@ -165,7 +176,7 @@ class Admission(Checked, frozen=True):
             self._refuse("width_counters", "expected a power of two")
 
 
-class Expiry(Checked, frozen=True):
+class Expiry(_Checked, frozen=True):
     """Which keys leave a table. Ages are table time, in whole ticks of the table.
 
     Attributes:
@@ -188,7 +199,7 @@ class Expiry(Checked, frozen=True):
     keys_max: Annotated[int, Meta(ge=1, le=INT64_MAX)] | None = None
 
 
-class TableOptions(Checked, frozen=True):
+class TableOptions(_Checked, frozen=True):
     """The options of one table.
 
     Attributes:
@@ -228,6 +239,12 @@ class TableOptions(Checked, frozen=True):
 
     def _title(self) -> str:
         return f"options of table {self.spec.name!r}"
+
+
+@cache
+def _kinds(kind: type[_Checked]) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hints[name] for name in kind.__struct_fields__}
 
 
 def _check_spec(spec: Any) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 from streamlearn.errors import UsageError
+from streamlearn.resource import Resource
 from streamlearn.table.arguments import UINT64_MAX, whole
 
 __all__ = ["At", "Pin", "native_at"]
 
 
-class Pin:
+class Pin(Resource):
     """A held version: it is not retired until the pin is closed. `TableSet.pin` makes it."""
 
     def __init__(self, native_pin: Any) -> None:
@@ -29,12 +29,6 @@ class Pin:
     def close(self) -> None:
         """Release the version."""
         self._native = None
-
-    def __enter__(self) -> Pin:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 At: TypeAlias = Literal["newest", "active"] | Pin | int

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from streamlearn.errors import UsageError
 from streamlearn.table.pin import At
 
-__all__ = ["ColumnArrays", "PackShape", "RowSource"]
+__all__ = ["ColumnArrays", "PackShape", "RowSource", "dim_of"]
 
 
 class ColumnArrays(NamedTuple):
@@ -45,3 +46,11 @@ class RowSource(Protocol):
 
     def pack_sequences(self, at: At, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Write a sequence block of a version."""
+
+
+def dim_of(dims: Mapping[str, int], table: str) -> int:
+    """Return the length of a table's rows; raises `UsageError` if there is no such table."""
+    if table not in dims:
+        message = f"no table is named {table!r}"
+        raise UsageError(message, help=f"tables are {', '.join(dims)}")
+    return dims[table]

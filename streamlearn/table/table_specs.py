@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from typing import get_args
 
 from streamlearn.errors import ConfigError
 from streamlearn.features import FeatureSpec
 from streamlearn.settings.tables import TableSettings
-from streamlearn.table.options import Adagrad, Adam, Admission, Ftrl, Optimizer, RowwiseAdagrad, Sgd, TableOptions
+from streamlearn.table.options import Admission, Optimizer, TableOptions
 
 __all__ = ["declared_tables"]
 
-_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    "sgd": Sgd,
-    "adagrad": Adagrad,
-    "rowwise_adagrad": RowwiseAdagrad,
-    "adam": Adam,
-    "ftrl": Ftrl,
-}
+_OPTIMIZERS = {kind.__struct_config__.tag: kind for kind in get_args(Optimizer)}
 
 
 def declared_tables(features: FeatureSpec, settings: TableSettings) -> tuple[TableOptions, ...]:

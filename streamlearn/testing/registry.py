@@ -10,8 +10,7 @@ from streamlearn.errors import RegistryUnreachable
 from streamlearn.settings.versions import RegistrySettings
 from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.moves import Pointer
-from streamlearn.versions.pointer.registry import Ack, Node, Note, Registry
-from streamlearn.versions.pointer.registry_codec import by_name, note_order
+from streamlearn.versions.pointer.registry import Ack, Node, Note, Registry, by_name, note_order
 
 __all__ = ["MemoryRegistry"]
 

@@ -1,11 +1,10 @@
 """Topics: logs of records at one URL, in memory, a folder or Kafka. Importing this does not import Kafka."""
 
-from streamlearn.topics.partitioner import partition_of
 from streamlearn.topics.records import Position, Records
 from streamlearn.topics.settings import AccessSettings, TopicSettings, WriterSettings
 from streamlearn.topics.topic import Reader, Topic
 from streamlearn.topics.topic_factory import create_topic, delete_topic, open_topic
-from streamlearn.topics.writer import Writer
+from streamlearn.topics.writer import Writer, partition_of
 
 __all__ = [
     "AccessSettings",

@@ -24,16 +24,11 @@ from streamlearn.topics.topic import Reader, Topic
 from streamlearn.topics.url import TopicUrl
 from streamlearn.topics.writer import Writer
 
-__all__ = ["KafkaTopic", "create_kafka_topic", "delete_kafka_topic", "open_kafka_topic"]
+__all__ = ["KafkaTopic", "create_kafka_topic", "delete_kafka_topic"]
 
 _LOG = logging.getLogger(__name__)
 _SAID_AFTER_S = 3.0
 _IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
-
-
-def open_kafka_topic(url: TopicUrl, access: AccessSettings, clock: Clock) -> KafkaTopic:
-    """Open a topic; raises as `open_topic` does."""
-    return KafkaTopic(url, _open_session(url, access, clock))
 
 
 def create_kafka_topic(url: TopicUrl, settings: TopicSettings, access: AccessSettings) -> None:
@@ -101,7 +96,8 @@ def delete_kafka_topic(url: TopicUrl, access: AccessSettings) -> None:
 class KafkaTopic(Topic):
     """A topic of a Kafka cluster. Its readers and writers have their own connections."""
 
-    def __init__(self, url: TopicUrl, session: KafkaSession) -> None:
+    def __init__(self, url: TopicUrl, access: AccessSettings, clock: Clock) -> None:
+        session = _open_session(url, access, clock)
         self.url = session.url
         self.topic_id = str(session.facts.topic_id)
         self.partitions = len(session.facts.leaders)
@@ -132,7 +128,6 @@ class KafkaTopic(Topic):
         code, configs = self._configs()
         if code in ErrorCode.NOT_ALLOWED:
             return None
-        self._session.check(code)
         if _IN_SYNC not in configs or _UNCLEAN not in configs:
             return None
         return Durability(
@@ -211,22 +206,17 @@ def _configs_of(settings: TopicSettings) -> dict[str, str]:
 def _settings_of(url: str, configs: dict[str, str], partitions: int) -> TopicSettings:
     """Return the settings in effect; raises TopicError if the broker leaves some out, or gives no numbers."""
     try:
-        return _parsed_settings(configs, partitions)
+        policies = configs["cleanup.policy"].split(",")
+        deletes = "delete" in policies  # a topic that is only compacted has no retention by age or size
+        return TopicSettings(
+            partitions=partitions,
+            retention_ms=max(int(configs["retention.ms"]), -1) if deletes else -1,
+            retention_bytes=max(int(configs["retention.bytes"]), -1) if deletes else -1,
+            compacted="compact" in policies,
+            tombstones_keep_ms=int(configs["delete.retention.ms"]),
+            record_bytes_max=max(int(configs["max.message.bytes"]) - BATCH_OVERHEAD_BYTES, 1),
+            segment_bytes=int(configs["segment.bytes"]),
+        )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         message = f"{url}: the broker's settings of the topic cannot be read: {type(error).__name__}: {error}"
         raise TopicError(message, help="check that a Kafka broker answers at this address") from error
-
-
-def _parsed_settings(configs: dict[str, str], partitions: int) -> TopicSettings:
-    """A topic that is only compacted has no retention by age or size."""
-    policies = configs["cleanup.policy"].split(",")
-    deletes = "delete" in policies
-    return TopicSettings(
-        partitions=partitions,
-        retention_ms=max(int(configs["retention.ms"]), -1) if deletes else -1,
-        retention_bytes=max(int(configs["retention.bytes"]), -1) if deletes else -1,
-        compacted="compact" in policies,
-        tombstones_keep_ms=int(configs["delete.retention.ms"]),
-        record_bytes_max=max(int(configs["max.message.bytes"]) - BATCH_OVERHEAD_BYTES, 1),
-        segment_bytes=int(configs["segment.bytes"]),
-    )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
 
 from streamlearn.errors import PositionLost, TopicMissing, TopicReplaced, UsageError
+from streamlearn.resource import Resource
 from streamlearn.topics.meters import Meter
 from streamlearn.topics.records import Position, Records
 from streamlearn.topics.settings import Durability, TopicSettings, WriterSettings
@@ -29,7 +29,7 @@ def pause_s_of(silence_s: float, least_s: float, most_s: float = _PAUSE_S_MAX) -
     return max(least_s, min(silence_s * _PAUSE_SHARE, most_s))
 
 
-class Topic(ABC):
+class Topic(Resource, ABC):
     """A named log of records in partitions.
 
     Guaranteed: an acknowledged record keeps its offset, and records of a partition are read in the order of
@@ -96,14 +96,8 @@ class Topic(ABC):
             message = f"{self.url} has no partition {partition}: it has {self.partitions}, numbered from 0"
             raise TopicMissing(message, help="use partitions that the topic has")
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Reader(ABC):
+class Reader(Resource, ABC):
     """Reads partitions of one topic from offsets that its caller keeps. Use it in one thread at a time.
 
     Guaranteed: no record comes twice, out of order or is skipped silently; a read is of the topic id that the reader
@@ -243,12 +237,6 @@ class Reader(ABC):
                 "to continue from: records are never skipped silently"
             )
             raise PositionLost(message, help=help)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _limits(max_records: int, max_bytes: int) -> tuple[int, int]:

@@ -33,9 +33,9 @@ def open_topic(url: str, access: AccessSettings | None = None, *, clock: Clock =
         from streamlearn.topics.file_topic import FileTopic
 
         return FileTopic(open_folder(Path(parsed.name)), access, clock)
-    from streamlearn.topics.kafka import open_kafka_topic
+    from streamlearn.topics.kafka import KafkaTopic
 
-    return open_kafka_topic(parsed, access, clock)
+    return KafkaTopic(parsed, access, clock)
 
 
 def create_topic(

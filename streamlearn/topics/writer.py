@@ -1,4 +1,4 @@
-"""The writer: it checks, collects and reports for every implementation, which only appends."""
+"""The writer: it checks, collects and reports for every implementation, which only appends. Keys choose partitions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,24 @@ from numpy.typing import NDArray
 
 from streamlearn.clock import Clock
 from streamlearn.errors import NotDelivered, StreamlearnError, TopicMissing
+from streamlearn.native import native
 from streamlearn.topics.meters import Meter
 from streamlearn.topics.records import Outgoing, check_record
 from streamlearn.topics.settings import TopicSettings, WriterSettings
 
-__all__ = ["Writer"]
+__all__ = ["Writer", "partition_of"]
 
 _UNTRIED = "not tried after an earlier failure"
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition of a key as Kafka clients choose it: its murmur2 hash, made positive, modulo `partitions`.
+
+    Examples:
+        >>> partition_of(b"request-1", 4)
+        3
+    """
+    return native.partition_of(key, partitions)
 
 
 @dataclass(slots=True)
@@ -141,11 +152,6 @@ class Writer(ABC):
             help = "send them again once the cause is fixed; records in doubt may then be in the topic twice"
             parts = [(failure.partition, failure.records, failure.error) for failure in ordered]
             raise NotDelivered(message, help=help, failures=parts)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes of keys and values that are collected and not yet appended."""
-        return self._collected_bytes
 
     def close(self) -> None:
         """Flush, then close connections and files even if the flush fails."""

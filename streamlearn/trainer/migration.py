@@ -31,10 +31,9 @@ from streamlearn.trainer.trainer import COUNTED
 from streamlearn.versions import Chain, Cut, Store, TimeSkip, VersionRef, VersionWriter, load_tensors
 from streamlearn.versions.format.loading import load_bytes
 from streamlearn.versions.format.log import Log
-from streamlearn.versions.format.manifest import PARTS, Origin, TableRecord
-from streamlearn.versions.format.scratch import Scratch
+from streamlearn.versions.format.manifest import Origin, TableRecord
+from streamlearn.versions.format.scratch import scan_table
 from streamlearn.versions.pointer.fence import Fence
-from streamlearn.versions.store.settings import ScanSettings
 
 __all__ = ["Migration", "Part", "check_sides"]
 
@@ -247,8 +246,7 @@ class Migration:
     def _rows(self, rows: dict[str, int]) -> Iterator[Changes]:
         """Yield the rows of the tables that keep them, and count them in `rows`."""
         for name in rows:
-            scratch = Scratch([self._source], name, ScanSettings(), self._store.loading)
-            for _, (changes,) in scratch.exports((0, PARTS)):
+            for (changes,) in scan_table([self._source], name):
                 rows[name] += len(changes.keys)
                 yield changes
 

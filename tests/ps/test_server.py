@@ -23,7 +23,7 @@ from streamlearn.errors import ShardRefused, ShardUnreachable, StreamlearnError,
 from streamlearn.features import TableSpec
 from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf
 from streamlearn.ps.metrics import ShardCollector
-from streamlearn.ps.orders import Restore, ShardStats, Stats, decode_answer, encode
+from streamlearn.ps.orders import Restore, ShardStats, Stats, decode_answer
 from streamlearn.ps.remote import RemoteLink, Role
 from streamlearn.ps.server import limits_of
 from streamlearn.settings import PsSettings
@@ -106,7 +106,7 @@ def test_a_unix_socket_serves_one_host(store: Store, tmp_path: Path) -> None:
     assert not (tmp_path / "shard").exists()
 
 
-_STATS = encode(Stats())
+_STATS = msgspec.json.encode(Stats())
 
 
 @pytest.mark.parametrize("role", get_args(Role))

@@ -252,7 +252,7 @@ def test_embeddings_and_optimizer_state_of_a_version_belong_together_while_other
 def test_a_key_that_leaves_and_comes_back_within_a_version_is_there_and_one_that_leaves_is_not(store: Store) -> None:
     with Training(store).begin() as training:
         training.publish(4)
-        table = training.client._link._shard.tables["main"]  # type: ignore[attr-defined]
+        table = training.client._link._shard.tables["main"]  # type: ignore[union-attr]
         rng = np.random.default_rng(3)
         back, gone = KEYS[:40], KEYS[40:80]
         table.remove(np.concatenate([back, gone]))

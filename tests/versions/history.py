@@ -49,12 +49,15 @@ class Trainer:
     store: Store
     run: int = 1
     row_type: RowType = "float32"
-    settings: FileSettings = field(default_factory=lambda: FileSettings(file_bytes_max=65_536))
+    settings: FileSettings | None = field(default_factory=lambda: FileSettings(file_bytes_max=65_536))
     fingerprint: str = "features"
     labels: tuple[str, ...] | None = None
     tables: TableSet = field(default_factory=lambda: TableSet(OPTIONS))
     last: Committed | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.store.files = self.settings or self.store.files
 
     def learn(self, seed: int, count: int = 40, table: str = "main") -> None:
         """Let some rows learn."""
@@ -87,7 +90,7 @@ class Trainer:
         self.tables.seal(version)
         head = self.head(version, **changed)
         entries = self.write(head, since, shards)
-        writer = VersionWriter(self.store, head, self.settings)
+        writer = VersionWriter(self.store, head)
         writer.add_dense({"w": np.arange(6, dtype=np.float32).reshape(2, 3) + version})
         writer.add_dense_optimizer({"m": np.full(3, version, np.float64)})
         writer.add_marks({"page-0": b"marks of %d" % version})
@@ -104,7 +107,7 @@ class Trainer:
         entries: list[FileEntry] = []
         changes = list(self.tables.changed(since, head.version, parts=PARTS))
         for shard, parts in enumerate(split(shards)):
-            writer = VersionWriter(self.store, head, self.settings)
+            writer = VersionWriter(self.store, head)
             written = writer.add_rows([of_parts(one, parts) for one in changes], shard=(shard, shards), parts=parts)
             upkeep = self.tables["main"].upkeep()
             written += writer.add_upkeep("main", upkeep, shard=(shard, shards), parts=parts)
@@ -115,7 +118,7 @@ class Trainer:
         """The whole form of a version, as compaction writes it; the tables must stand there."""
         head = self.head(of.manifest.version, kind="base", parent=of.manifest.parent, stands_for=of.ref, **changed)
         entries = self.write(head, None, 1)
-        return VersionWriter(self.store, head, self.settings).finish(Cut(), entries, clock=ManualClock())
+        return VersionWriter(self.store, head).finish(Cut(), entries, clock=ManualClock())
 
     def story(self, versions: Sequence[int]) -> list[Committed]:
         """A base and deltas in which keys come, learn, go and come back."""

@@ -148,9 +148,7 @@ class Life:
         clean = [one for one in self._readable()[-6:] if one.version not in tainted]
         to = self.chance.choice(clean if clean and self.chance.random() < 0.8 else self._readable()[-6:])
         self._step_number()
-        trainer.last = write_revert(
-            trainer.store, MODEL, to=to.version, run=trainer.run, version=self.version, files=trainer.settings
-        )
+        trainer.last = write_revert(trainer.store, MODEL, to=to.version, run=trainer.run, version=self.version)
         self._reload(trainer)
         self._noted(trainer)
         assert self.world.truth[self.line[-1]] == self.world.truth[to]
@@ -184,7 +182,7 @@ class Life:
     def compact(self) -> bool:
         """A base is written that stands for a version."""
         to = self.chance.choice(self._readable()[-8:])
-        return compact(self.world.store, MODEL, to.version, files=self.world.trainer.settings).is_new
+        return compact(self.world.store, MODEL, to.version).is_new
 
     def gc_while_a_node_starts(self) -> bool:
         """Old versions go, but not before a node that had begun to start when that was decided."""

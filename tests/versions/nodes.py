@@ -15,6 +15,7 @@ from streamlearn.table import RowType, TableSet
 from streamlearn.testing import ManualClock, MemoryRegistry
 from streamlearn.versions import Committed, Pointer, PointerLog, Replica, Store, Verdict, VersionRef, write_verdict
 from streamlearn.versions.pointer.moves import Canary
+from streamlearn.versions.replica.hooks import Hooks
 from streamlearn.versions.store.interface import Entry, FileFound, FileWriter, Stored
 from streamlearn.versions.store.settings import LoadSettings
 from tests.versions.history import MODEL, Trainer, rows_of, serving
@@ -81,7 +82,7 @@ class SpiedStore(Store):
         self.inner.prune(folder)
 
 
-class SpiedHooks:
+class SpiedHooks(Hooks):
     """Hooks that note what they are told, and refuse what they are to."""
 
     def __init__(self) -> None:
@@ -167,9 +168,9 @@ class World:
         settings = {key: said.pop(key) for key in list(said) if key in ReplicaSettings.__struct_fields__}
         given: dict[str, Any] = {
             "name": name, "registry": self.registry, "clock": self.clock, "settings": ReplicaSettings(**settings),
-            "loading": LoadSettings(fetch_threads=1),
         }  # fmt: skip
         store, make = said.pop("store", self.store), said.pop("make", lambda: serving(self.row_type))
+        store.loading = LoadSettings(fetch_threads=1)
         return Replica(store, MODEL, make, **(given | said))
 
     def check(self, node: Replica, version: int | None = None, named: Callable[[Rows], Rows] = exact) -> None:

@@ -275,9 +275,11 @@ def test_a_listing_taken_while_others_sweep_is_taken_again(local: Store, monkeyp
 
 def test_a_chain_of_too_many_deltas_is_refused(local: Store) -> None:
     Trainer(local).story([1, 2, 3])
+    local.loading = LoadSettings(deltas_max=1)
     with pytest.raises(Oversize, match="more than 1 deltas"):
-        Chain.find(local, MODEL, settings=LoadSettings(deltas_max=1))
-    assert versions_of(Chain.find(local, MODEL, settings=LoadSettings(deltas_max=2))) == [1, 2, 3]
+        Chain.find(local, MODEL)
+    local.loading = LoadSettings(deltas_max=2)
+    assert versions_of(Chain.find(local, MODEL)) == [1, 2, 3]
 
 
 def test_a_revert_is_a_delta_like_any_other(local: Store) -> None:

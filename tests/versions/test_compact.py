@@ -57,7 +57,7 @@ def test_a_base_is_the_version_it_stands_for(
             trainer.cut(versions[-1], 1 + seed % 3)
     at = versions[1 + upto % (len(versions) - 1)]
     wanted = {version: _seen(store, version, written) for version in (at, versions[-1])}
-    done = compact(store, MODEL, at, files=trainer.settings)
+    done = compact(store, MODEL, at)
     assert (done.is_new, done.ref.version) == (True, at)
     for version, before in wanted.items():
         assert versions_of(Chain.find(store, MODEL, version))[0] == at

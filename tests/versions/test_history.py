@@ -230,7 +230,8 @@ def test_a_damaged_verdict_is_named_by_its_version_and_those_after_it(tmp_path: 
 
 def test_a_manifest_larger_than_the_limit_is_not_read(local: Store) -> None:
     line(local, [1, 2])
-    small = History(local, MODEL, limits=LoadSettings(manifest_bytes_max=100)).read()
+    local.loading = LoadSettings(manifest_bytes_max=100)
+    small = History(local, MODEL).read()
     assert [one.is_whole for one in small] == [False, False]
 
 

@@ -254,17 +254,6 @@ def test_a_store_that_is_away_is_no_reason_to_stop(written: Store, monkeypatch: 
     check_equal(registry, written)
 
 
-def test_a_note_that_is_no_move_is_told_or_logged(written: Store, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "streamlearn.versions")
-    registry = MemoryRegistry(MODEL)
-    announcer = Announcer(written, registry, clock=ManualClock(5))
-    assert announcer.note("ada", "compact", version=4, reason="it was time")
-    assert registry.notes(1) == [Note(wall_ms=5, by="ada", what="compact", version=4, reason="it was time")]
-    registry.is_away = True
-    assert not announcer.note("ada", "compact")
-    assert caplog.records[-1].message.startswith("compact is not in the audit log")
-
-
 def test_a_redis_that_lost_its_data_or_came_back_with_old_data_is_told_by_the_announcer(own_redis: Redis) -> None:
     store = open_store(f"memory://{uuid.uuid4().hex}")
     log = PointerLog(store, MODEL)

@@ -26,7 +26,8 @@ from streamlearn.settings import Settings
 from streamlearn.settings.versions import RegistrySettings, VersionSettings
 from streamlearn.testing import MemoryRegistry
 from streamlearn.versions import Node, Pointer, Registry, Store, open_registry
-from streamlearn.versions.pointer import registry_codec, registry_redis, registry_sqlite
+from streamlearn.versions.pointer import registry as registries
+from streamlearn.versions.pointer import registry_redis, registry_sqlite
 from streamlearn.versions.pointer.announcer import Announcer
 from streamlearn.versions.pointer.model import Model
 from streamlearn.versions.pointer.moves import rollback
@@ -244,7 +245,7 @@ def test_a_long_audit_log_is_read_as_a_whole(own_redis: Redis) -> None:
 def test_more_nodes_than_are_listed_are_said_and_cleared(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (registry_codec, registry_redis, registry_sqlite):
+    for module in (registries, registry_redis, registry_sqlite):
         monkeypatch.setattr(module, "NODES_MAX", 3)
     url = f"sqlite://{tmp_path}/registry.db" if kind == "sqlite" else request.getfixturevalue("own_redis").url
     with open_registry(url, MODEL) as registry:

@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.table import TableSet
 from streamlearn.versions import Chain, Committed, Store, compact, load
-from streamlearn.versions.replica.memory_room import Room, free_bytes
+from streamlearn.versions.replica.memory_room import free_bytes, lack_of_memory
 from tests.versions.history import MODEL, OPTIONS, Trainer
 from tests.versions.nodes import FAST, World
 
@@ -351,11 +351,11 @@ def test_a_node_names_a_deep_pointer_record_and_keeps_its_version(world: World) 
 
 
 def test_room_counts_both_copies_and_what_is_free(tmp_path: Path) -> None:
-    assert Room(10, 10, None, 0).lacks == ""
-    assert Room(10, 10, 12, 0).lacks == ""
-    assert "would take 10 bytes, but 11 are free" in Room(10, 10, 11, 0).lacks
-    assert Room(10, 10, 100, 20).lacks == ""
-    assert "memory_bytes_max is 19" in Room(10, 10, 100, 19).lacks
+    assert lack_of_memory(10, 10, None, 0) == ""
+    assert lack_of_memory(10, 10, 12, 0) == ""
+    assert "would take 10 bytes, but 11 are free" in lack_of_memory(10, 10, 11, 0)
+    assert lack_of_memory(10, 10, 100, 20) == ""
+    assert "memory_bytes_max is 19" in lack_of_memory(10, 10, 100, 19)
     assert free_bytes(tmp_path) is None
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:       7 kB\n")

@@ -36,7 +36,7 @@ def line(shapes: list[str], begin: int = 1, **said: Any) -> list[CommittedFolder
 
 def names(found: Retained, reason: str | None = None) -> list[str]:
     short = {"deltas": "d", "bases": "b"}
-    paths = [one.name.split("/") for one in found.goes if reason in (None, one.reason)]
+    paths = [name.split("/") for name, why in found.goes.items() if reason in (None, why)]
     return [f"{short[path[1]]}{int(path[2][:12])}" for path in paths]
 
 
@@ -56,7 +56,7 @@ def test_a_version_stays_with_its_newest_base_and_the_deltas_after_it() -> None:
     found = retain(there, {6}, ONE, now_wall_ms=NOW)
     assert (found.floor, found.stays, found.unreadable) == (6, (6, 7, 8), ())
     assert names(found) == ["b1", "d2", "d3", "d4"]
-    assert loadable(there, {one.name for one in found.goes}) >= {6, 7, 8}
+    assert loadable(there, set(found.goes)) >= {6, 7, 8}
 
 
 def test_of_bases_between_only_the_next_those_that_are_named_and_the_newest_stay() -> None:
@@ -73,7 +73,7 @@ def test_however_often_files_are_removed_what_is_old_goes() -> None:
         history += line(["2" if version % 5 == 1 else "d"], version, written_wall_ms=version * 1_000)
         rules = RetentionSettings(keep_versions_min=12, keep_s=0)
         found = retain(Inventory(tuple(history)), {version}, rules, now_wall_ms=NOW)
-        gone = {one.name for one in found.goes}
+        gone = set(found.goes)
         history = [one for one in history if one.folder.path not in gone]
         assert len({one.folder.version for one in history}) <= 2 * 12 + 5
         assert sum(one.folder.shape == "bases" for one in history) <= 4
@@ -93,7 +93,7 @@ def test_the_newest_and_the_young_stay(count: int, age_s: int, floor: int) -> No
 def test_nothing_of_the_history_goes_while_a_version_that_must_stay_cannot_be_read() -> None:
     lost = [one for one in line(list("bdddd2d")) if one.folder.version != 3]
     found = retain(Inventory(tuple(lost)), {4}, ONE, now_wall_ms=NOW)
-    assert (found.unreadable, found.goes) == ((4,), ())
+    assert (found.unreadable, found.goes) == ((4,), {})
     assert retain(Inventory(tuple(lost)), {99}, ONE, now_wall_ms=NOW).floor == 7
 
 
@@ -103,12 +103,12 @@ def test_what_an_older_run_wrote_too_late_goes_first_and_while_it_stays_it_can_b
     old = folder("deltas", 3, (2, 1), is_superseded=True)
     young = folder("deltas", 4, (3, 1), is_superseded=True, written_wall_ms=NOW)
     found = retain(Inventory((*history, old)), (), ONE, now_wall_ms=NOW)
-    assert [one.reason for one in found.goes] == ["superseded", "old", "old", "old"]
-    assert found.goes[0].name == "ctr/deltas/000000000003-00000001"
+    assert list(found.goes.values()) == ["superseded", "old", "old", "old"]
+    assert next(iter(found.goes)) == "ctr/deltas/000000000003-00000001"
     kept = retain(Inventory((*history, old, young)), (), ONE, now_wall_ms=NOW)
-    runs = {one.name.rpartition("-")[2] for one in kept.goes}
+    runs = {name.rpartition("-")[2] for name in kept.goes}
     assert runs == {"00000001"}
-    assert young.folder.path not in {one.name for one in kept.goes}
+    assert young.folder.path not in set(kept.goes)
 
 
 def test_what_writers_are_at_work_on_is_left_alone() -> None:
@@ -116,17 +116,17 @@ def test_what_writers_are_at_work_on_is_left_alone() -> None:
     graphs = (LooseFolder("a" * 64, NOW - 1_000), LooseFolder("b" * 64, 0), LooseFolder("c" * 64, 0))
     there = Inventory((folder("bases", 1, None, graph="c" * 64),), loose, graphs)
     found = retain(there, (), ONE, now_wall_ms=NOW)
-    assert [(one.name, one.reason) for one in found.goes] == [("ctr/deltas/b", "uncommitted"), ("b" * 64, "unused")]
+    assert list(found.goes.items()) == [("ctr/deltas/b", "uncommitted"), ("b" * 64, "unused")]
 
 
 def test_a_graph_goes_with_the_last_version_that_names_it_and_stays_while_that_cannot_be_told() -> None:
     graphs = (LooseFolder("a" * 64, 0),)
     gone = folder("bases", 1, None, graph="a" * 64)
     history = (gone, folder("deltas", 2, (1, 1)), folder("bases", 2, (1, 1)))
-    assert retain(Inventory(history, (), graphs), (), ONE, now_wall_ms=NOW).goes[-1].reason == "unused"
+    assert list(retain(Inventory(history, (), graphs), (), ONE, now_wall_ms=NOW).goes.values())[-1] == "unused"
     damaged = folder("deltas", 9, None, is_damaged=True, written_wall_ms=NOW)
     found = retain(Inventory((*history, damaged), (), graphs), (), ONE, now_wall_ms=NOW)
-    assert "unused" not in {one.reason for one in found.goes}
+    assert "unused" not in found.goes.values()
 
 
 def test_versions_that_lead_nowhere_go_when_they_are_old_and_before_all_that_stays() -> None:
@@ -140,7 +140,7 @@ def test_versions_that_lead_nowhere_go_when_they_are_old_and_before_all_that_sta
 
 
 def test_a_store_without_versions_has_no_floor() -> None:
-    assert retain(Inventory(), {3}, ONE, now_wall_ms=NOW) == Retained((), None, (), ())
+    assert retain(Inventory(), {3}, ONE, now_wall_ms=NOW) == Retained((), None, {}, ())
 
 
 _SHAPES = st.lists(st.sampled_from("dddd2b"), min_size=1, max_size=14)
@@ -172,7 +172,7 @@ def test_what_stays_is_readable_and_nothing_that_is_needed_goes(
     there = Inventory((*history, *late))
     rules = RetentionSettings(keep_versions_min=count, keep_s=keep_days * 86_400, orphan_s=86_400)
     found = retain(there, must, rules, now_wall_ms=NOW)
-    gone = {one.name for one in found.goes}
+    gone = set(found.goes)
     before, after = loadable(Inventory(tuple(history)), set()), loadable(Inventory(tuple(history)), gone)
     present = {one.folder.version for one in history}
     newest = max(present, default=None)
@@ -188,4 +188,4 @@ def test_what_stays_is_readable_and_nothing_that_is_needed_goes(
     left = Inventory(tuple(one for one in there.committed if one.folder.path not in gone))
     again = retain(left, must, rules, now_wall_ms=NOW)
     assert again.stays == found.stays
-    assert not {one.reason for one in again.goes} & {"old", "superseded", "shortened"}
+    assert not set(again.goes.values()) & {"old", "superseded", "shortened"}

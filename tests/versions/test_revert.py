@@ -54,7 +54,7 @@ _STEPS = 300
 
 def revert(trainer: Trainer, to: int, **named: Any) -> Chain:
     """Revert, and let the trainer go on from there."""
-    trainer.last = write_revert(trainer.store, MODEL, to=to, run=trainer.run, files=trainer.settings, **named)
+    trainer.last = write_revert(trainer.store, MODEL, to=to, run=trainer.run, **named)
     chain = Chain.find(trainer.store, MODEL)
     trainer.tables = TableSet(OPTIONS)
     load(chain, trainer.tables, training=True)
@@ -72,7 +72,7 @@ def moved(trainer: Trainer, step: tuple[str, int, str], versions: list[int]) -> 
     elif what == "expire":
         trainer.tables["main"].expire(Expiry(idle_ms=10**9), now_ms=seed * 1_000, budget_keys=seed)
     elif what == "compact":
-        compact(store, MODEL, versions[seed % len(versions)], files=trainer.settings)
+        compact(store, MODEL, versions[seed % len(versions)])
     elif what == "cut":
         versions.append(newest + 1 + seed % 3)
         trainer.cut(versions[-1], 1 + seed % 3)

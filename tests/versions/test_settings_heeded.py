@@ -58,7 +58,7 @@ def test_a_store_gives_its_settings_to_whoever_writes_and_reads_versions_in_it(a
 def test_files_are_no_larger_than_the_setting_whoever_writes_them(tmp_path: Path) -> None:
     small = VersionSettings(file_bytes_max=ODD_VERSIONS["file_bytes_max"])
     url = str(tmp_path / "store")
-    trainer = Trainer(open_store(url, settings=small), settings=None)  # type: ignore[arg-type]
+    trainer = Trainer(open_store(url, settings=small), settings=None)
     for seed in range(1, 40):
         keys = np.arange(seed * 1_000, seed * 1_000 + 500, dtype=np.uint64)
         trainer.tables["main"].push(keys, np.ones((500, 4), np.float32), now_ms=seed * 1_000, admit=[(500, 1)])

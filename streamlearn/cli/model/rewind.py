@@ -44,7 +44,7 @@ def rewind(
     if to is None:
         message = "no version was given"
         raise UsageError(message, help="give --to VERSION; `streamlearn versions` lists them")
-    from streamlearn.versions.pointer.rewind import ask_rewind, parse_skip, request_lines, skip_text
+    from streamlearn.versions.pointer.request import ask_rewind, parse_skip, request_lines, skip_text
 
     model, now = open_model(name, place), datetime.now(UTC)
     skips = [parse_skip(text, now, partial(_topic_id, place)) for text in skip or ()]

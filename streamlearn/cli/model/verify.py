@@ -19,7 +19,6 @@ from streamlearn.errors import UsageError, VersionDefect
 if TYPE_CHECKING:
     from streamlearn.cli.model.model_options import Model
     from streamlearn.versions.upkeep.difference import Diff
-    from streamlearn.versions.upkeep.verification import FoundDefect, Verification
 
 __all__ = ["diff", "verify"]
 
@@ -45,13 +44,16 @@ def verify(
 ) -> None:
     """Check the checksums of all files of all versions, or of one version's chain. Ends with 1 on any defect."""
     from streamlearn.versions import verify as read_files
+    from streamlearn.versions.store.defect import defective
 
     model = open_model(name, place)
     if mend_pointer:
         _mend_pointer(model)
     with shown_progress("verifying", is_bytes=True) as progress:
         result = read_files(model.store, model.name, version, everything=version is None, progress=progress)
-    wrong = [*result.defects, *_record_defects(model), *(_not_finite(result) if finite else [])]
+    wrong = [*result.defects, *_record_defects(model)]
+    if finite:
+        wrong += [defective(number.path, "not_finite", number.said) for number in result.not_finite]
     defects = [{"path": bad.path, "defect": bad.defect, "said": bad.message, "help": bad.help} for bad in wrong]
     if json:
         counts = {"versions": list(result.versions), "files": result.files, "bytes": result.bytes}
@@ -70,14 +72,6 @@ def verify(
         message = f"{model.name!r} has {count}, the first in {first.path} ({first.defect})"
         help = f"{first.help or 'restore the file from a copy'}; nodes keep the versions that they have"
         raise VersionDefect(message, help=help, defect=first.defect, path=first.path)
-
-
-def _not_finite(result: Verification) -> list[FoundDefect]:
-    """Return numbers that are NaN or infinite as defects."""
-    from streamlearn.versions.store.defect import defective
-    from streamlearn.versions.upkeep.verification import FoundDefect
-
-    return [FoundDefect.of(defective(number.path, "not_finite", number.said)) for number in result.not_finite]
 
 
 def _mend_pointer(model: Model) -> None:
@@ -99,11 +93,10 @@ def _mend_pointer(model: Model) -> None:
     )
 
 
-def _record_defects(model: Model) -> list[FoundDefect]:
+def _record_defects(model: Model) -> list[VersionDefect]:
     """Return defects of the pointer's newest move and of requests to training; an older move has no effect."""
     from streamlearn.versions import Requests
     from streamlearn.versions.pointer.deletion import Deletions
-    from streamlearn.versions.upkeep.verification import FoundDefect
 
     requests, seqs = Requests(model.store, model.name), model.log.seqs()
     for seq in seqs[:-1]:
@@ -122,7 +115,7 @@ def _record_defects(model: Model) -> list[FoundDefect]:
         try:
             read()
         except VersionDefect as error:
-            wrong.append(FoundDefect.of(error))
+            wrong.append(error)
     return wrong
 
 

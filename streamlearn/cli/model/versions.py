@@ -40,8 +40,8 @@ def versions(
     from streamlearn.versions.format.version_note import read_notes
     from streamlearn.versions.pointer.deletion import Deletions, obeyed_by
     from streamlearn.versions.pointer.facts import node_facts, note_facts, pointer_facts, version_facts
+    from streamlearn.versions.pointer.moves import standings
     from streamlearn.versions.pointer.rebuild import last_not_gc
-    from streamlearn.versions.pointer.version_state import standings
 
     model = open_model(name, place)
     known, pointer = model.known(), model.pointer
@@ -96,9 +96,9 @@ def show(place: Place, words: WordsArgument, json: JsonOption = False) -> None:
     from streamlearn.versions.format.verdict import read_verdict
     from streamlearn.versions.format.version_note import read_notes
     from streamlearn.versions.pointer.facts import file_facts, manifest_facts, version_facts
-    from streamlearn.versions.pointer.rewind import skip_text
+    from streamlearn.versions.pointer.moves import standings
+    from streamlearn.versions.pointer.request import skip_text
     from streamlearn.versions.pointer.run_origin import read_origin
-    from streamlearn.versions.pointer.version_state import standings
 
     name, (version,) = model_and_versions(words, 1)
     model = open_model(name, place)

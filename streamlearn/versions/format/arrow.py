@@ -6,7 +6,7 @@ It does not know the meaning of the columns, nor where the bytes are stored.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from streamlearn.versions.store.defect import defective
 
-__all__ = ["Batch", "column", "fixed_lists", "plain", "read_batches", "schema_of", "values", "write_batch"]
+__all__ = ["Batch", "column", "fixed_lists", "plain", "read_batches", "values", "write_batch"]
 
 Array = npt.NDArray[Any]
 
@@ -63,11 +63,6 @@ def plain(name: str, kind: pa.DataType) -> pa.Field:
 def fixed_lists(name: str, kind: pa.DataType, width: int) -> pa.Field:
     """Declare a column of lists of one length."""
     return pa.field(name, pa.list_(pa.field("item", kind, nullable=False), width), nullable=False)
-
-
-def schema_of(fields: Sequence[pa.Field], metadata: Mapping[str, str]) -> pa.Schema:
-    """Make the schema of a file from its columns and metadata."""
-    return pa.schema(fields, metadata=dict(metadata))
 
 
 def column(field: pa.Field, numbers: Array) -> pa.Array:

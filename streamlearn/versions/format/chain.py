@@ -14,7 +14,6 @@ from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.layout import VersionFolder
-from streamlearn.versions.store.settings import LoadSettings, checked
 
 __all__ = ["Chain"]
 
@@ -49,7 +48,6 @@ class Chain:
         *,
         since: VersionRef | None = None,
         sha256: str | None = None,
-        settings: LoadSettings | None = None,
     ) -> Chain:
         """Find the chain of a version.
 
@@ -60,13 +58,12 @@ class Chain:
             VersionDefect: The version does not exist, or a part of the chain is damaged or missing.
             Oversize: It has more deltas than `deltas_max`.
         """
-        limits = checked(settings or store.loading)
         try:
-            return cls._find(Log(store, model, limits), (upto, sha256), since)
+            return cls._find(Log(store, model), (upto, sha256), since)
         except VersionDefect as error:
             if error.defect not in _RETRIED:
                 raise
-        return cls._find(Log(store, model, limits), (upto, sha256), since)
+        return cls._find(Log(store, model), (upto, sha256), since)
 
     @property
     def version(self) -> int:
@@ -134,8 +131,8 @@ def _walk(log: Log, head: VersionFolder, since: VersionRef | None) -> list[Commi
             raise defective(child_path, "foreign", what)
         link = _link(log, (version, run), wanted, child, ends_with_base=since is None)
         links.append(link)
-        if len(links) > log.settings.deltas_max + 1:
-            message = f"version {head.version} of {log.model!r} has more than {log.settings.deltas_max} deltas"
+        if len(links) > log.store.loading.deltas_max + 1:
+            message = f"version {head.version} of {log.model!r} has more than {log.store.loading.deltas_max} deltas"
             raise Oversize(message, help="write a base, or raise deltas_max")
         if link.manifest.kind == "base":
             break

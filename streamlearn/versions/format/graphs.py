@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +20,7 @@ from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store, Stored
 from streamlearn.versions.store.layout import graph_folder
 
-__all__ = ["check_graph", "get_graph", "graph_id_of", "put_graph"]
+__all__ = ["check_graph", "get_graph", "graph_id_of", "put_graph", "whole_folder"]
 
 _INDEX = "graph.json"
 _INDEX_BYTES_MAX = 16 << 20
@@ -87,13 +87,20 @@ def get_graph(store: Store, model: str, graph_id: str, folder: Path) -> None:
     """
     root = graph_folder(model, graph_id)
     index = _read_index(store, root, graph_id)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with whole_folder(folder) as scratch:
         for entry in index.files:
             target = scratch / entry.name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(_content(store, root, entry))
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder to fill, which then appears whole in this place; raises `UsageError` if something is there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield scratch
         # A rename replaces an empty folder, and nothing else.
         scratch.rename(folder)
     except OSError as error:

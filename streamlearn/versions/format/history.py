@@ -5,20 +5,18 @@ It reads manifests and verdicts, each once, and no other file.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from streamlearn.errors import FileMissing, Oversize, VersionDefect
-from streamlearn.versions.format.record import VersionRef, decode_record
+from streamlearn.errors import FileMissing, VersionDefect
+from streamlearn.versions.format.record import VersionRef, read_signed
 from streamlearn.versions.format.verdict import read_verdict
 from streamlearn.versions.format.version_summary import Known, Outcome
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.layout import SHAPES, VersionFolder, version_folder, version_folders
-from streamlearn.versions.store.settings import LoadSettings, checked
 
 __all__ = ["History"]
 
@@ -57,10 +55,8 @@ class History:
     `known` are summaries from elsewhere, such as the registry. One is used only if its child confirms it.
     """
 
-    def __init__(
-        self, store: Store, model: str, known: Iterable[Known] = (), *, limits: LoadSettings | None = None
-    ) -> None:
-        self._store, self._model, self._limits = store, model, checked(limits or store.loading)
+    def __init__(self, store: Store, model: str, known: Iterable[Known] = ()) -> None:
+        self._store, self._model = store, model
         # Whether a version is complete depends on what else exists now.
         self._known: dict[_Key, Known] = {
             _key(entry.ref): structs.replace(entry, lacks="") for entry in known if entry.outcome is not None
@@ -164,17 +160,13 @@ class History:
 
     def _read(self, folder: VersionFolder) -> Known | None:
         try:
-            data = self._store.read(folder.manifest, bytes_max=self._limits.manifest_bytes_max)
+            manifest, sha256 = read_signed(self._store, folder.manifest, _Manifest)
         except FileMissing:
             return None
-        except Oversize as error:
-            raise defective(folder.manifest, "corrupted", error.message) from None
-        manifest = decode_record(data, _Manifest, folder.manifest)
-        self._store.signatures.check(data, folder.manifest)
         if (manifest.model, manifest.run, manifest.version) != (self._model, folder.run, folder.version):
             what = f"its manifest is of version {manifest.version} of run {manifest.run} of {manifest.model!r}"
             raise defective(folder.path, "reordered", what)
-        own = VersionRef(version=manifest.version, run=manifest.run, sha256=hashlib.sha256(data).hexdigest())
+        own = VersionRef(version=manifest.version, run=manifest.run, sha256=sha256)
         try:
             outcome, lacks = self._outcome(folder), ""
         except VersionDefect as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -28,7 +28,8 @@ from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.settings import LoadSettings, checked
 
 __all__ = [
-    "Loaded", "LoadedVersion", "load", "load_bytes", "load_tensors", "record_of", "stage_version", "table_record",
+    "Loaded", "LoadedVersion", "is_in_parts", "load", "load_bytes", "load_tensors", "record_of", "stage_version",
+    "table_record",
 ]  # fmt: skip
 
 _Parts: TypeAlias = tuple[int, int]
@@ -103,17 +104,16 @@ def load(
         raise UsageError(message, help=f"give the first part and the one after the last, from 0 to {PARTS}")
     _check_tables(chain.head, tables, training=training, rows_only=rows_only)
     has_upkeep = training and not rows_only
-    loading = _Loading(chain.store, tables, limits, training=training, has_upkeep=has_upkeep, parts=parts)
+    loading = _Loading(chain.store, tables, limits, clock, training=training, has_upkeep=has_upkeep, parts=parts)
     versions: list[LoadedVersion] = []
     parent = chain.since
     for link in chain.links:
-        begin_s = clock.monotonic_s()
-        rows, gone, size = loading.stage(link, parent)
+        loaded = loading.stage(link, parent)
         if versions:
             # A version that another thread has pinned meanwhile is retired by that thread.
             with suppress(TableBusy):
                 tables.retire(versions[-1].version, wait_ms_max=limits.retire_wait_ms_max)
-        versions.append(LoadedVersion(link.manifest.version, rows, gone, size, clock.monotonic_s() - begin_s))
+        versions.append(loaded)
         parent = link.ref
     loading.restore(chain.head)
     return Loaded(chain.manifest, chain.ref, tuple(versions))
@@ -140,24 +140,17 @@ def stage_version(
         TableFull: A table has no room.
     """
     _check_tables(link, tables, training=False, rows_only=False)
-    begin_s = clock.monotonic_s()
-    loading = _Loading(store, tables, checked(settings or store.loading), between=between)
-    rows, gone, size = loading.stage(link, parent)
-    return LoadedVersion(link.manifest.version, rows, gone, size, clock.monotonic_s() - begin_s)
+    return _Loading(store, tables, checked(settings or store.loading), clock, between=between).stage(link, parent)
 
 
-def load_tensors(
-    store: Store, version: Committed, kind: FileKind = "dense", *, settings: LoadSettings | None = None
-) -> dict[str, _Array]:
+def load_tensors(store: Store, version: Committed, kind: FileKind = "dense") -> dict[str, _Array]:
     """Return the tensors of a version (`dense` or `dense_optimizer`), if any; raises `VersionDefect` for a bad file."""
-    return read_tensors(_fetched(store, version, version.manifest.of_kind(kind), settings), version.folder)
+    return read_tensors(_fetched(store, version, kind), version.folder)
 
 
-def load_bytes(
-    store: Store, version: Committed, kind: FileKind, *, settings: LoadSettings | None = None
-) -> dict[str, memoryview]:
+def load_bytes(store: Store, version: Committed, kind: FileKind) -> dict[str, memoryview]:
     """Return the named bytes of a version (`marks` or `golden`), if any; raises `VersionDefect` for a bad file."""
-    return read_bytes(_fetched(store, version, version.manifest.of_kind(kind), settings), version.folder)
+    return read_bytes(_fetched(store, version, kind), version.folder)
 
 
 def table_record(tables: TableSet, name: str, *, row_type: str | None = None) -> TableRecord:
@@ -187,27 +180,28 @@ class _Loading:
         store: Store,
         tables: TableSet,
         limits: LoadSettings,
+        clock: Clock,
         *,
         training: bool = False,
         has_upkeep: bool = False,
         parts: _Parts = _WHOLE,
         between: Callable[[], None] | None = None,
     ) -> None:
-        self._store, self._tables, self._limits = store, tables, limits
+        self._store, self._tables, self._limits, self._clock = store, tables, limits, clock
         self._training, self._has_upkeep, self._parts = training, has_upkeep, parts
         self._between = between
         self._rows, self._gone, self._bytes = 0, 0, 0
         self._upkeep: dict[str, UpkeepGathered] = {}
 
-    def stage(self, link: Committed, parent: VersionRef | None) -> tuple[int, int, int]:
-        """Stage one version or nothing of it, and return its rows, removed keys and bytes."""
+    def stage(self, link: Committed, parent: VersionRef | None) -> LoadedVersion:
+        """Stage one version or nothing of it, and return its counts."""
+        begin_s = self._clock.monotonic_s()
         self._rows, self._gone, self._bytes = 0, 0, 0
         if self._has_upkeep:
             self._gather_upkeep(link)
-        parent_version = None if parent is None else parent.version
-        changes = self._changes(link)
-        self._tables.stage(link.manifest.version, parent_version, changes, threads=self._limits.stage_threads)
-        return self._rows, self._gone, self._bytes
+        version, parent_version = link.manifest.version, None if parent is None else parent.version
+        self._tables.stage(version, parent_version, self._changes(link), threads=self._limits.stage_threads)
+        return LoadedVersion(version, self._rows, self._gone, self._bytes, self._clock.monotonic_s() - begin_s)
 
     def restore(self, head: Committed) -> None:
         """Set the gathered upkeep in the tables."""
@@ -271,15 +265,11 @@ class _Loading:
             self._upkeep[table].add(files, link.folder)
 
 
-def _fetched(
-    store: Store, version: Committed, entries: Sequence[FileEntry], settings: LoadSettings | None
-) -> Iterator[tuple[FileEntry, memoryview]]:
-    limits = checked(settings or store.loading)
-
+def _fetched(store: Store, version: Committed, kind: FileKind) -> Iterator[tuple[FileEntry, memoryview]]:
     def read(entry: FileEntry) -> tuple[FileEntry, memoryview]:
-        return entry, fetch(store, version.folder, entry, bytes_max=limits.file_bytes_max)
+        return entry, fetch(store, version.folder, entry, bytes_max=store.loading.file_bytes_max)
 
-    return in_order(entries, read, threads=limits.fetch_threads)
+    return in_order(version.manifest.of_kind(kind), read, threads=store.loading.fetch_threads)
 
 
 def _check_standing(chain: Chain, tables: TableSet) -> None:
@@ -324,13 +314,11 @@ def _as_row_type(changes: Changes, row_type: str) -> Changes:
 
 def _in_parts(changes: Changes, parts: _Parts) -> Changes:
     """Select the keys of some parts."""
-    kept = _is_in_parts(changes.keys, parts)
-    arrays = {name: getattr(changes, name) for name in ("rows", "scales", "state", "ticks", "counts")}
-    selected: dict[str, Any] = {name: None if array is None else array[kept] for name, array in arrays.items()}
-    gone = None if changes.gone is None else changes.gone[_is_in_parts(changes.gone, parts)]
-    return replace(changes, keys=changes.keys[kept], gone=gone, **selected)
+    gone = None if changes.gone is None else changes.gone[is_in_parts(changes.gone, parts)]
+    return changes.select(is_in_parts(changes.keys, parts), gone)
 
 
-def _is_in_parts(keys: _Array, parts: _Parts) -> _Array:
+def is_in_parts(keys: _Array, parts: _Parts) -> _Array:
+    """Return which keys belong to some parts: the first, and the one after the last."""
     part: _Array = native.parts_of(keys)
     return (part >= parts[0]) & (part < parts[1])

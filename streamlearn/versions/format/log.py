@@ -6,17 +6,16 @@ run takes over at the parent of its first version.
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 
 from streamlearn.errors import FileMissing, Oversize, VersionDefect
 from streamlearn.versions.format.coverage import check_manifest
 from streamlearn.versions.format.manifest import Manifest, decode_manifest
+from streamlearn.versions.format.record import read_signed
 from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.layout import MANIFEST_NAME, Shape, VersionFolder, version_folders
-from streamlearn.versions.store.settings import LoadSettings, checked
 
 __all__ = ["Log", "read_manifest"]
 
@@ -28,8 +27,8 @@ class Log:
         folders: Deltas and bases, with and without a manifest, by run and version.
     """
 
-    def __init__(self, store: Store, model: str, settings: LoadSettings | None = None) -> None:
-        self.store, self.model, self.settings = store, model, checked(settings or store.loading)
+    def __init__(self, store: Store, model: str) -> None:
+        self.store, self.model = store, model
         self.folders = version_folders(store, model)
         self._folder_set = frozenset(self.folders)
         self._versions: dict[VersionFolder, Committed | None] = {}
@@ -96,7 +95,7 @@ class Log:
 
     def _read(self, folder: VersionFolder) -> Committed | None:
         try:
-            manifest, sha256 = _read(self.store, folder.manifest, self.settings.manifest_bytes_max)
+            manifest, sha256 = read_signed(self.store, folder.manifest, Manifest)
         except FileMissing:
             return None
         if manifest.model != self.model:
@@ -110,31 +109,19 @@ class Log:
     def _misplaced(self, folder: VersionFolder, named: str) -> VersionDefect:
         """Explain a folder with the manifest of another: it was copied or exchanged."""
         try:
-            data = self.store.read(f"{named}/{MANIFEST_NAME}", bytes_max=self.settings.manifest_bytes_max)
+            data = self.store.read(f"{named}/{MANIFEST_NAME}", bytes_max=self.store.loading.manifest_bytes_max)
             is_copy = decode_manifest(data, named).folder == named
         except (FileMissing, Oversize, VersionDefect):
             is_copy = False
         return defective(folder.path, "duplicate" if is_copy else "reordered", f"its manifest says it is {named}")
 
 
-def read_manifest(store: Store, folder: str, settings: LoadSettings | None = None) -> Manifest:
+def read_manifest(store: Store, folder: str) -> Manifest:
     """Read the manifest in a version's folder; raises `VersionDefect` if it is missing, damaged or unsigned."""
-    limits = checked(settings or store.loading)
     try:
-        return _read(store, f"{folder}/{MANIFEST_NAME}", limits.manifest_bytes_max)[0]
+        return read_signed(store, f"{folder}/{MANIFEST_NAME}", Manifest)[0]
     except FileMissing:
         raise defective(folder, "uncommitted", "its manifest is missing") from None
-
-
-def _read(store: Store, path: str, bytes_max: int) -> tuple[Manifest, str]:
-    """Read a manifest, check its signature, and return it with its sha256."""
-    try:
-        data = store.read(path, bytes_max=bytes_max)
-    except Oversize as error:
-        raise defective(path, "corrupted", error.message) from None
-    manifest = decode_manifest(data, path)
-    store.signatures.check(data, path)
-    return manifest, hashlib.sha256(data).hexdigest()
 
 
 def _key(folder: VersionFolder) -> tuple[int, int]:

@@ -12,9 +12,8 @@ from streamlearn.versions.format.record import Digest, VersionRef, decode_record
 from streamlearn.versions.store.layout import RUN_MAX, VERSION_MAX, Shape, version_folder
 
 __all__ = [
-    "FORMAT", "KINDS", "PARTS", "Cut", "FileEntry", "FileKind", "Head", "Kind", "Manifest", "Origin",
-    "OriginSkip", "Position",
-    "Skip", "TableRecord", "TimeSkip", "VersionRef", "decode_manifest",
+    "FORMAT", "KINDS", "MODEL_KINDS", "PARTS", "Cut", "FileEntry", "FileKind", "Head", "Kind", "Manifest", "Origin",
+    "OriginSkip", "Position", "Skip", "TableRecord", "TimeSkip", "VersionRef", "decode_manifest",
 ]  # fmt: skip
 
 FORMAT = 1
@@ -23,6 +22,8 @@ PARTS = 1024
 Kind = Literal["base", "delta", "revert"]
 FileKind = Literal["rows", "optimizer", "gone", "upkeep", "dense", "dense_optimizer", "marks", "golden", "predictions"]
 KINDS: tuple[FileKind, ...] = get_args(FileKind)
+MODEL_KINDS: tuple[FileKind, ...] = ("dense", "dense_optimizer", "marks", "golden")
+"""Files of the whole model, complete in every version."""
 
 _Text = Annotated[str, Meta(min_length=1, max_length=200)]
 _Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z", max_length=64)]

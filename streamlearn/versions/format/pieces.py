@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from streamlearn.errors import UsageError
 from streamlearn.struct_decoder import from_json
-from streamlearn.versions.format.arrow import plain, read_batches, schema_of
+from streamlearn.versions.format.arrow import plain, read_batches
 from streamlearn.versions.format.manifest import FORMAT, FileEntry
 from streamlearn.versions.format.split import ArrowFile, Place
 from streamlearn.versions.store.defect import defective
@@ -124,7 +124,7 @@ def _schema(entry: FileEntry) -> pa.Schema:
     texts = [plain(name, pa.large_utf8()) for name in ("name", "note")]
     numbers = [plain(name, pa.int64()) for name in ("begin", "total")]
     metadata = {"format": str(FORMAT), "kind": entry.kind, "table": entry.table or ""}
-    return schema_of([*texts, *numbers, plain("data", pa.large_binary())], metadata)
+    return pa.schema([*texts, *numbers, plain("data", pa.large_binary())], metadata)
 
 
 def _write(place: Place, entry: FileEntry, named: Mapping[str, tuple[_Note, memoryview]]) -> list[FileEntry]:

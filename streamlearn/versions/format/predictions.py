@@ -13,7 +13,6 @@ from streamlearn.versions.format.pieces import Tensors
 from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
-from streamlearn.versions.store.settings import LoadSettings
 
 __all__ = ["MIX", "STREAMS", "mixed", "run_lengths", "stands_for", "waiting_in"]
 
@@ -26,9 +25,7 @@ _Uint64s: TypeAlias = npt.NDArray[np.uint64]
 MIX = tuple(np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
-def waiting_in(
-    store: Store, links: Sequence[Committed], *, settings: LoadSettings | None = None
-) -> dict[str, _Array] | None:
+def waiting_in(store: Store, links: Sequence[Committed]) -> dict[str, _Array] | None:
     """Return all predictions that wait at the end of a chain, in one set of tensors; None if no version has any.
 
     State is the newest version's. Rows that no window needs any more, and those that were thinned out, are dropped.
@@ -39,7 +36,7 @@ def waiting_in(
     parts: list[dict[str, _Array]] = []
     newest: dict[str, _Array] = {}
     for link in reversed(links):
-        tensors = load_tensors(store, link, "predictions", settings=settings)
+        tensors = load_tensors(store, link, "predictions")
         newest = newest or tensors
         try:
             parts.insert(

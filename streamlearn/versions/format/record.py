@@ -12,10 +12,12 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from streamlearn.errors import Oversize
 from streamlearn.struct_decoder import from_json
 from streamlearn.versions.store.defect import defective
+from streamlearn.versions.store.interface import Store
 
-__all__ = ["Digest", "Record", "VersionRef", "decode_record", "encode_record"]
+__all__ = ["Digest", "Record", "VersionRef", "decode_record", "encode_record", "read_signed"]
 
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
@@ -83,3 +85,19 @@ def decode_record(data: bytes | memoryview, kind: type[Kind], path: str, *, form
         raise defective(path, "corrupted", f"not a {name} of format {format}: {error}", help=help) from None
     # Without the check, a decoded record equals the one that was encoded.
     return msgspec.structs.replace(record, check=UNSET)
+
+
+def read_signed(store: Store, path: str, kind: type[Kind]) -> tuple[Kind, str]:
+    """Read a manifest as a kind of record, and return it with its sha256.
+
+    Raises:
+        FileMissing: It does not exist.
+        VersionDefect: It is too large, damaged or unsigned.
+    """
+    try:
+        data = store.read(path, bytes_max=store.loading.manifest_bytes_max)
+    except Oversize as error:
+        raise defective(path, "corrupted", error.message) from None
+    record = decode_record(data, kind, path)
+    store.signatures.check(data, path)
+    return record, hashlib.sha256(data).hexdigest()

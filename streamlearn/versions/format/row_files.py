@@ -14,7 +14,7 @@ from streamlearn.errors import UsageError
 from streamlearn.native import native
 from streamlearn.table import Changes, RowType
 from streamlearn.table.changes import encode_rows
-from streamlearn.versions.format.arrow import Batch, fixed_lists, plain, read_batches, schema_of
+from streamlearn.versions.format.arrow import Batch, fixed_lists, plain, read_batches
 from streamlearn.versions.format.manifest import FORMAT, FileEntry, FileKind, TableRecord
 from streamlearn.versions.format.split import Place, Records, SplitFiles
 from streamlearn.versions.store.defect import defective
@@ -122,14 +122,14 @@ def _schema(kind: FileKind, table: TableRecord) -> pa.Schema:
     metadata = {"format": str(FORMAT), "kind": kind, "table": table.name}
     key, floats = plain("key", pa.uint64()), pa.float32()
     if kind == "gone":
-        return schema_of([key], metadata)
+        return pa.schema([key], metadata)
     row = fixed_lists("row", _TYPES[table.row_type], table.dim)
     if kind == "rows":
-        return schema_of([key, row, *([plain("scale", floats)] if table.row_type == "int8" else [])], metadata)
+        return pa.schema([key, row, *([plain("scale", floats)] if table.row_type == "int8" else [])], metadata)
     width = 0 if table.optimizer is None else table.optimizer.state_width(table.dim)
     state = [fixed_lists("state", floats, width)] if width else []
     whole = [fixed_lists("row", floats, table.dim)] if table.row_type != "float32" else []
-    return schema_of([plain("tick", pa.uint32()), plain("count", pa.uint8()), *state, *whole], metadata)
+    return pa.schema([plain("tick", pa.uint32()), plain("count", pa.uint8()), *state, *whole], metadata)
 
 
 def _record_bytes(schema: pa.Schema) -> int:

@@ -23,9 +23,12 @@ from streamlearn.versions.format.manifest import PARTS, FileEntry, Manifest, Tab
 from streamlearn.versions.format.shard_files import UpkeepGathered, no_upkeep, shards_of
 from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.store.defect import defective
-from streamlearn.versions.store.settings import LoadSettings, ScanSettings, checked
+from streamlearn.versions.store.settings import ScanSettings, checked
 
-__all__ = ["Parts", "Progress", "Scratch", "Shard", "record_of", "row_bytes", "shards_in", "table_of", "upkeep_at"]
+__all__ = [
+    "Parts", "Progress", "Scratch", "Shard", "record_of", "row_bytes", "scan_table", "shards_in", "table_of",
+    "upkeep_at",
+]  # fmt: skip
 
 Parts: TypeAlias = tuple[int, int]
 """The first part, and the one after the last."""
@@ -53,25 +56,17 @@ class Scratch:
     table learns; else only the rows of serving are read.
     """
 
-    def __init__(
-        self,
-        chains: Sequence[Chain],
-        table: str,
-        settings: ScanSettings,
-        limits: LoadSettings,
-        *,
-        training: bool = True,
-    ) -> None:
+    def __init__(self, chains: Sequence[Chain], table: str, settings: ScanSettings, *, training: bool = True) -> None:
         self._records = [record_of(chain.manifest, table) for chain in chains]
         self._chains, self._settings = chains, checked(settings)
         # Prefetched files take memory beyond the table, so there is at most one.
-        self._limits = msgspec.structs.replace(limits, fetch_threads=1)
+        self._limits = msgspec.structs.replace(chains[0].store.loading, fetch_threads=1)
         if len(chains) > 1 and self._records[0] != self._records[1]:
             what = f"table {table!r} is {self._records[1]}, but in version {chains[0].version} it is {self._records[0]}"
             raise defective(chains[1].head.folder, "incompatible", what)
         self._training = training and self._records[0].optimizer is not None
         # If the second version follows the first by deltas, it is staged on top: shared files are read once.
-        self._following = _following(chains[0], chains[1], limits) if len(chains) > 1 else None
+        self._following = _following(chains[0], chains[1]) if len(chains) > 1 else None
 
     def exports(self, parts: Parts) -> Iterator[tuple[int, tuple[Changes, ...]]]:
         """Yield all rows of the parts, a few parts at a time, unordered within those, for each version side by side.
@@ -165,6 +160,28 @@ class Scratch:
         return list(pairwise(ends))
 
 
+def scan_table(
+    chains: Sequence[Chain],
+    table: str,
+    parts: Parts = (0, PARTS),
+    *,
+    scan: ScanSettings | None = None,
+    progress: Progress | None = None,
+    training: bool = True,
+) -> Iterator[tuple[Changes, ...]]:
+    """Yield all rows of some parts of a table, of each version side by side; see `Scratch`.
+
+    Progress is reported in parts of all tables. For that, callers scan the ranges of parts in order, and all tables of
+    a range before the next range.
+    """
+    names = [record.name for record in chains[0].manifest.tables]
+    before = len(names) * parts[0] + names.index(table) * (parts[1] - parts[0])
+    for done, versions in Scratch(chains, table, scan or ScanSettings(), training=training).exports(parts):
+        yield versions
+        if progress is not None:
+            progress(before + done - parts[0], len(names) * PARTS)
+
+
 def table_of(record: TableRecord, rows_max: int, *, training: bool) -> TableSet:
     """Make an empty table with the options of a version's; without training it stores rows as versions do."""
     options = TableOptions(
@@ -200,14 +217,14 @@ def shards_in(manifest: Manifest) -> list[Shard]:
     return sorted(shards or {Shard((0, 1), (0, PARTS))}, key=lambda shard: shard.parts)
 
 
-def upkeep_at(chain: Chain, table: str, limits: LoadSettings) -> Iterator[tuple[Shard, Upkeep]]:
+def upkeep_at(chain: Chain, table: str) -> Iterator[tuple[Shard, Upkeep]]:
     """Yield the upkeep of a table at a version, by the shards that last wrote some; raises `VersionDefect`."""
     written = [link for link in chain.links if shards_of(link.manifest, table, (0, PARTS))]
     if not written:
         return
 
     def fetched(link: Committed, entries: list[FileEntry]) -> list[tuple[FileEntry, memoryview]]:
-        bytes_max = limits.file_bytes_max
+        bytes_max = chain.store.loading.file_bytes_max
         return [(entry, fetch(chain.store, link.folder, entry, bytes_max=bytes_max)) for entry in entries]
 
     for files in shards_of(written[-1].manifest, table, (0, PARTS)):
@@ -221,12 +238,12 @@ def upkeep_at(chain: Chain, table: str, limits: LoadSettings) -> Iterator[tuple[
         yield shard, gathered.upkeep()
 
 
-def _following(earlier: Chain, later: Chain, limits: LoadSettings) -> Chain | None:
+def _following(earlier: Chain, later: Chain) -> Chain | None:
     """Return the deltas from one version to a later one; None if they are not complete."""
     if later.version < earlier.version:
         return None
     try:
-        return Chain.find(earlier.store, earlier.model, later.version, since=earlier.ref, settings=limits)
+        return Chain.find(earlier.store, earlier.model, later.version, since=earlier.ref)
     except VersionDefect:
         return None
 

@@ -14,20 +14,32 @@ from streamlearn.errors import FileTaken, Oversize, UsageError, VersionDefect
 from streamlearn.struct_decoder import from_plain
 from streamlearn.table import Changes, Upkeep
 from streamlearn.versions.format.coverage import check_manifest
-from streamlearn.versions.format.manifest import PARTS, Cut, FileEntry, FileKind, Head, Manifest, decode_manifest
+from streamlearn.versions.format.fetch import fetch
+from streamlearn.versions.format.manifest import (
+    MODEL_KINDS,
+    PARTS,
+    Cut,
+    FileEntry,
+    FileKind,
+    Head,
+    Manifest,
+    decode_manifest,
+)
 from streamlearn.versions.format.pieces import Tensors, write_bytes, write_tensors
 from streamlearn.versions.format.record import VersionRef, encode_record
 from streamlearn.versions.format.row_files import RowFiles
 from streamlearn.versions.format.shard_files import write_upkeep
 from streamlearn.versions.format.split import Place
 from streamlearn.versions.store.defect import defective
-from streamlearn.versions.store.interface import Store
+from streamlearn.versions.store.interface import DIGEST_CHARS, Store
 from streamlearn.versions.store.layout import MANIFEST_NAME, SHAPES, version_folder
 from streamlearn.versions.store.settings import FileSettings, checked
 
 __all__ = ["Committed", "VersionWriter", "assemble", "commit"]
 
 _WHOLE = (0, PARTS)
+_SUFFIX = ".arrow"
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -132,6 +144,15 @@ class VersionWriter:
         """Write first predictions that wait for their labels: for a base all, for a delta those since its parent."""
         return self._added(write_tensors(self._place, _entry("predictions", "waiting"), tensors))
 
+    def copy_model(self, version: Committed) -> None:
+        """Take over the files of the whole model from another version, verified, with one of them in memory at a time.
+
+        Raises:
+            VersionDefect: A file is damaged or missing.
+        """
+        for kind in MODEL_KINDS:
+            self.entries += [self._copied(version, entry) for entry in version.manifest.of_kind(kind)]
+
     def finish(self, cut: Cut, others: Iterable[FileEntry] = (), *, clock: Clock = SYSTEM_CLOCK) -> Committed:
         """Commit the version with the files of this writer and those of other processes.
 
@@ -142,6 +163,17 @@ class VersionWriter:
         manifest = assemble(self.head, cut, [*self.entries, *others], written_wall_ms=clock.wall_ms())
         self._check_stored(manifest)
         return commit(self._store, manifest, bytes_max=self._place.settings.manifest_bytes_max)
+
+    def _copied(self, version: Committed, entry: FileEntry) -> FileEntry:
+        folder = self.head.folder
+        data = fetch(self._store, version.folder, entry, bytes_max=self._store.loading.file_bytes_max)
+        # The name begins like that of any file of its kind, and its digest is the same.
+        stem = entry.path.removesuffix(_SUFFIX).removesuffix(f"-{entry.sha256[:DIGEST_CHARS]}")
+        with self._store.writer(f"{folder}/{stem}", _SUFFIX) as file:
+            for begin in range(0, len(data), _CHUNK_BYTES):
+                file.write(data[begin : begin + _CHUNK_BYTES])
+            stored = file.finish()
+        return msgspec.structs.replace(entry, path=stored.path.removeprefix(f"{folder}/"))
 
     def _check_stored(self, manifest: Manifest) -> None:
         """Check that files and parent are in this store, before readers find out that a shard wrote to another."""

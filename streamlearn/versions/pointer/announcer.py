@@ -42,7 +42,7 @@ class Announcer:
         >>> store, registry = open_store("memory://announcer-example"), MemoryRegistry("ctr")
         >>> announcer = Announcer(store, registry)
         >>> registry.is_away = True
-        >>> announcer.note("ada", "compact"), announcer.is_behind()
+        >>> announcer.keep_up(), announcer.is_behind()
         (False, True)
     """
 
@@ -85,15 +85,6 @@ class Announcer:
     def dropped(self, versions: Sequence[int]) -> bool:
         """Announce versions that were deleted from the store."""
         return self._try(lambda: self._registry.drop_versions(versions))
-
-    def note(self, by: str, what: str, *, version: int = 0, reason: str = "") -> bool:
-        """Write a line of the audit log that is not a move. The store does not have it, so a failure is logged."""
-        note = Note(wall_ms=max(0, self._clock.wall_ms()), by=by, what=what, version=version, reason=reason)
-        is_written = self._try(lambda: self._registry.note(note))
-        if not is_written:
-            extra = {"by": by, "version": version, "reason": reason}
-            _LOG.info("%s is not in the audit log of the registry", what, extra=extra)
-        return is_written
 
     def keep_up(self) -> bool:
         """Compare the registry with the store, and rebuild it if it is behind; return whether it is up to date.

@@ -9,7 +9,6 @@ from typing import Annotated
 from msgspec import Meta, structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import FileTaken
 from streamlearn.versions.format.record import Record
 from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.store.interface import Store
@@ -56,15 +55,11 @@ class Deletions:
 
     def ask(self, deletion: Deletion, known: Versions[Known] = ()) -> Deletion:
         """Write a deletion, and return it with its number and time. `known` are the versions of the model."""
-        while True:
-            # Numbers stay taken even if their files were removed.
-            seq = 1 + max((*map(obeyed_by, known), *self._records.numbers()), default=0)
-            numbered = structs.replace(deletion, seq=seq, wall_ms=max(0, self._clock.wall_ms()))
-            try:
-                self._records.append(seq, numbered)
-            except FileTaken:
-                continue
-            return numbered
+        asked = structs.replace(deletion, wall_ms=max(0, self._clock.wall_ms()))
+        # Numbers stay taken even if their files were removed.
+        return self._records.add(
+            lambda seq: structs.replace(asked, seq=seq), above=max(map(obeyed_by, known), default=0)
+        )
 
     def all(self) -> tuple[Deletion, ...]:
         """Return all deletions, in order; raises `VersionDefect` if one is damaged."""

@@ -19,7 +19,7 @@ from streamlearn.versions.format.version_summary import Known
 
 __all__ = [
     "Canary", "Pointer", "before", "hold", "promote", "publish", "raise_floor", "release", "rewind_targets", "rollback",
-    "steps_back", "taints_of",
+    "standings", "steps_back", "taints_of",
 ]  # fmt: skip
 
 _Number = Annotated[int, Meta(ge=0, le=10**12 - 1)]
@@ -111,6 +111,20 @@ def taints_of(pointer: Pointer, known: Sequence[Known]) -> dict[int, int]:
         if began:
             taints[version] = began
     return taints
+
+
+def standings(pointer: Pointer, known: Sequence[Known]) -> dict[int, str]:
+    """Return the state of each version of a history.
+
+    - active, canary: it is served; shadow: it only scores requests.
+    - incomplete: it cannot be read.
+    - rejected: the judge rejected it. tainted: it follows a version that was rejected or rolled back.
+    - accepted: an operator ended its rejection or taint.
+    - waiting: the judge has not decided yet.
+    - passed: it may be served. unscored: likewise, but a check had nothing to check it by.
+    """
+    tainted = taints_of(pointer, known)
+    return {entry.version: _standing(pointer, entry, tainted.get(entry.version, 0)) for entry in known}
 
 
 def publish(pointer: Pointer, known: Sequence[Known], version: int, run: int) -> Pointer:
@@ -305,6 +319,21 @@ def before(pointer: Pointer, known: Sequence[Known], wall_ms: int) -> int:
     """Return the newest clean version before the active one and a time; raises `MoveRefused` if there is none."""
     earlier = [entry for entry in known if entry.written_wall_ms < wall_ms]
     return _older(pointer, earlier, 1, f"before {_time(wall_ms)}")
+
+
+def _standing(pointer: Pointer, entry: Known, began: int) -> str:
+    for role, ref in pointer.needed.items():
+        if ref.version == entry.version and role != "previous":
+            return f"{role} (held)" if role == "active" and pointer.held else role
+    if not entry.is_whole:
+        return "incomplete"
+    if entry.outcome == "rejected" and entry.version not in pointer.accepted:
+        return "rejected"
+    if began:
+        return f"tainted by {began}" if began != entry.version else "tainted"
+    if entry.version in pointer.accepted:
+        return "accepted"
+    return entry.outcome or "waiting"
 
 
 def _lost_taint(before: Mapping[int, int], after: Mapping[int, int], kept: Sequence[Known]) -> int | None:

@@ -28,10 +28,13 @@ from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.moves import Pointer
 from streamlearn.versions.pointer.redis_call import AnswerTooLarge, bounded, redis_call
 from streamlearn.versions.pointer.redis_url import PASSWORD_VARIABLE, RedisUrl
-from streamlearn.versions.pointer.registry import Ack, Node, Note, Registry
-from streamlearn.versions.pointer.registry_codec import (
+from streamlearn.versions.pointer.registry import (
     NODES_MAX,
     REBUILD_HELP,
+    Ack,
+    Node,
+    Note,
+    Registry,
     by_name,
     decode,
     decode_nodes,

@@ -18,9 +18,12 @@ from streamlearn.errors import RegistryUnreachable, UsageError
 from streamlearn.settings.versions import RegistrySettings
 from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.moves import Pointer
-from streamlearn.versions.pointer.registry import Ack, Node, Note, Registry
-from streamlearn.versions.pointer.registry_codec import (
+from streamlearn.versions.pointer.registry import (
     NODES_MAX,
+    Ack,
+    Node,
+    Note,
+    Registry,
     by_name,
     decode,
     decode_nodes,

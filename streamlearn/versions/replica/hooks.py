@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from streamlearn.table import TableSet
 from streamlearn.versions.format.record import VersionRef
 from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.pointer.moves import Canary
 
-__all__ = ["Hooks", "NoHooks"]
+__all__ = ["Hooks"]
 
 
-class Hooks(Protocol):
-    """The node's own work as it follows versions.
+class Hooks:
+    """The node's own work as it follows versions; these do nothing, for a node that needs only rows.
 
     One thread calls `stage` and `retire`; `activate` may be called while they run. A version is named by its ref: after
     a race of two runs, another version of the same number may be staged while the first answers.
@@ -35,16 +33,3 @@ class Hooks(Protocol):
 
     def retire(self, version: VersionRef) -> None:
         """Release what `stage` prepared; the version has no readers left."""
-
-
-class NoHooks:
-    """The hooks of a node that needs only rows: they do nothing."""
-
-    def stage(self, version: Committed, tables: TableSet) -> None:
-        """See `Hooks.stage`."""
-
-    def activate(self, version: VersionRef, canary: Canary | None) -> None:
-        """See `Hooks.activate`."""
-
-    def retire(self, version: VersionRef) -> None:
-        """See `Hooks.retire`."""

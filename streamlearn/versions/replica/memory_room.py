@@ -1,40 +1,28 @@
-"""Room: whether there is memory for a second copy of the tables, checked before any of it is allocated."""
+"""Memory room: whether there is memory for a second copy of the tables, checked before any of it is allocated."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Room", "free_bytes"]
+__all__ = ["free_bytes", "lack_of_memory"]
 
 # The rest is left to other memory of the process and the machine.
 _SHARE_MAX = 0.9
 
 
-@dataclass(frozen=True)
-class Room:
-    """The memory of the present tables and the estimate for a second copy, and the memory available.
+def lack_of_memory(used_bytes: int, needed_bytes: int, free_bytes: int | None, bytes_max: int) -> str:
+    """Return why there is too little memory for a second copy of the tables, for people; empty when there is enough.
 
-    `free_bytes` is None if unknown. `bytes_max` limits both copies together; 0 allows all free memory.
+    `used_bytes` is the memory of the present tables, and `free_bytes` is None if unknown. `bytes_max` limits both
+    copies together; 0 allows all free memory.
     """
-
-    used_bytes: int
-    needed_bytes: int
-    free_bytes: int | None
-    bytes_max: int
-
-    @property
-    def lacks(self) -> str:
-        """Why there is too little memory, for people; empty when there is enough."""
-        if self.bytes_max and self.used_bytes + self.needed_bytes > self.bytes_max:
-            return (
-                f"two copies of the tables would take {self.used_bytes + self.needed_bytes} bytes, but "
-                f"memory_bytes_max is {self.bytes_max}"
-            )
-        if self.free_bytes is not None and self.needed_bytes > self.free_bytes * _SHARE_MAX:
-            return f"a second copy of the tables would take {self.needed_bytes} bytes, but {self.free_bytes} are free"
-        return ""
+    both_bytes = used_bytes + needed_bytes
+    if bytes_max and both_bytes > bytes_max:
+        return f"two copies of the tables would take {both_bytes} bytes, but memory_bytes_max is {bytes_max}"
+    if free_bytes is not None and needed_bytes > free_bytes * _SHARE_MAX:
+        return f"a second copy of the tables would take {needed_bytes} bytes, but {free_bytes} are free"
+    return ""
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:

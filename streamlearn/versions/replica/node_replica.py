@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -15,24 +16,47 @@ from streamlearn.errors import NodeNotReady, RegistryUnreachable, StoreError, St
 from streamlearn.niceness import BEHIND_LANES, give_way
 from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.table import TableSet
+from streamlearn.versions.format.record import VersionRef
 from streamlearn.versions.pointer.moves import Canary
 from streamlearn.versions.pointer.pointer_log import PointerLog
 from streamlearn.versions.pointer.registry import Ack, Node, NodeState, Registry
 from streamlearn.versions.replica.backoff import Backoff
-from streamlearn.versions.replica.hooks import Hooks, NoHooks
-from streamlearn.versions.replica.node_status import NodeStatus
+from streamlearn.versions.replica.hooks import Hooks
 from streamlearn.versions.replica.serving_position import AppliedMove, ServingPosition
 from streamlearn.versions.replica.staged_versions import VersionLease
 from streamlearn.versions.replica.stager import Source, Stager
 from streamlearn.versions.store.interface import Store
-from streamlearn.versions.store.settings import LoadSettings, checked
+from streamlearn.versions.store.settings import checked
 
-__all__ = ["Replica"]
+__all__ = ["NodeStatus", "Replica"]
 
 _LOG = logging.getLogger(__name__)
 # How long one call waits for news of the registry, so that the end of a node does not wait for it.
 _WAIT_S = 0.25
 _ERROR_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """The state of a node.
+
+    Attributes:
+        boot_id: Identifies this start of the node.
+        seq: The pointer move that it has acted on.
+        heard_seq: The newest pointer move that it knows.
+        staged: Versions it could answer with at once, oldest first.
+        behind_s: How long it has been behind the pointer; 0 when it is not.
+        error: Its current problems, for people; empty when there are none.
+    """
+
+    state: NodeState
+    boot_id: str
+    seq: int
+    heard_seq: int
+    active: VersionRef | None
+    staged: tuple[VersionRef, ...]
+    behind_s: float
+    error: str
 
 
 class Replica:
@@ -42,9 +66,8 @@ class Replica:
     the pointer's version as soon as that is ready. If anything fails, the current version keeps answering.
 
     `make` returns empty serving tables; it is called again whenever tables are rebuilt. `name` is for people, such as
-    host and port. Without a registry it follows the store alone. `loading` says how files are read, except for
-    `stage_threads`, which comes from `settings`. `stage_nice` is the niceness of the staging thread. `boot_id`
-    identifies this start of the node.
+    host and port. Without a registry it follows the store alone. `stage_nice` is the niceness of the staging thread.
+    `boot_id` identifies this start of the node.
 
     Examples:
         >>> import numpy as np
@@ -76,17 +99,16 @@ class Replica:
         name: str,
         registry: Registry | None = None,
         settings: ReplicaSettings | None = None,
-        loading: LoadSettings | None = None,
         hooks: Hooks | None = None,
         stage_nice: int = BEHIND_LANES,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.boot_id, self._since_ms, self._since_s = uuid.uuid4().hex, clock.wall_ms(), clock.monotonic_s()
         self._name, self._registry, self._stage_nice, self._clock = name[:200], registry, stage_nice, clock
-        self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or NoHooks()
+        self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or Hooks()
         self._log = PointerLog(store, model, clock=clock)
         self._position = ServingPosition(clock)
-        files = structs.replace(loading or store.loading, stage_threads=self._settings.stage_threads)
+        files = structs.replace(store.loading, stage_threads=self._settings.stage_threads)
         source = Source(store, model, make, self._settings, checked(files), clock)
         self._stager = Stager(source, self._position, self._hooks, self._after_move)
         self._troubles: dict[str, str] = {}
@@ -194,7 +216,7 @@ class Replica:
 
     def _listen(self) -> None:
         """The thread that waits for the registry's news and reports the node's status to it."""
-        waits = self._waits()
+        waits = self._stager.backoff()
         while not self._ended.is_set():
             self._guarded("listening", self._listen_once, waits)
 
@@ -217,7 +239,7 @@ class Replica:
 
     def _look_on(self) -> None:
         """The thread that reads the pointer in the store, in case the registry is stale."""
-        waits = self._waits()
+        waits = self._stager.backoff()
         self._is_registered.wait()
         self._guarded("beginning", self._begin, waits)
         while not self._ended.is_set():
@@ -233,7 +255,7 @@ class Replica:
 
     def _stage(self) -> None:
         """The thread that stages, at a lower priority than threads that answer."""
-        waits = self._waits()
+        waits = self._stager.backoff()
         while not self._ended.is_set():
             self._nudge.clear()
             # Before the first version is ready, the node can do nothing else.
@@ -241,9 +263,6 @@ class Replica:
                 give_way(self._stage_nice)
             self._guarded("staging", self._stager.work, waits)
             self._nudge.wait(self._stager.wait_s)
-
-    def _waits(self) -> Backoff:
-        return Backoff(self._settings.retry_first_ms, self._settings.retry_ms_max, self._clock)
 
     def _guarded(self, name: str, work: Callable[[], None], waits: Backoff) -> None:
         """Run work; an unexpected error ends no thread: the node continues and reports it."""

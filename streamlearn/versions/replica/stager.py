@@ -23,7 +23,7 @@ from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.pointer.moves import Pointer, taints_of
 from streamlearn.versions.replica.backoff import Backoff
 from streamlearn.versions.replica.hooks import Hooks
-from streamlearn.versions.replica.memory_room import Room, free_bytes
+from streamlearn.versions.replica.memory_room import free_bytes, lack_of_memory
 from streamlearn.versions.replica.pointer_follower import Plan, kept_of, plan_of, wanted_of
 from streamlearn.versions.replica.replica_meters import ReplicaMeters
 from streamlearn.versions.replica.serving_position import AppliedMove, ServingPosition
@@ -78,7 +78,7 @@ class Stager:
         self.meters = ReplicaMeters()
         self._history = History(source.store, source.model)
         self._known: tuple[Known, ...] = ()
-        self._retry = self._backoff()
+        self._retry = self.backoff()
         self._unusable: dict[VersionRef, Backoff] = {}
         self._seq, self._looked_s = -1, 0.0
         self._hooked: set[VersionRef] = set()
@@ -212,7 +212,7 @@ class Stager:
         except StreamlearnError as error:
             if backoff is None:
                 _LOG.error("version %s cannot be used here: %s; help: %s", version.ref, error.message, error.help)
-                backoff = self._unusable[version.ref] = self._backoff()
+                backoff = self._unusable[version.ref] = self.backoff()
             backoff.fail()
             self.troubles[f"version {version.ref}"] = f"version {version.ref} cannot be used here: {error.message}"
             return
@@ -220,7 +220,8 @@ class Stager:
         self._hooked.add(version.ref)
         staged.make_ready(version.ref)
 
-    def _backoff(self) -> Backoff:
+    def backoff(self) -> Backoff:
+        """Return the waits of work that fails."""
         settings = self._source.settings
         return Backoff(settings.retry_first_ms, settings.retry_ms_max, self._source.clock)
 
@@ -323,7 +324,7 @@ class Stager:
         rows = sum(entry.rows for entry in chain.links[0].manifest.of_kind("rows"))
         needed = max(used, used * rows // max(1, keys))
         leaving = sum(staged.bytes for staged in self._leaving)
-        return Room(used + leaving, needed, free_bytes(), self._source.settings.memory_bytes_max).lacks
+        return lack_of_memory(used + leaving, needed, free_bytes(), self._source.settings.memory_bytes_max)
 
     def _drained(self, current: StagedVersions, chain: Chain, why: str) -> bool:
         """Give the tables up once `drain_s` has passed and the last reader has left; returns whether that is done."""
@@ -356,7 +357,7 @@ class Stager:
 
     def _chain(self, to: VersionRef, since: VersionRef | None = None) -> Chain:
         source = self._source
-        chain = Chain.find(source.store, source.model, to.version, since=since, settings=source.loading)
+        chain = Chain.find(source.store, source.model, to.version, since=since)
         if chain.ref != to:
             message = (
                 f"the pointer names version {to} with sha256 {to.sha256}, "

@@ -112,22 +112,16 @@ class Store(ABC):
     Attributes:
         url: Its URL, without secrets.
         signatures: Checks and makes the signatures of the versions in it.
+        files: The limits for writing versions here; replace them before the first use.
+        loading: The limits for reading versions here; likewise.
     """
 
     def __init__(self, url: str, settings: VersionSettings) -> None:
         self.url = url
         self.settings = settings
         self.signatures = Signatures(settings)
-
-    @property
-    def files(self) -> FileSettings:
-        """The default limits for writing versions here."""
-        return FileSettings(file_bytes_max=self.settings.file_bytes_max)
-
-    @property
-    def loading(self) -> LoadSettings:
-        """The default limits for reading versions here."""
-        return LoadSettings(fetch_threads=self.settings.fetch_threads)
+        self.files = FileSettings(file_bytes_max=settings.file_bytes_max)
+        self.loading = LoadSettings(fetch_threads=settings.fetch_threads)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -70,6 +72,14 @@ class Sequence(Generic[Kind]):
                 existing = memoryview(b"")
             if bytes(existing) != data:
                 raise
+
+    def add(self, make: Callable[[int], Kind], above: int = 0) -> Kind:
+        """Write the record that `make` makes of its number, and return it; numbers up to `above` stay taken."""
+        while True:
+            number = 1 + max([above, *self.numbers()])
+            with suppress(FileTaken):
+                self.append(number, record := make(number))
+                return record
 
     def remove(self, number: int) -> None:
         """Remove an old record."""

@@ -11,14 +11,12 @@ from msgspec import Struct
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import FileTaken
 from streamlearn.versions.format.chain import Chain
-from streamlearn.versions.format.copies import MODEL_KINDS, copy_files
 from streamlearn.versions.format.manifest import Cut, Head, Manifest, VersionRef
 from streamlearn.versions.format.predictions import waiting_in
-from streamlearn.versions.format.scratch import Progress, shards_in, upkeep_at
+from streamlearn.versions.format.scratch import Progress, scan_table, shards_in, upkeep_at
 from streamlearn.versions.format.writer import VersionWriter
 from streamlearn.versions.store.interface import Store
-from streamlearn.versions.store.settings import FileSettings, LoadSettings, ScanSettings, checked
-from streamlearn.versions.upkeep.table_scan import scan_table
+from streamlearn.versions.store.settings import ScanSettings
 
 __all__ = ["Compacted", "compact"]
 
@@ -43,9 +41,7 @@ def compact(
     model: str,
     upto: int | None = None,
     *,
-    files: FileSettings | None = None,
     scan: ScanSettings | None = None,
-    limits: LoadSettings | None = None,
     progress: Progress | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Compacted:
@@ -59,30 +55,29 @@ def compact(
         Oversize: A single part does not fit into `scan_bytes_max`.
     """
     begin_s = clock.monotonic_s()
-    reading = checked(limits or store.loading)
-    chain = Chain.find(store, model, upto, settings=reading)
+    chain = Chain.find(store, model, upto)
     manifest = chain.manifest
     store.signatures.check_can_sign(manifest)
     if manifest.kind == "base":
         return Compacted(chain.ref, chain.links[0].folder, False, 0, 0, clock.monotonic_s() - begin_s)
     head = Head(**(_fields(manifest, Head) | {"kind": "base", "stands_for": chain.ref}))
-    writer = VersionWriter(store, head, files)
-    scanned = partial(scan_table, [chain], scan=scan or ScanSettings(), limits=reading, progress=progress)
+    writer = VersionWriter(store, head)
+    scanned = partial(scan_table, [chain], scan=scan, progress=progress)
     for shard in shards_in(manifest):
         rows_of = (changes for record in manifest.tables for (changes,) in scanned(record.name, shard.parts))
         writer.add_rows(rows_of, shard=shard.number, parts=shard.parts)
     for record in manifest.tables:
-        for shard, upkeep in upkeep_at(chain, record.name, reading):
+        for shard, upkeep in upkeep_at(chain, record.name):
             writer.add_upkeep(record.name, upkeep, shard=shard.number, parts=shard.parts)
-    if (waiting := waiting_in(store, chain.links, settings=reading)) is not None:
+    if (waiting := waiting_in(store, chain.links)) is not None:
         writer.add_predictions(waiting)
-    copied = copy_files(store, chain.head, writer.head.folder, MODEL_KINDS, reading)
-    is_new, written = True, [*writer.entries, *copied]
+    writer.copy_model(chain.head)
+    is_new, written = True, writer.entries
     try:
-        writer.finish(Cut(**_fields(manifest, Cut)), copied, clock=clock)
+        writer.finish(Cut(**_fields(manifest, Cut)), clock=clock)
     except FileTaken:
         # Another compactor was first; it read the same version, so its base is as good.
-        Chain.find(store, model, chain.version, settings=reading)
+        Chain.find(store, model, chain.version)
         is_new, written = False, []
     rows = sum(entry.rows for entry in written if entry.kind == "rows")
     size = sum(entry.bytes for entry in written)

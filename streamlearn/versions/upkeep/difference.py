@@ -15,16 +15,15 @@ from streamlearn.table import Changes
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.loading import load_tensors
 from streamlearn.versions.format.manifest import VersionRef
-from streamlearn.versions.format.scratch import Progress
+from streamlearn.versions.format.scratch import Progress, scan_table
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
-from streamlearn.versions.store.settings import LoadSettings, ScanSettings, checked
-from streamlearn.versions.upkeep.table_diff import TableComparison
-from streamlearn.versions.upkeep.table_scan import scan_table
+from streamlearn.versions.store.settings import ScanSettings, checked
 
-__all__ = ["DenseMove", "Diff", "RowMove", "TableDiff", "diff"]
+__all__ = ["DenseMove", "Diff", "RowMove", "TableComparison", "TableDiff", "diff"]
 
 Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.int64]
 
 _TOP_MAX = 100_000
 
@@ -104,7 +103,6 @@ def diff(
     *,
     top: int = 10,
     scan: ScanSettings | None = None,
-    limits: LoadSettings | None = None,
     progress: Progress | None = None,
 ) -> Diff:
     """Compare two versions; the first may be the older or the newer one.
@@ -120,8 +118,8 @@ def diff(
     if not 0 <= top <= _TOP_MAX:
         message = f"top is {top}"
         raise UsageError(message, help=f"ask for 0 to {_TOP_MAX} keys")
-    reading, memory = checked(limits or store.loading), checked(scan or ScanSettings())
-    chains = [Chain.find(store, model, version, settings=reading) for version in (before, after)]
+    memory = checked(scan or ScanSettings())
+    chains = [Chain.find(store, model, version) for version in (before, after)]
     first, second = chains
     names = [[record.name for record in chain.manifest.tables] for chain in chains]
     if names[0] != names[1]:
@@ -133,13 +131,47 @@ def diff(
     tables = []
     for name in names[0]:
         tally = _Tally(name, top)
-        for pair in scan_table(ordered, name, scan=memory, limits=reading, progress=progress):
+        for pair in scan_table(ordered, name, scan=memory, progress=progress):
             tally.add(*(pair[::-1] if is_turned else pair))
         tables.append(tally.total())
-    dense = [load_tensors(store, chain.head, settings=reading) for chain in chains]
+    dense = [load_tensors(store, chain.head) for chain in chains]
     metrics = [chain.manifest.metrics for chain in chains]
     both = {name: (metrics[0].get(name), metrics[1].get(name)) for name in sorted({*metrics[0], *metrics[1]})}
     return Diff(first.ref, second.ref, tuple(tables), tuple(_moves(dense[0], dense[1])), both)
+
+
+@dataclass(frozen=True, eq=False)
+class TableComparison:
+    """The indices of keys in the arrays of two versions.
+
+    Attributes:
+        created: Keys that only the later one has; indices in the later.
+        gone: Keys that only the earlier one has; indices in the earlier.
+        changed: Keys with another row, state or use; indices in the earlier and in the later.
+        moved: Those of `changed` with another row.
+    """
+
+    created: Indices
+    gone: Indices
+    changed: tuple[Indices, Indices]
+    moved: tuple[Indices, Indices]
+
+    @classmethod
+    def of(cls, earlier: Changes, later: Changes) -> TableComparison:
+        """Compare all that is known of each key, bit by bit."""
+        _, old, new = np.intersect1d(earlier.keys, later.keys, assume_unique=True, return_indices=True)
+        row = np.zeros(len(old), bool)
+        for name in ("rows", "scales"):
+            row |= _differ(getattr(earlier, name), getattr(later, name), (old, new))
+        any_field = row.copy()
+        for name in ("state", "ticks", "counts"):
+            any_field |= _differ(getattr(earlier, name), getattr(later, name), (old, new))
+        return cls(
+            created=_without(len(later.keys), new),
+            gone=_without(len(earlier.keys), old),
+            changed=(old[any_field], new[any_field]),
+            moved=(old[row], new[row]),
+        )
 
 
 class _Tally:
@@ -184,6 +216,23 @@ class _Tally:
         for key, norm, is_nan in zip(keys.tolist(), norms.tolist(), nans.tolist(), strict=True):
             push = heapq.heappush if len(self._largest) < self._top else heapq.heappushpop
             push(self._largest, (norm, -key, is_nan))
+
+
+def _differ(earlier: Array | None, later: Array | None, at: tuple[Indices, Indices]) -> npt.NDArray[np.bool_]:
+    if earlier is None or later is None or not len(at[0]) or not earlier[:1].nbytes:
+        return np.zeros(len(at[0]), bool)
+    old, new = (
+        np.ascontiguousarray(array[indices]).reshape(len(indices), -1).view(np.uint8)
+        for array, indices in ((earlier, at[0]), (later, at[1]))
+    )
+    differs: npt.NDArray[np.bool_] = (old != new).any(axis=1)
+    return differs
+
+
+def _without(count: int, taken: Indices) -> Indices:
+    is_left = np.ones(count, bool)
+    is_left[taken] = False
+    return np.flatnonzero(is_left)
 
 
 def _norms(

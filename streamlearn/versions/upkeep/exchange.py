@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -17,25 +15,22 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Meta, Struct
 
-from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import BadRecord, UsageError
-from streamlearn.native import native
 from streamlearn.struct_decoder import from_json
 from streamlearn.table import Changes
 from streamlearn.table.foreign import npz_arrays
-from streamlearn.versions.format.arrow import column, fixed_lists, plain, schema_of, values, write_batch
+from streamlearn.versions.format.arrow import column, fixed_lists, plain, values, write_batch
 from streamlearn.versions.format.chain import Chain
-from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph
-from streamlearn.versions.format.loading import load_bytes, load_tensors
+from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph, whole_folder
+from streamlearn.versions.format.loading import is_in_parts, load_bytes, load_tensors
 from streamlearn.versions.format.log import Log
 from streamlearn.versions.format.manifest import PARTS, Cut, Head, TableRecord
-from streamlearn.versions.format.scratch import Parts, Progress, row_bytes, table_of
+from streamlearn.versions.format.scratch import Parts, Progress, row_bytes, scan_table, table_of
 from streamlearn.versions.format.writer import Committed, VersionWriter
 from streamlearn.versions.pointer.request import OBEYED
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.layout import version_folder
-from streamlearn.versions.store.settings import FileSettings, LoadSettings, ScanSettings, checked
-from streamlearn.versions.upkeep.table_scan import scan_table
+from streamlearn.versions.store.settings import ScanSettings, checked
 
 __all__ = ["ExportedVersion", "export_version", "import_version"]
 
@@ -113,7 +108,6 @@ def export_version(
     folder: Path,
     *,
     scan: ScanSettings | None = None,
-    limits: LoadSettings | None = None,
     progress: Progress | None = None,
 ) -> ExportedVersion:
     """Write a version, or the newest one, as a folder that can be read without this package.
@@ -126,22 +120,21 @@ def export_version(
         VersionDefect: There is no such version, or it is damaged.
         UsageError: The folder exists.
     """
-    reading, memory = checked(limits or store.loading), checked(scan or ScanSettings())
-    chain = Chain.find(store, model, version, settings=reading)
+    memory = checked(scan or ScanSettings())
+    chain = Chain.find(store, model, version)
     manifest = chain.manifest
     if folder.exists():
-        raise _occupied(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+        message = f"{folder} exists already"
+        raise UsageError(message, help="give a path that does not exist")
+    with whole_folder(folder) as scratch:
         (scratch / _TABLES).mkdir()
         rows = {}
         for record in manifest.tables:
-            scanned = scan_table([chain], record.name, scan=memory, limits=reading, progress=progress, training=False)
+            scanned = scan_table([chain], record.name, scan=memory, progress=progress, training=False)
             path = scratch / _TABLES / f"{record.name}.arrow"
             rows[record.name] = _write_table(path, record, (changes for (changes,) in scanned))
-        _write_arrays(scratch / _DENSE, load_tensors(store, chain.head, settings=reading))
-        golden = load_bytes(store, chain.head, "golden", settings=reading)
+        _write_arrays(scratch / _DENSE, load_tensors(store, chain.head))
+        golden = load_bytes(store, chain.head, "golden")
         _write_arrays(scratch / _GOLDEN, {name: np.frombuffer(data, np.uint8) for name, data in golden.items()})
         if manifest.graph is not None:
             get_graph(store, model, manifest.graph, scratch / _GRAPH)
@@ -153,14 +146,6 @@ def export_version(
         )  # fmt: skip
         (scratch / _README).write_text(_readme(exported))
         (scratch / _VERSION).write_bytes(msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n")
-        try:
-            scratch.rename(folder)
-        except OSError as error:
-            if folder.exists():
-                raise _occupied(folder) from error
-            raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return exported
 
 
@@ -171,18 +156,14 @@ def import_version(
     *,
     run: int | Callable[[], int] = 1,
     version: int = 1,
-    files: FileSettings | None = None,
     scan: ScanSettings | None = None,
-    progress: Progress | None = None,
-    clock: Clock = SYSTEM_CLOCK,
 ) -> Committed:
     """Make an exported folder the first version of a model that has none; `model` is its name in this store.
 
     Optimizer state starts fresh, rows count as never used, and there are no positions of topics.
 
     `run` is the fencing number of the writer, or takes one. It is called after all checks, because taking a number ends
-    the previous run. `scan` limits the memory for rows; dense weights are held in memory. `progress` takes the number
-    of parts done and of all parts, over all tables.
+    the previous run. `scan` limits the memory for rows; dense weights are held in memory.
 
     Raises:
         UsageError: The model has versions, or its name or a number is out of bounds.
@@ -203,18 +184,18 @@ def import_version(
         model=model, run=number, version=version, kind="base", parent=None, fingerprint=exported.fingerprint,
         labels=exported.labels, windows=exported.windows, tables=exported.tables,
     )  # fmt: skip
-    writer = VersionWriter(store, head, files)
-    writer.add_rows(_training_rows(folder, exported, memory, progress))
+    writer = VersionWriter(store, head)
+    writer.add_rows(_training_rows(folder, exported, memory))
     writer.add_dense(_arrays(folder / _DENSE))
     writer.add_golden({name: array.tobytes() for name, array in _arrays(folder / _GOLDEN).items()})
     # The count of requests belongs to the other store; this store counts from the start.
     metrics = {name: value for name, value in exported.metrics.items() if name != OBEYED}
     cut = Cut(watermark_ms=exported.watermark_ms, graph=graph, metrics=metrics)
-    return writer.finish(cut, clock=clock)
+    return writer.finish(cut)
 
 
 def _schema(record: TableRecord) -> pa.Schema:
-    return schema_of([plain("key", pa.uint64()), fixed_lists("row", pa.float32(), record.dim)], {"table": record.name})
+    return pa.schema([plain("key", pa.uint64()), fixed_lists("row", pa.float32(), record.dim)], {"table": record.name})
 
 
 def _write_table(path: Path, record: TableRecord, scanned: Iterable[Changes]) -> int:
@@ -283,11 +264,9 @@ def _check_files(folder: Path, exported: ExportedVersion) -> None:
         raise _damaged(folder / _GRAPH, f"it is graph {graph}, not {exported.graph}")
 
 
-def _training_rows(
-    folder: Path, exported: ExportedVersion, scan: ScanSettings, progress: Progress | None
-) -> Iterator[Changes]:
+def _training_rows(folder: Path, exported: ExportedVersion, scan: ScanSettings) -> Iterator[Changes]:
     """Yield rows as training continues from them, one range of parts after the other."""
-    for number, record in enumerate(exported.tables):
+    for record in exported.tables:
         training, rows = record.optimizer is not None, exported.rows[record.name]
         room = max(1, scan.scan_bytes_max // row_bytes(record, training=training))
         # A quarter more, because keys are spread over parts only roughly evenly.
@@ -297,8 +276,6 @@ def _training_rows(
             tables = table_of(record, rows, training=training)
             tables.stage(1, None, _exported_rows(folder, record, (begin, end)))
             yield from tables.changed(None, 1)
-            if progress is not None:
-                progress(number * PARTS + end, len(exported.tables) * PARTS)
 
 
 def _exported_rows(folder: Path, record: TableRecord, parts: Parts) -> Iterator[Changes]:
@@ -311,16 +288,10 @@ def _exported_rows(folder: Path, record: TableRecord, parts: Parts) -> Iterator[
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 batch.validate(full=True)
-                keys, rows = (values(array) for array in batch.columns)
-                owner = native.parts_of(keys)
-                at = (owner >= parts[0]) & (owner < parts[1])
-                yield Changes(record.name, keys[at], rows[at])
+                changes = Changes(record.name, *(values(array) for array in batch.columns))
+                yield changes.select(is_in_parts(changes.keys, parts))
     except (pa.ArrowException, ValueError) as error:
         raise _damaged(path, f"not a table: {error}") from None
-
-
-def _occupied(folder: Path) -> UsageError:
-    return UsageError(f"{folder} exists already", help="give a path that does not exist")
 
 
 def _damaged(path: Path, what: str) -> BadRecord:

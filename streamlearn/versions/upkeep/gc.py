@@ -16,7 +16,7 @@ from streamlearn.versions.format.manifest import KINDS, Manifest
 from streamlearn.versions.format.scratch import Progress
 from streamlearn.versions.store.interface import FileFound, Store
 from streamlearn.versions.store.layout import MANIFEST_NAME, SHAPES, VersionFolder, graph_folder, shape_folder
-from streamlearn.versions.store.settings import LoadSettings, checked
+from streamlearn.versions.store.settings import checked
 from streamlearn.versions.upkeep.retention import CommittedFolder, Inventory, LooseFolder, Reason, Retained, retain
 
 __all__ = ["GcPlan", "Removal", "Swept", "plan_gc", "sweep"]
@@ -77,7 +77,6 @@ def plan_gc(
     must: Iterable[int] = (),
     *,
     settings: RetentionSettings | None = None,
-    limits: LoadSettings | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> GcPlan:
     """Plan what may be removed; changes nothing.
@@ -90,16 +89,14 @@ def plan_gc(
         VersionDefect: It cannot be determined which run's history prevails.
         Oversize: There are more files than `entries_max`.
     """
-    rules, reading = checked(settings or RetentionSettings()), checked(limits or store.loading)
-    now_wall_ms = clock.wall_ms()
-    log = Log(store, model, reading)
+    rules, now_wall_ms = checked(settings or RetentionSettings()), clock.wall_ms()
+    log = Log(store, model)
     by_place = {place: _by_folder(store.walk(place), place) for place in _places(model)}
     by_folder = {path: files for folders in by_place.values() for path, files in folders.items()}
     inventory = _inventory(log, by_folder, by_place[f"{model}/{_GRAPHS}"])
     retained = retain(inventory, must, rules, now_wall_ms=now_wall_ms)
     reasons = {
-        graph_folder(model, folder.name) if folder.reason == "unused" else folder.name: folder.reason
-        for folder in retained.goes
+        graph_folder(model, name) if reason == "unused" else name: reason for name, reason in retained.goes.items()
     }
     removals = [Removal(path, reason, _ordered(by_folder.get(path, []))) for path, reason in reasons.items()]
     horizon_ms = now_wall_ms - int(rules.orphan_s * 1000)
@@ -117,7 +114,6 @@ def sweep(
     raise_floor: Callable[[int], None],
     wait: Callable[[], None],
     plan_again: Callable[[], GcPlan] | None = None,
-    limits: LoadSettings | None = None,
     progress: Progress | None = None,
 ) -> Swept:
     """Carry out a plan. Files that `plan_again`, called after the wait, does not remove stay: others may need them.
@@ -133,7 +129,7 @@ def sweep(
     if plan.retained.floor is not None:
         raise_floor(plan.retained.floor)
     wait()
-    spared = _spared(store, plan, limits or store.loading)
+    spared = _spared(store, plan)
     still = {file.path for removal in (plan_again or (lambda: plan))().removals for file in removal.files}
     stays = {removal.folder for removal in plan.removals if not still.issuperset(file.path for file in removal.files)}
     count = size = 0
@@ -153,7 +149,7 @@ def sweep(
     return Swept(count, size, tuple({*spared, *stays}))
 
 
-def _spared(store: Store, plan: GcPlan, limits: LoadSettings) -> tuple[str, ...]:
+def _spared(store: Store, plan: GcPlan) -> tuple[str, ...]:
     """The folders that a writer has used since the plan: those it committed, and graphs that its versions name."""
     reasons = {removal.folder: removal.reason for removal in plan.removals}
     spared = [
@@ -162,7 +158,7 @@ def _spared(store: Store, plan: GcPlan, limits: LoadSettings) -> tuple[str, ...]
         if reason == "uncommitted" and store.exists(f"{folder}/{MANIFEST_NAME}")
     ]
     if "unused" in reasons.values():
-        log = Log(store, plan.model, limits)
+        log = Log(store, plan.model)
         staying = (log.read(folder) for folder in log.folders if folder.path not in reasons or folder.path in spared)
         used = {version.manifest.graph for version in staying if version is not None} - {None}
         spared += [folder for graph in used if graph and (folder := graph_folder(plan.model, graph)) in reasons]

@@ -8,7 +8,7 @@ deltas cover the rest. Without the first after the floor, the floor would be rea
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,7 +16,7 @@ from streamlearn.settings import RetentionSettings
 from streamlearn.versions.format.manifest import VersionRef
 from streamlearn.versions.store.layout import VersionFolder
 
-__all__ = ["CommittedFolder", "Inventory", "LooseFolder", "Reason", "Removable", "Retained", "retain"]
+__all__ = ["CommittedFolder", "Inventory", "LooseFolder", "Reason", "Retained", "retain"]
 
 Reason = Literal["old", "shortened", "superseded", "uncommitted", "unreachable", "unused"]
 """Why a folder may be removed.
@@ -67,27 +67,19 @@ class Inventory:
 
 
 @dataclass(frozen=True)
-class Removable:
-    """A folder that may be removed; `name` is its path, or the id of a graph."""
-
-    name: str
-    reason: Reason
-
-
-@dataclass(frozen=True)
 class Retained:
     """The decision.
 
     Attributes:
         stays: Versions that are readable and stay so, oldest first.
         floor: The first of them; None if no version can be read.
-        goes: Folders that may be removed, in the order of removal.
+        goes: Folders that may be removed and why, by path or by the id of a graph, in the order of removal.
         unreadable: Versions that should stay but cannot be read now. In that case no version of the history goes.
     """
 
     stays: tuple[int, ...]
     floor: int | None
-    goes: tuple[Removable, ...]
+    goes: dict[str, Reason]
     unreadable: tuple[int, ...]
 
 
@@ -121,7 +113,7 @@ def retain(inventory: Inventory, must: Iterable[int], settings: RetentionSetting
         >>> inventory = Inventory(tuple(CommittedFolder(*pair, 0) for pair in zip(folders, refs)))
         >>> settings = RetentionSettings(keep_versions_min=1, keep_s=0)
         >>> retained = retain(inventory, {5}, settings, now_wall_ms=10**12)
-        >>> retained.stays, retained.floor, [folder.name for folder in retained.goes][:1]
+        >>> retained.stays, retained.floor, list(retained.goes)[:1]
         ((5, 6), 5, ['ctr/bases/000000000001-00000001'])
     """
     history = _history(inventory.committed)
@@ -131,21 +123,21 @@ def retain(inventory: Inventory, must: Iterable[int], settings: RetentionSetting
     unreadable = tuple(sorted(wanted - readable))
     horizon_ms = now_wall_ms - int(settings.orphan_s * 1000)
     late = [folder for folder in inventory.committed if folder.is_superseded and folder.written_wall_ms < horizon_ms]
-    goes = [Removable(old.folder.path, "superseded") for old in sorted(late, key=lambda old: old.folder)]
+    goes: dict[str, Reason] = {old.folder.path: "superseded" for old in sorted(late, key=lambda old: old.folder)}
     floor = min(wanted & readable, default=None)
     if floor is not None and not unreadable:
         begins = [node.version for node in history if node.base is not None]
         begin = _begin(begins, floor)
         next_begin = begins[bisect_right(begins, floor) :][:1]
         needed = {*next_begin, *(_begin(begins, version) for version in (floor, *named))}
-        goes += _old(history, needed, begin, floor)
-        goes += _unreachable(inventory, history, begin, min(horizon_ms, now_wall_ms - int(settings.keep_s * 1000)))
+        goes |= _old(history, needed, begin, floor)
+        goes |= _unreachable(inventory, history, begin, min(horizon_ms, now_wall_ms - int(settings.keep_s * 1000)))
         goes = _recognisable(inventory, goes)
     stale = [loose for loose in inventory.uncommitted if loose.touched_wall_ms < horizon_ms]
-    goes += [Removable(loose.name, "uncommitted") for loose in stale]
-    goes += _unused(inventory, {folder.name for folder in goes}, horizon_ms)
+    goes |= {loose.name: "uncommitted" for loose in stale}
+    goes |= _unused(inventory, goes, horizon_ms)
     stays = tuple(sorted(version for version in readable if floor is not None and version >= floor))
-    return Retained(stays, floor, tuple(goes), unreadable)
+    return Retained(stays, floor, goes, unreadable)
 
 
 def _history(committed: Iterable[CommittedFolder]) -> list[_Node]:
@@ -193,20 +185,20 @@ def _begin(begins: list[int], version: int) -> int:
     return begins[bisect_right(begins, version) - 1]
 
 
-def _old(history: list[_Node], needed: set[int], begin: int, floor: int) -> list[Removable]:
-    goes: list[Removable] = []
+def _old(history: list[_Node], needed: set[int], begin: int, floor: int) -> dict[str, Reason]:
+    goes: dict[str, Reason] = {}
     for node in history:
         if node.version < begin:
-            goes += [Removable(committed.folder.path, "old") for committed in node.folders]
+            goes |= {committed.folder.path: "old" for committed in node.folders}
         elif node.delta is not None and node.base is not None:
             if node.version == begin < floor:
-                goes.append(Removable(node.delta.folder.path, "old"))
+                goes[node.delta.folder.path] = "old"
             elif node.version not in needed:
-                goes.append(Removable(node.base.folder.path, "shortened"))
+                goes[node.base.folder.path] = "shortened"
     return goes
 
 
-def _unreachable(inventory: Inventory, history: list[_Node], begin: int, horizon_ms: int) -> list[Removable]:
+def _unreachable(inventory: Inventory, history: list[_Node], begin: int, horizon_ms: int) -> dict[str, Reason]:
     """The versions that do not lead to the newest one; none while one of them is young, as it may need the rest."""
     reachable = {committed.folder for node in history for committed in node.folders}
     lost = [
@@ -215,27 +207,26 @@ def _unreachable(inventory: Inventory, history: list[_Node], begin: int, horizon
         if committed.folder not in reachable and not committed.is_superseded and committed.folder.version < begin
     ]
     is_stale = all(committed.written_wall_ms < horizon_ms for committed in lost)
-    return [Removable(committed.folder.path, "unreachable") for committed in lost] if is_stale else []
+    return {committed.folder.path: "unreachable" for committed in lost} if is_stale else {}
 
 
-def _recognisable(inventory: Inventory, goes: list[Removable]) -> list[Removable]:
+def _recognisable(inventory: Inventory, goes: dict[str, Reason]) -> dict[str, Reason]:
     """Drop removals of runs that took over from a run whose late versions stay: they prove that those are late."""
-    names = {folder.name for folder in goes}
     by_name = {committed.folder.path: committed for committed in inventory.committed}
-    late = [old.folder.run for path, old in by_name.items() if old.is_superseded and path not in names]
+    late = [old.folder.run for path, old in by_name.items() if old.is_superseded and path not in goes]
     run_max = min(late, default=None)
-    return [
-        folder
-        for folder in goes
-        if folder.reason == "superseded" or run_max is None or by_name[folder.name].folder.run <= run_max
-    ]
+    return {
+        name: reason
+        for name, reason in goes.items()
+        if reason == "superseded" or run_max is None or by_name[name].folder.run <= run_max
+    }
 
 
-def _unused(inventory: Inventory, goes: set[str], horizon_ms: int) -> list[Removable]:
+def _unused(inventory: Inventory, goes: Container[str], horizon_ms: int) -> dict[str, Reason]:
     """The graphs of no version that stays; none if a manifest that stays cannot be read, for it may name any graph."""
     staying = [committed for committed in inventory.committed if committed.folder.path not in goes]
     if any(committed.is_damaged for committed in staying):
-        return []
+        return {}
     used = {committed.graph for committed in staying}
     stale = (graph for graph in inventory.graphs if graph.name not in used and graph.touched_wall_ms < horizon_ms)
-    return [Removable(graph.name, "unused") for graph in stale]
+    return {graph.name: "unused" for graph in stale}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -16,18 +15,16 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import UsageError
 from streamlearn.table import Changes
 from streamlearn.versions.format.chain import Chain
-from streamlearn.versions.format.copies import MODEL_KINDS, copy_files
 from streamlearn.versions.format.manifest import PARTS, Cut, Head, Manifest, Skip
-from streamlearn.versions.format.scratch import Progress, Shard, shards_in, upkeep_at
+from streamlearn.versions.format.scratch import Progress, Shard, scan_table, shards_in, upkeep_at
 from streamlearn.versions.format.shard_files import no_upkeep
 from streamlearn.versions.format.writer import Committed, VersionWriter
 from streamlearn.versions.pointer.deletion import OBEYED as DELETED
 from streamlearn.versions.pointer.deletion import Deletions, in_force
 from streamlearn.versions.pointer.request import OBEYED
 from streamlearn.versions.store.interface import Store
-from streamlearn.versions.store.settings import FileSettings, LoadSettings, ScanSettings, checked
-from streamlearn.versions.upkeep.table_diff import TableComparison
-from streamlearn.versions.upkeep.table_scan import scan_table
+from streamlearn.versions.store.settings import ScanSettings, checked
+from streamlearn.versions.upkeep.difference import TableComparison
 
 __all__ = ["write_revert"]
 
@@ -41,9 +38,7 @@ def write_revert(
     version: int | None = None,
     skips: Sequence[Skip] = (),
     metrics: Mapping[str, float] | None = None,
-    files: FileSettings | None = None,
     scan: ScanSettings | None = None,
-    limits: LoadSettings | None = None,
     progress: Progress | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Committed:
@@ -65,10 +60,10 @@ def write_revert(
         FileTaken: Another writer has committed that version of that run.
         Oversize: A single part does not fit into `scan_bytes_max`.
     """
-    reading, memory = checked(limits or store.loading), checked(scan or ScanSettings())
-    newest = Chain.find(store, model, settings=reading)
+    memory = checked(scan or ScanSettings())
+    newest = Chain.find(store, model)
     store.signatures.check_can_sign(newest.manifest)
-    target = Chain.find(store, model, to, settings=reading)
+    target = Chain.find(store, model, to)
     was, number = target.manifest, newest.version + 1 if version is None else version
     if number <= newest.version:
         message = f"version {number} of {model!r} cannot follow version {newest.version}, the newest"
@@ -80,17 +75,17 @@ def write_revert(
         labels=named.labels, windows=was.windows, tables=was.tables, content_of=target.ref,
         origin=newest.manifest.origin,
     )  # fmt: skip
-    writer = VersionWriter(store, head, files)
+    writer = VersionWriter(store, head)
     deletions = Deletions(store, model).all()
     deleted = in_force(deletions, was.metrics.get(DELETED, 0.0), was.watermark_ms)
-    scanned = partial(scan_table, (target, newest), scan=memory, limits=reading, progress=progress)
+    scanned = partial(scan_table, (target, newest), scan=memory, progress=progress)
     for shard in shards_in(was):
         changes = (
             _back(older, newer, deleted) for record in was.tables for older, newer in scanned(record.name, shard.parts)
         )
         writer.add_rows(changes, shard=shard.number, parts=shard.parts)
-    _add_upkeep(writer, target, newest, reading)
-    copied = copy_files(store, target.head, head.folder, MODEL_KINDS, reading)
+    _add_upkeep(writer, target, newest)
+    writer.copy_model(target.head)
     all_skips = tuple(dict.fromkeys((*was.skips, *newest.manifest.skips, *skips)))
     all_metrics = _metrics(was, newest.manifest) | dict(metrics or {})
     if deletions:
@@ -98,7 +93,7 @@ def write_revert(
     cut = Cut(
         positions=was.positions, watermark_ms=was.watermark_ms, skips=all_skips, graph=was.graph, metrics=all_metrics
     )
-    return writer.finish(cut, copied, clock=clock)
+    return writer.finish(cut, clock=clock)
 
 
 def _back(older: Changes, newer: Changes, deleted: Mapping[str, Sequence[str]]) -> Changes:
@@ -109,17 +104,13 @@ def _back(older: Changes, newer: Changes, deleted: Mapping[str, Sequence[str]]) 
     if texts := deleted.get(older.table):
         keys = np.array([int(text, 16) for text in texts], np.uint64)
         at, gone = at[~np.isin(older.keys[at], keys)], np.union1d(gone, newer.keys[np.isin(newer.keys, keys)])
-    arrays: dict[str, Any] = {
-        name: None if (array := getattr(older, name)) is None else array[at]
-        for name in ("rows", "scales", "state", "ticks", "counts")
-    }
-    return Changes(older.table, older.keys[at], gone=gone, **arrays)
+    return older.select(at, gone)
 
 
-def _add_upkeep(writer: VersionWriter, target: Chain, newest: Chain, limits: LoadSettings) -> None:
+def _add_upkeep(writer: VersionWriter, target: Chain, newest: Chain) -> None:
     """Write the older version's upkeep; an empty one if it had none and a later version has."""
     for record in writer.head.tables:
-        was = list(upkeep_at(target, record.name, limits))
+        was = list(upkeep_at(target, record.name))
         is_known = any(file.table == record.name for link in newest.links for file in link.manifest.of_kind("upkeep"))
         if not was and is_known:
             was = [(Shard((0, 1), (0, PARTS)), no_upkeep())]
