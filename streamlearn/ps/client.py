@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from streamlearn.errors import EpochOver, PushUnsure, ShardUnreachable, StreamlearnError, TableBusy, UsageError
 from streamlearn.ps import orders
-from streamlearn.ps.epoch import Epoch
 from streamlearn.ps.local import LocalLink
+from streamlearn.ps.orders import Epoch
 from streamlearn.ps.remote import RemoteLink
 from streamlearn.ps.shelf import Shelf
 from streamlearn.resource import Resource

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamlearn.errors import EpochOver, StreamlearnError, TableBusy
-from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Answer, Export, Order
+from streamlearn.ps.orders import Answer, Epoch, Export, Order
 from streamlearn.ps.place import Place
 from streamlearn.ps.shard import Shard
 from streamlearn.ps.shelf import Shelf

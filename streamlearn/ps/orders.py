@@ -1,6 +1,6 @@
 """Orders: a trainer's control messages to every shard, and the shards' answers, as JSON.
 
-Rows and gradients have frames of their own; orders come about once a version.
+Rows and gradients have frames of their own; orders come about once a version. Messages of an older epoch are refused.
 """
 
 from __future__ import annotations
@@ -13,18 +13,37 @@ from msgspec import Meta, Struct
 
 from streamlearn import errors
 from streamlearn.errors import BadRecord, StreamlearnError, VersionDefect
-from streamlearn.ps.epoch import Epoch
 from streamlearn.struct_decoder import Decoder, decoder_of
 from streamlearn.table import Expiry
 from streamlearn.versions import Head
 from streamlearn.versions.format.manifest import FileEntry
 
 __all__ = [
-    "Abandon", "Answer", "Commit", "Done", "Expire", "ExpiredKeys", "Export", "Exported", "Failed", "Order", "Remove",
-    "Restore", "Restored", "Seal", "ShardStats", "Stats", "TableCount", "cut_failed", "decode_answer", "decode_order",
+    "Abandon", "Answer", "Commit", "Done", "Epoch", "Expire", "ExpiredKeys", "Export", "Exported", "Failed", "Order",
+    "Remove", "Restore", "Restored", "Seal", "ShardStats", "Stats", "TableCount", "cut_failed", "decode_answer",
+    "decode_order",
 ]  # fmt: skip
 
 _Version: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class Epoch(Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """A trainer's run (its fencing number), and how often it has put all shards back to a committed version.
+
+    Examples:
+        >>> Epoch(3, 1) < Epoch(3, 2) < Epoch(4, 0)
+        True
+    """
+
+    run: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    recovery: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)] = 0
+
+    def next(self) -> Epoch:
+        """The epoch of the next recovery of this run."""
+        return Epoch(self.run, self.recovery + 1)
+
+    def __str__(self) -> str:
+        return f"{self.run}.{self.recovery}"
 
 
 class _Order(Struct, frozen=True, forbid_unknown_fields=True, tag_field="order"):

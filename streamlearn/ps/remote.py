@@ -11,8 +11,7 @@ import msgspec
 
 from streamlearn.errors import ShardRefused, StreamlearnError
 from streamlearn.native import native
-from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Answer, Failed, Order, decode_answer
+from streamlearn.ps.orders import Answer, Epoch, Failed, Order, decode_answer
 from streamlearn.ps.specification import difference, fingerprint_of
 from streamlearn.settings import PsSettings
 from streamlearn.table import Pushed, TableOptions

@@ -15,8 +15,7 @@ from streamlearn.errors import StreamlearnError
 from streamlearn.native import native
 from streamlearn.niceness import give_way
 from streamlearn.open_files import allow_connections
-from streamlearn.ps.epoch import Epoch
-from streamlearn.ps.orders import Export, Failed, Order, Restore, Stats, decode_order
+from streamlearn.ps.orders import Epoch, Export, Failed, Order, Restore, Stats, decode_order
 from streamlearn.ps.place import Place
 from streamlearn.ps.shard import Shard
 from streamlearn.ps.shelf import Shelf

@@ -16,7 +16,7 @@ import numpy as np
 
 from streamlearn.errors import EpochOver, ShardNotReady, TableBusy, VersionRefused
 from streamlearn.ps import orders
-from streamlearn.ps.epoch import Epoch
+from streamlearn.ps.orders import Epoch
 from streamlearn.ps.place import Place
 from streamlearn.ps.shard_export import ShardExport
 from streamlearn.ps.shelf import Shelf

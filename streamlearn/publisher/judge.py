@@ -13,7 +13,7 @@ from streamlearn.errors import PsError, StreamlearnError
 from streamlearn.publisher.case import Case, Check, Samples, Scorer
 from streamlearn.publisher.checks import Finite, Learned, Norms, Scores
 from streamlearn.settings import JudgeSettings
-from streamlearn.versions import Finding, Verdict
+from streamlearn.versions import Finding, Known, Verdict
 from streamlearn.versions.format.version_summary import Outcome
 
 __all__ = ["DEFAULT_CHECKS", "Judge"]
@@ -48,10 +48,21 @@ class Judge:
         samples: Samples | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.settings, self.scorer, self.samples = settings or JudgeSettings(), scorer, samples
-        self._checks, self._clock = tuple(checks), clock
+        self.settings = settings or JudgeSettings()
+        self._checks, self._scorer, self._samples, self._clock = tuple(checks), scorer, samples, clock
         self._judging: tuple[int, threading.Thread] | None = None
         self._ps_error: PsError | None = None
+
+    def case(
+        self, version: Known, *, active: Known | None, earlier: Sequence[Known] = (), can_score: bool = True
+    ) -> Case:
+        """The case of a version.
+
+        `earlier` has the versions that passed before it, up to the active one, oldest first. `can_score` says whether
+        its rows are there to score samples with; after a restart they are not.
+        """
+        scorer = self._scorer if can_score else None
+        return Case(version, tuple(earlier), self.settings, active, scorer, self._samples if can_score else None)
 
     @property
     def busy_with(self) -> int | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from streamlearn.clock import Clock
 from streamlearn.errors import MoveRefused
 from streamlearn.hints import Given, completed
-from streamlearn.publisher.case import Case
 from streamlearn.publisher.judge import Judge
 from streamlearn.publisher.meters import Meters
 from streamlearn.publisher.teller import Teller
@@ -125,8 +124,8 @@ class Promoter:
         number = pointer.active_version
         active = next((version for version in known[:at] if version.version == number), None)
         earlier = [old for old in known[:at] if old.version <= number and old.is_promotable(pointer.accepted)]
-        scorer, samples = (self._judge.scorer, self._judge.samples) if can_score else (None, None)
-        return self._judge.judge(Case(known[at], tuple(earlier), self._judge.settings, active, scorer, samples))
+        case = self._judge.case(known[at], active=active, earlier=earlier, can_score=can_score)
+        return self._judge.judge(case)
 
     def _promote(self, known: Sequence[Known], run: int) -> tuple[str, Pointer | None]:
         """Promote the newest clean version; returns why the newest version is not served, and the move if any."""

@@ -215,7 +215,7 @@ def scored(store: Store, settings: PublisherSettings | None = None, limits: Judg
     """A trainer whose versions are scored on samples."""
     training = Training(store, settings, judge=Judge(limits, samples=lambda: [samples_of(2_000), samples_of(500, 2)]))
     scorer = RowScorer(training.client)
-    training.publisher._promoter._judge.scorer = scorer
+    training.publisher._promoter._judge._scorer = scorer
     training.scorer = scorer  # type: ignore[attr-defined]
     return training
 
@@ -342,7 +342,7 @@ def test_samples_of_one_class_compare_nothing(store: Store) -> None:
     with scored(store).begin() as training:
         rows = samples_of(2_000)
         labels = tuple(replace(label, value=np.zeros_like(label.value)) for label in rows.labels)
-        training.publisher._promoter._judge.samples = lambda: [replace(rows, labels=labels)]
+        training.publisher._promoter._judge._samples = lambda: [replace(rows, labels=labels)]
         learn(training)
     scores = found(verdict_of(store, 2), "scores")
     assert (scores.is_ok, scores.is_checked) == (True, False)
@@ -365,7 +365,7 @@ def test_an_unscored_revert_to_what_is_served_is_not_held(store: Store) -> None:
 def test_only_the_newest_samples_are_scored(store: Store) -> None:
     with scored(store, limits=JudgeSettings(scored_rows_min=100, scored_rows_max=700)).begin() as training:
         learn(training)
-        rows = [len(one) for one in training.publisher._promoter._judge.samples()]  # type: ignore[misc]
+        rows = [len(one) for one in training.publisher._promoter._judge._samples()]  # type: ignore[misc]
         assert rows[1] < 700 < sum(rows)
         assert training.scorer.asked == [2, 1]  # type: ignore[attr-defined]
 
