@@ -113,9 +113,10 @@ def apply_overrides(kind: type[msgspec.Struct], given: Mapping[str, Any], overri
     return result
 
 
-def fields_of(kind: type[msgspec.Struct]) -> list[Field]:
+@cache
+def fields_of(kind: type[msgspec.Struct]) -> tuple[Field, ...]:
     """Return every setting of a struct and of the structs in it, in declared order."""
-    return list(_walk(inspect.type_info(kind), kind(), ""))
+    return tuple(_walk(inspect.type_info(kind), kind(), ""))
 
 
 def changed_settings(settings: msgspec.Struct) -> dict[str, Any]:

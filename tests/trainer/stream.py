@@ -84,15 +84,18 @@ def outcomes(messages: list[tuple[int, SampleBatch]]) -> dict[tuple[int, int, in
     """What is to be known of every (partition, offset, item, label) at the end: 0 or 1, the higher one said."""
     known: dict[tuple[int, int, int, str], int] = {}
     for _, batch in messages:
-        of = batch.request_index
+        of, requests = batch.request_index, batch.requests
         for label in batch.labels:
-            for row in np.flatnonzero(label.settles):
-                request = of[row]
-                key = (
-                    int(batch.requests.partition[request]), int(batch.requests.offset[request]),
-                    int(batch.item_index[row]), label.name,
-                )  # fmt: skip
-                known[key] = max(known.get(key, 0), int(label.value[row]))
+            rows = np.flatnonzero(label.settles)
+            columns = (
+                requests.partition[of[rows]],
+                requests.offset[of[rows]],
+                batch.item_index[rows],
+                label.value[rows],
+            )
+            for partition, offset, item, value in zip(*(column.tolist() for column in columns), strict=True):
+                key = partition, offset, item, label.name
+                known[key] = max(known.get(key, 0), int(value))
     return known
 
 
