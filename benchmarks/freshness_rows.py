@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import AppFolder
-from streamlearn.ingest.output.sample_features import features_of, take_features
+from streamlearn.ingest.output.sample_features import features_of
 from streamlearn.replay import load_history
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, SampleHeader
 
@@ -64,11 +64,11 @@ def read_week(folder: AppFolder) -> Week:
             shown_wall_ms=shown_ms,
             served_version=np.full(len(first), -1, np.int64),
         ),
-        user=take_features(features_of(features, "user", shown), first),
+        user=features_of(features, "user", shown).take(first),
         request_index=request_index,
         item_index=place.astype(np.int32),
         settle_time_ms=settled_ms,
-        item=take_features(features_of(features, "item", shown), rows),
+        item=features_of(features, "item", shown).take(rows),
         labels=_labels(folder, (request[first][request_index], rows), shown, done),
         segments=(),
     )

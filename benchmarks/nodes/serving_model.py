@@ -16,8 +16,7 @@ import numpy.typing as npt
 from benchmarks.nodes.serving_workload import Workload
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.features import FeatureSpec, Slot, keys_of
-from streamlearn.load.candidates import candidate_counts
-from streamlearn.load.requests import LoadRequests
+from streamlearn.load.requests import LoadRequests, candidate_counts
 from streamlearn.load.synthetic_requests import invented
 from streamlearn.models.description import read_description
 from streamlearn.table import Changes, TableSet, declared_tables

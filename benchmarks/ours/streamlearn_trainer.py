@@ -34,7 +34,6 @@ from streamlearn.trainer.columns import columns_of
 from streamlearn.trainer.intake.feed import Feed, Until, beginning_of
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.recent import RecentSamples
-from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.intake.step_cutter import StepCutter
 from streamlearn.trainer.learner import Learner, Packed
 from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, Tally
@@ -97,7 +96,7 @@ class StreamLearner:
     def count(self) -> int | None:
         """Wait for all pushes and return the number of keys in the table."""
         if self._learning is not None:
-            self._learning.drain()
+            self._learning.stages.drain()
         return sum(shard.tables["main"].keys for shard in self._client.stats())
 
     def stage_figures(self, prefix: str) -> dict[str, float]:
@@ -111,7 +110,7 @@ class StreamLearner:
     @property
     def _seconds(self) -> dict[str, float]:
         assert self._learning is not None
-        return self._learning.seconds
+        return dict(self._learning.stages.seconds)
 
     def _learned(self, topic: Topic, ends: ExitStack) -> Iterator[LearnedStep]:
         app, settings = self.folder.app, self.folder.settings
@@ -145,7 +144,7 @@ def _learner(folder: AppFolder) -> Learner:
 def _feed(folder: AppFolder, topic: Topic, reached: Reached, marks: SharedMarks, quarantine: Quarantine) -> Feed:
     settings = folder.settings.trainer
     horizon_ms = round((folder.app.groups[0].window_s + settings.restart_slack_s) * 1e3)
-    stepping = StepCutter(marks, settings.step_rows, SkippedRows([]), horizon_ms)
+    stepping = StepCutter(marks, settings.step_rows, (), horizon_ms)
     return Feed(folder, topic, reached, stepping, until=Until(ends_of(topic, "end")), keep_aside=quarantine.add)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
@@ -70,5 +71,6 @@ class Count(beam.DoFn):
 def source_pipeline(pipeline: Any, folder: AppFolder, plan: ReadPlan, changes: tuple[str, ...]) -> None:
     """Add the steps that read and cut events, and the counter."""
     read = read_events(plan, whole=True, in_process=True)
-    cut: Any = beam.ParDo(CutLots(plan, str(folder.folder), changes, in_process=True))  # type: ignore[no-untyped-call]
+    plan = replace(plan, app=str(folder.folder), changes=changes)
+    cut: Any = beam.ParDo(CutLots(plan, in_process=True))  # type: ignore[no-untyped-call]
     _ = pipeline | "Read" >> read | "Cut" >> cut | "Count" >> beam.ParDo(Count(plan))  # type: ignore[no-untyped-call]

@@ -14,9 +14,10 @@ from streamlearn.events.event import Columns
 from streamlearn.features import Dense, FeatureSpec, Slot
 from streamlearn.serving.infer import InferRequest, Tensor, numbers_tensor, texts_tensor
 
-__all__ = ["LoadRequests"]
+__all__ = ["LoadRequests", "candidate_counts"]
 
 _Rows = tuple[int, int]
+_SIGMA = 0.8
 
 
 @dataclass(frozen=True)
@@ -95,3 +96,14 @@ def _numbers(columns: Columns, column: Dense, rows: _Rows) -> Tensor:
     values = columns[column.name].astype(np.float32, copy=False)[rows[0] * width : rows[1] * width]
     shape = (width,) if column.side == "user" else (rows[1] - rows[0], width)
     return numbers_tensor(column.name, values, shape)
+
+
+def candidate_counts(
+    mean: float, candidates_max: int, count: int, random: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Draw how many candidates each of `count` requests has: most have few, some have many.
+
+    The numbers have a lognormal distribution of this mean, clipped to 1..candidates_max.
+    """
+    drawn = random.lognormal(np.log(mean) - _SIGMA**2 / 2, _SIGMA, count)
+    return np.clip(np.rint(drawn), 1, candidates_max).astype(np.int64)

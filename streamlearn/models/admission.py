@@ -16,7 +16,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from streamlearn.errors import BadRecord
 from streamlearn.models.canonical import FUNCTION_ATTRIBUTES
 from streamlearn.models.description import DESCRIPTION_FILE
-from streamlearn.models.operations import SAVER, functions_of, is_allowed
+from streamlearn.models.operations import ALLOWED, SAVER, functions_of
 
 __all__ = ["check_saved_model"]
 
@@ -81,7 +81,7 @@ def _check_objects(folder: Path, objects: Any) -> None:
 
 def _check_nodes(folder: Path, where: str, nodes: Iterable[Any], more: frozenset[str] = frozenset()) -> None:
     for node in nodes:
-        if not is_allowed(node.op) and node.op not in more:
+        if node.op not in ALLOWED and node.op not in more:
             _refuse(folder, f"operation {node.op} in {where}")
 
 

@@ -13,7 +13,7 @@ from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec
 from streamlearn.models.description import TensorNote
 from streamlearn.models.graph_trace import Traced
-from streamlearn.models.operations import is_allowed
+from streamlearn.models.operations import ALLOWED
 from streamlearn.models.protocol import Model, Tensor
 
 __all__ = ["check_compiled", "check_graph", "check_weights_used"]
@@ -77,7 +77,7 @@ def check_compiled(
             if output.shape[0] != rows:
                 message = f"{what} returns `{name}` with {output.shape[0]} rows for {rows} input rows"
                 raise SpecError(message, help="return one row for each input row")
-        if refused := {op for op in _operations(graph.concrete.graph.as_graph_def()) if not is_allowed(op)}:
+        if refused := set(_operations(graph.concrete.graph.as_graph_def())) - ALLOWED:
             message = f"{what} has operations that nodes refuse to load: {', '.join(sorted(refused))}"
             raise SpecError(message, help="use TensorFlow operations that compute numbers from numbers")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -10,9 +11,11 @@ import tensorflow as tf
 from streamlearn.features import PackColumn, PackSide
 from streamlearn.models.protocol import PackedSide, Tensor
 
-__all__ = ["Columns", "DenseScale", "columns_of"]
+__all__ = ["Channel", "Columns", "DenseScale", "channels_of", "columns_of"]
 
 DenseScale: TypeAlias = Literal["log", "none"]
+Channel: TypeAlias = "tuple[str, int]"
+"""A channel: the name of its slot, dense column or label, and the number within it."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +48,10 @@ class Columns:
         """The channels of `whole`."""
         return self.flat_width + self.sequence_width - self.own * (len(self.slots) + len(self.sequences))
 
-    def channels(self, *, sequences: bool = True) -> list[tuple[str, int]]:
-        """Return the column of each channel of `whole`, and the number within it; without `sequences`, of `flat`."""
-        slots, dense = self._named(self.slots, self.own), self._named(self.dense_columns, 0)
-        return [*slots, *dense, *(self._named(self.sequences, self.own) if sequences else ())]
-
-    def _named(self, columns: tuple[PackColumn, ...], begin: int) -> list[tuple[str, int]]:
-        return [(column.name, number) for column in columns for number in range(begin, column.width)]
+    def channels(self, *, sequences: bool = True) -> list[Channel]:
+        """Return the channels of `whole`; without `sequences`, of `flat`."""
+        slots, dense = channels_of(self.slots, self.own), channels_of(self.dense_columns)
+        return [*slots, *dense, *(channels_of(self.sequences, self.own) if sequences else ())]
 
     def vectors(self, inputs: PackedSide) -> list[Tensor]:
         """Return the vector of each slot in their order, then of each sequence slot, which is the mean of its rows.
@@ -109,6 +109,11 @@ def _history_mean(inputs: PackedSide) -> Tensor:
     """Return the mean of each row's history (rows, sequence_width); zeros for an empty one."""
     rows, mask = inputs.sequence[..., :-1], inputs.sequence[..., -1:]
     return tf.reduce_sum(rows * mask, axis=1) / tf.maximum(tf.reduce_sum(mask, axis=1), 1.0)
+
+
+def channels_of(columns: Iterable[PackColumn], begin: int = 0) -> list[Channel]:
+    """Return the channels of some columns side by side, each from a number on."""
+    return [(column.name, number) for column in columns for number in range(begin, column.width)]
 
 
 def columns_of(side: PackSide, own: int = 0) -> Columns:

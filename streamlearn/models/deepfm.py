@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from streamlearn.features import PackColumn
-from streamlearn.models.columns import Columns
+from streamlearn.models.columns import Channel, Columns, channels_of
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, Channel, ReadyModel
+from streamlearn.models.ready import Built, ReadyModel
 from streamlearn.models.tower import Tower, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -106,9 +106,8 @@ class DeepFm(ReadyModel):
         return (tf.add_n(vectors), tf.add_n([tf.square(vector) for vector in vectors])) if vectors else (None, None)
 
     def _channels(self, built: Built) -> dict[str, Sequence[Channel]]:
-        own, slots = built.user.own, _slots(built.user, built.item)
-        of_slots = {f"fm_{slot.name}": [(slot.name, number) for number in range(own, slot.width)] for slot in slots}
-        return super()._channels(built) | of_slots
+        slots = _slots(built.user, built.item)
+        return super()._channels(built) | {f"fm_{slot.name}": channels_of([slot], built.user.own) for slot in slots}
 
     @property
     def _tower(self) -> Tower:

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec, PackColumn
+from streamlearn.models.columns import Channel, channels_of
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, Channel, ReadyModel
+from streamlearn.models.ready import Built, ReadyModel
 from streamlearn.models.tower import Tower, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -103,7 +104,7 @@ class Din(ReadyModel):
         return matmul(output, weights["attention_out"], self.compute) + weights["attention_out_bias"]
 
     def _channels(self, built: Built) -> dict[str, Sequence[Channel]]:
-        history = [(column.name, number) for column in built.user.sequences for number in range(column.width)]
+        history = channels_of(built.user.sequences)
         shared = [(f"{of.name} {item.name}", n) for of, item in _shared(built.features) for n in range(item.width)]
         sides = {"user": built.user.channels(sequences=False), "item": built.item.channels(sequences=False)}
         attention = {"attention_history": history, "attention_item": shared, "attention_product": shared}

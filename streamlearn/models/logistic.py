@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from streamlearn.errors import SpecError
-from streamlearn.models.columns import Columns
+from streamlearn.models.columns import Channel, Columns, channels_of
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, Channel, ReadyModel
+from streamlearn.models.ready import Built, ReadyModel
 from streamlearn.models.tower import matmul
 from streamlearn.models.weights import Weight, same
 
@@ -32,8 +32,8 @@ class Logistic(ReadyModel):
         return True
 
     def _channels(self, built: Built) -> dict[str, Sequence[Channel]]:
-        dense = {f"dense_{side}": _dense(columns) for side, columns in (("user", built.user), ("item", built.item))}
-        return super()._channels(built) | dense
+        user, item = channels_of(built.user.dense_columns), channels_of(built.item.dense_columns)
+        return super()._channels(built) | {"dense_user": user, "dense_item": item}
 
     def _check(self, built: Built) -> None:
         for slot in built.features.slots:
@@ -62,7 +62,3 @@ class Logistic(ReadyModel):
         if columns.dense_width:
             terms.append(matmul(columns.dense(inputs, self.dense_scale), weights[f"dense_{side}"], self.compute))
         return tf.add_n(terms)
-
-
-def _dense(columns: Columns) -> list[Channel]:
-    return [(column.name, number) for column in columns.dense_columns for number in range(column.width)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["ALLOWED", "CALLING", "SAVER", "functions_of", "is_allowed"]
+__all__ = ["ALLOWED", "CALLING", "SAVER", "functions_of"]
 
 # Operations that XLA compiles and TensorFlow calls stateless, without gradients, collectives and foreign calls.
 _COMPUTING = """
@@ -50,11 +50,6 @@ ALLOWED = frozenset(f"{_COMPUTING} {CALLING}".split())
 SAVER = frozenset(
     ["MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename", "StaticRegexFullMatch", "StringJoin"]
 )
-
-
-def is_allowed(operation: str) -> bool:
-    """Whether a graph may have an operation."""
-    return operation in ALLOWED
 
 
 def functions_of(nodes: Iterable[Any]) -> set[str]:

@@ -5,22 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeAlias, get_args
+from typing import Any, ClassVar, get_args
 
 import tensorflow as tf
 
 from streamlearn.errors import SpecError, UsageError
 from streamlearn.features import FeatureSpec
-from streamlearn.models.columns import Columns, DenseScale, columns_of
+from streamlearn.models.columns import Channel, Columns, DenseScale, columns_of
 from streamlearn.models.protocol import PackedSide, Tensor
 from streamlearn.models.tower import Compute
 from streamlearn.models.weights import Weight, initial
 
-__all__ = ["Built", "Channel", "ReadyModel"]
+__all__ = ["Built", "ReadyModel"]
 
 WIDTH_MAX = 65_536
-Channel: TypeAlias = "tuple[str, int]"
-"""A channel: the name of its slot, dense column or label, and the number within it."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from streamlearn.samples.sample import (
     SampleHeader,
     SegmentColumns,
     SlotColumns,
+    renumbered,
 )
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "SlotColumns",
     "golden_bytes",
     "read_golden",
+    "renumbered",
 ]

@@ -17,10 +17,12 @@ __all__ = [
     "SampleHeader",
     "SegmentColumns",
     "SlotColumns",
+    "renumbered",
 ]
 
 Int32s: TypeAlias = npt.NDArray[np.int32]
 Int64s: TypeAlias = npt.NDArray[np.int64]
+Rows: TypeAlias = "Int64s | slice"
 Float32s: TypeAlias = npt.NDArray[np.float32]
 Uint8s: TypeAlias = npt.NDArray[np.uint8]
 Uint64s: TypeAlias = npt.NDArray[np.uint64]
@@ -52,6 +54,10 @@ class RequestColumns:
     def __len__(self) -> int:
         return len(self.partition)
 
+    def take(self, requests: Int64s) -> RequestColumns:
+        """Return some requests, in the given order."""
+        return RequestColumns(**{name: column[requests] for name, column in vars(self).items()})
+
 
 @dataclass(frozen=True, eq=False)
 class SlotColumns:
@@ -61,6 +67,21 @@ class SlotColumns:
     offsets: Int32s | None = None  # [rows+1], where each row's keys begin; None for a single-valued slot
     weights: Float32s | None = None  # one for each key; None unless the pooling is "weighted"
 
+    def take(self, rows: Rows) -> SlotColumns:
+        """Return the values of some rows; see `FeatureColumns.take`."""
+        if self.offsets is None:
+            return SlotColumns(self.keys[rows])
+        if isinstance(rows, slice):
+            ends = self.offsets[rows.start : rows.stop + 1]
+            taken = slice(int(ends[0]), int(ends[-1]))
+            return SlotColumns(self.keys[taken], ends - ends[0], None if self.weights is None else self.weights[taken])
+        begins = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - begins
+        offsets = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        at = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return SlotColumns(self.keys[at], offsets, None if self.weights is None else self.weights[at])
+
 
 @dataclass(frozen=True, eq=False)
 class FeatureColumns:
@@ -68,6 +89,11 @@ class FeatureColumns:
 
     slots: Mapping[str, SlotColumns]
     dense: Mapping[str, Float32s]  # float32[rows, width]
+
+    def take(self, rows: Rows) -> FeatureColumns:
+        """Return the features of some rows, in the given order; rows may repeat. For a slice they are views."""
+        slots = {name: slot.take(rows) for name, slot in self.slots.items()}
+        return FeatureColumns(slots, {name: numbers[rows] for name, numbers in self.dense.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,3 +133,20 @@ class SampleBatch:
 
     def __len__(self) -> int:
         return len(self.request_index)
+
+    def shown_ms(self, rows: Int64s) -> Int64s:
+        """Return the impression times of some rows."""
+        return self.requests.event_time_ms[self.request_index[rows]]
+
+
+def renumbered(indexes: Int32s, count: int) -> tuple[Int32s, Int64s]:
+    """Return indexes below `count` as indexes into those that occur, and which those are.
+
+    Examples:
+        >>> [numbers.tolist() for numbers in renumbered(np.array([7, 2, 7], np.int32), 9)]
+        [[1, 0, 1], [2, 7]]
+    """
+    used = np.flatnonzero(np.bincount(indexes, minlength=count))
+    number = np.zeros(count, np.int32)
+    number[used] = np.arange(len(used), dtype=np.int32)
+    return number[indexes], used

@@ -8,8 +8,6 @@ from streamlearn.schemas.schema import Schema, schema_of
 
 __all__ = ["CONTROL", "CONTROL_KINDS", "DEAD_LETTER", "DEAD_LETTER_REASONS", "EVENT_PACK", "PROGRESS"]
 
-NAMESPACE = "streamlearn"
-
 # Reasons for a dead letter. Append new ones; readers of older ones see "other".
 DEAD_LETTER_REASONS = (
     "other", "garbage", "unknown_schema", "malformed", "bad_value", "oversize",
@@ -22,7 +20,7 @@ CONTROL_KINDS = ("UNKNOWN", "HEARTBEAT", "END")
 
 
 def _record(name: str, doc: str, *fields: dict[str, Any]) -> Schema:
-    return schema_of({"type": "record", "name": name, "namespace": NAMESPACE, "doc": doc, "fields": list(fields)})
+    return schema_of({"type": "record", "name": name, "namespace": "streamlearn", "doc": doc, "fields": list(fields)})
 
 
 def _field(name: str, kind: Any, doc: str, **more: Any) -> dict[str, Any]:

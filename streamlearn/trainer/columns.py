@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.samples import FeatureColumns, SampleBatch, SegmentColumns, SlotColumns
+from streamlearn.samples import FeatureColumns, SegmentColumns, SlotColumns, renumbered
 from streamlearn.trainer.intake.identity import identity_of
 from streamlearn.trainer.intake.step_cutter import bits_of
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["StepColumns", "columns_of", "join_features", "requests_of", "take_features"]
+__all__ = ["StepColumns", "columns_of", "join_features"]
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Uint32s = npt.NDArray[np.uint32]
 Uint64s = npt.NDArray[np.uint64]
 Float32s = npt.NDArray[np.float32]
-Rows: TypeAlias = "Int64s | slice"
 Number = TypeVar("Number", bound=np.generic)
 
 
@@ -50,76 +49,38 @@ class StepColumns:
 def columns_of(step: Step) -> StepColumns:
     """Join the rows of a step; each piece contributes the requests of its rows."""
     pieces = step.pieces
-    selected = [requests_of(piece.batch, piece.rows) for piece in pieces]
+    selected = [renumbered(piece.batch.request_index[piece.rows], len(piece.batch.requests)) for piece in pieces]
     indexes, begin = [], 0
-    for requests, index in selected:
+    for index, requests in selected:
         indexes.append(index + begin)
         begin += len(requests)
-    labels = range(len(pieces[0].batch.labels)) if pieces else range(0)
     return StepColumns(
         step=step,
         requests=begin,
         user=join_features(
-            [
-                take_features(piece.batch.user, _as_slice(rows))
-                for piece, (rows, _) in zip(pieces, selected, strict=True)
-            ]
+            [piece.batch.user.take(_as_slice(rows)) for piece, (_, rows) in zip(pieces, selected, strict=True)]
         ),
-        item=join_features([take_features(piece.batch.item, _as_slice(piece.rows)) for piece in pieces]),
+        item=join_features([piece.batch.item.take(_as_slice(piece.rows)) for piece in pieces]),
         request_index=np.concatenate([*indexes, np.zeros(0, np.int32)]).astype(np.int32),
         learn=_concatenated([piece.learn for piece in pieces], np.uint32),
         correct=_concatenated([piece.correct for piece in pieces], np.uint32),
         positive=_concatenated(
             [bits_of([label.value for label in piece.batch.labels], piece.rows) for piece in pieces], np.uint32
         ),
-        rates=_by_label(pieces, labels, lambda batch, label: batch.labels[label].sample_rate),
-        weights=_by_label(pieces, labels, lambda batch, label: batch.labels[label].weight),
+        rates=_by_label(pieces, "sample_rate"),
+        weights=_by_label(pieces, "weight"),
         identity=_concatenated([identity_of(piece.batch, piece.rows) for piece in pieces], np.uint64),
-        event_time_ms=_concatenated([_shown_ms(piece) for piece in pieces], np.int64),
+        event_time_ms=_concatenated([piece.batch.shown_ms(piece.rows) for piece in pieces], np.int64),
         segments=_segments(pieces),
     )
 
 
-def take_features(features: FeatureColumns, rows: Rows) -> FeatureColumns:
-    """Return some rows of a side's features; for a slice they are views."""
-    return FeatureColumns(
-        slots={name: _take_slot(slot, rows) for name, slot in features.slots.items()},
-        dense={name: values[rows] for name, values in features.dense.items()},
-    )
-
-
-def requests_of(batch: SampleBatch, rows: Int64s) -> tuple[Int64s, Int32s]:
-    """Return the requests of some rows in increasing order, and the index into them for each row."""
-    of = batch.request_index[rows]
-    if len(of) and (of[1:] >= of[:-1]).all():
-        is_new = np.concatenate(([True], of[1:] != of[:-1]))
-        return of[is_new].astype(np.int64), np.cumsum(is_new, dtype=np.int32) - np.int32(1)
-    requests, index = np.unique(of, return_inverse=True)
-    return requests.astype(np.int64), index.astype(np.int32)
-
-
-def _as_slice(rows: Int64s) -> Rows:
+def _as_slice(rows: Int64s) -> Int64s | slice:
     """Return contiguous rows as a slice, others unchanged."""
     if not len(rows):
         return rows
     begin, end = int(rows[0]), int(rows[-1]) + 1
     return slice(begin, end) if end - begin == len(rows) else rows
-
-
-def _take_slot(slot: SlotColumns, rows: Rows) -> SlotColumns:
-    if slot.offsets is None:
-        return SlotColumns(slot.keys[rows])
-    if isinstance(rows, slice):
-        ends = slot.offsets[rows.start : rows.stop + 1]
-        taken = slice(int(ends[0]), int(ends[-1]))
-        weights = None if slot.weights is None else slot.weights[taken]
-        return SlotColumns(slot.keys[taken], ends - ends[0], weights)
-    begins = slot.offsets[rows]
-    lengths = slot.offsets[rows + 1] - begins
-    offsets = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    positions = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return SlotColumns(slot.keys[positions], offsets, None if slot.weights is None else slot.weights[positions])
 
 
 def join_features(sides: Sequence[FeatureColumns]) -> FeatureColumns:
@@ -148,19 +109,10 @@ def _concatenated(arrays: Sequence[npt.NDArray[Number]], kind: type[Number]) -> 
     return np.concatenate([*arrays, np.zeros(0, kind)])
 
 
-def _shown_ms(piece: Piece) -> Int64s:
-    return piece.batch.requests.event_time_ms[piece.batch.request_index[piece.rows]]
-
-
-def _by_label(
-    pieces: Sequence[Piece], labels: Iterable[int], column: Callable[[SampleBatch, int], Float32s]
-) -> Float32s:
-    columns = [
-        np.concatenate([column(piece.batch, label)[piece.rows] for piece in pieces] or [np.zeros(0, np.float32)])
-        for label in labels
-    ]
-    rows = sum(map(len, pieces))
-    return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.float32)
+def _by_label(pieces: Sequence[Piece], name: str) -> Float32s:
+    """Return a column of each label, float32[N, L]."""
+    parts = [np.stack([getattr(label, name)[piece.rows] for label in piece.batch.labels], axis=1) for piece in pieces]
+    return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
 
 
 def _segments(pieces: Sequence[Piece]) -> tuple[SegmentColumns, ...]:

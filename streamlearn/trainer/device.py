@@ -7,7 +7,7 @@ import tensorflow as tf
 from streamlearn.errors import UsageError
 from streamlearn.settings.trainer import TrainerSettings
 
-__all__ = ["device_of", "is_compiled"]
+__all__ = ["device_of"]
 
 
 def device_of(settings: TrainerSettings) -> str:
@@ -30,8 +30,3 @@ def device_of(settings: TrainerSettings) -> str:
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     return "/GPU:0" if gpus else "/CPU:0"
-
-
-def is_compiled(settings: TrainerSettings, device: str) -> bool:
-    """Whether XLA compiles the step."""
-    return settings.xla == "on" or (settings.xla == "auto" and "GPU" in device)

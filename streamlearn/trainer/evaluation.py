@@ -16,6 +16,7 @@ from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.held_out import HeldOut, HeldOutScores
+from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.sample_range import SampleRange
 from streamlearn.trainer.intake.split import Split, SplitRequest, split_of
 from streamlearn.trainer.learner import Learner
@@ -110,18 +111,17 @@ class Evaluation:
                 self._expiry.look(done.steps, replace(reached, clock_ms=reached.clock_ms + ahead_ms))
 
         reading = SampleRange(
-            self._folder, self._topic, split, split.begin, split.not_learned,
-            keep_aside=self._quarantine.add, clock=self._clock,
+            self._folder, self._topic, split.begin, split.not_learned,
+            until=Until(split.ends), keep_aside=self._quarantine.add, clock=self._clock,
         )  # fmt: skip
         learning = LearningLoop(
             self._folder, reading.feed, self.learner, self._rows, reading.marks,
             quarantine=self._quarantine, tally=tally, on_step=learned, ahead_ms=ahead_ms, clock=self._clock,
         )  # fmt: skip
-        with closing(reading), closing(learning.run(stop)) as steps:
+        with closing(reading.feed), closing(learning.run(stop)) as steps:
             for _ in steps:
                 show(self._passes + 1, tally)
-        counts = vars(reading.cutter.counts) | {"bad": reading.feed.bad}
-        tally.counts, tally.seconds = dict(counts), learning.seconds
+        tally.counts, tally.seconds = reading.counts, dict(learning.stages.seconds)
         return tally
 
 

@@ -14,6 +14,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.topics import Topic
 from streamlearn.trainer.columns import StepColumns, columns_of
+from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.sample_range import SampleRange
 from streamlearn.trainer.intake.split import Split
 from streamlearn.trainer.learner import Learner
@@ -67,10 +68,10 @@ class HeldOut:
         settings = msgspec.structs.replace(self._folder.settings.validation, windows_s=[_WINDOW_S])
         validation = ProgressiveValidation(app, settings)
         reading = SampleRange(
-            self._folder, self._topic, split, split.held_begin, split.not_held,
-            keep_aside=self._keep_aside, clock=self._clock,
+            self._folder, self._topic, split.held_begin, split.not_held,
+            until=Until(split.ends), keep_aside=self._keep_aside, clock=self._clock,
         )  # fmt: skip
-        with closing(reading):
+        with closing(reading.feed):
             for step in reading.feed.steps():
                 if stop.is_set():
                     break

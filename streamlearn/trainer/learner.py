@@ -17,7 +17,7 @@ from streamlearn.models import Model, PackedSide
 from streamlearn.models.graph_trace import weight_notes
 from streamlearn.models.model_errors import wrap_errors
 from streamlearn.settings.trainer import TrainerSettings
-from streamlearn.trainer.device import device_of, is_compiled
+from streamlearn.trainer.device import device_of
 from streamlearn.trainer.loss import loss_of
 
 __all__ = ["Learned", "Learner", "Packed"]
@@ -81,7 +81,7 @@ class Learner:
             slots = range(_SLOTS[settings.optimizer])
             self._slots = [tf.Variable(tf.fill(tf.shape(whole), begin), trainable=False) for _ in slots]
         self.steps = 0
-        compiled = is_compiled(settings, self._device)
+        compiled = settings.xla == "on" or (settings.xla == "auto" and "GPU" in self._device)
         # XLA compiles each shape. Without it one graph serves all shapes and is not traced again for more requests.
         self._learn = tf.function(self._step, jit_compile=compiled, autograph=False, reduce_retracing=not compiled)
         self._score_graph = tf.function(self._logits, autograph=False, reduce_retracing=True)

@@ -76,7 +76,7 @@ class LearningLoop:
     """One run of the pipeline between two restores.
 
     `on_step` is called for each learned step by the thread that pushes; `on_refused` for rows of steps that are left
-    out for good. `ahead_ms` is added to the samples' time to get table time.
+    out for good. `ahead_ms` is added to the samples' time to get table time. `stages` runs the steps.
     """
 
     def __init__(
@@ -104,34 +104,20 @@ class LearningLoop:
         work = Work(self._steps(), columns_of, self._pull, self._learn, self._push)
         # With steps pulled ahead, the rows they see depend on how fast pushes are.
         staleness = 0 if settings.order == "strict" else settings.staleness_steps
-        self._stages = Stages(work, queue_max=settings.queue_steps_max, staleness=staleness, clock=clock)
+        self.stages = Stages(work, queue_max=settings.queue_steps_max, staleness=staleness, clock=clock)
         self.reached: Reached | None = None
 
     def run(self, stop: threading.Event) -> Generator[LearnedStep | None, None, None]:
         """Learn steps until their feed ends or `stop` is set; yields None while there is nothing to learn.
 
-        Between two items `drain` makes a step boundary.
+        Between two items `stages.drain` makes a step boundary.
         """
         self._stop = stop
-        with self._stages:
-            for done in self._stages.learned():
+        with self.stages:
+            for done in self.stages.learned():
                 if done is not None:
                     self.reached = done.step.reached
                 yield done
-
-    def drain(self) -> None:
-        """Wait until all learned steps are pushed: a step boundary."""
-        self._stages.drain()
-
-    @property
-    def is_moving(self) -> bool:
-        """Whether every stage is working or waiting for another one; see `Stages`."""
-        return self._stages.is_moving
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """The busy time of each stage so far."""
-        return dict(self._stages.seconds)
 
     def _steps(self) -> Iterator[Step | None]:
         for step in self._feed.steps():

@@ -120,7 +120,9 @@ class Migration:
         run = Fence(self._store, self._new.app.name).take(by)
         head = replace(self._lineage, origin=origin).head(run, 1, None)
         writer = VersionWriter(self._store, head)
-        rows = {table.name: 0 for table in self._kept_tables}
+        sources = {table.name for table in manifest.tables}
+        kept = (table.name for table in self._lineage.tables if not self._why_fresh[table.name])
+        rows = {name: 0 for name in kept if name in sources}
         writer.add_rows(self._rows(rows))
         dense, state = self._weights()
         writer.add_dense(dense)
@@ -180,7 +182,7 @@ class Migration:
     def _inherited(self) -> dict[str, Inheritance]:
         old, new = self._old.app, self._new.app
         shapes, before = self._learner.shapes, self._old_learner.shapes
-        if type(self.model).__name__ != type(self._old_model).__name__:
+        if self._is_other_model:
             return dict.fromkeys(shapes, Inheritance("lost"))
         lost = {part.name for part in self._slot_parts if part.outcome == "lost"}
         names, before_names = _first_names(new), _first_names(old)
@@ -195,6 +197,10 @@ class Migration:
         return inherit(shapes, channels, before, old_channels, renamed)
 
     @property
+    def _is_other_model(self) -> bool:
+        return type(self.model).__name__ != type(self._old_model).__name__
+
+    @property
     def _has_same_inputs(self) -> bool:
         def layout(folder: AppFolder) -> list[int]:
             pack = folder.app.features.pack
@@ -205,7 +211,7 @@ class Migration:
     def _why_lost(self, inheritance: Inheritance) -> str:
         if inheritance.outcome != "lost":
             return ""
-        if type(self.model).__name__ != type(self._old_model).__name__:
+        if self._is_other_model:
             return f"the model was {self._old.app.model} and is {self._new.app.model}"
         if not hasattr(self.model, "weight_channels"):
             return f"{self._new.app.model} does not say what its weights belong to (weight_channels)"
@@ -236,12 +242,6 @@ class Migration:
         if old != new and getattr(self.model, "rows_have_labels", False):
             return {name: reason or "its rows have a number for each label" for name, reason in why.items()}
         return why
-
-    @property
-    def _kept_tables(self) -> tuple[TableRecord, ...]:
-        sources = {table.name for table in self._source.manifest.tables}
-        kept = (table for table in self._lineage.tables if not self._why_fresh[table.name])
-        return tuple(table for table in kept if table.name in sources)
 
     def _rows(self, rows: dict[str, int]) -> Iterator[Changes]:
         """Yield the rows of the tables that keep them, and count them in `rows`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from streamlearn.errors import UsageError
+from streamlearn.topics import Position as TopicPosition
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import beginning_of
 from streamlearn.trainer.intake.message import Reached
@@ -12,7 +13,7 @@ from streamlearn.versions import Chain, load_tensors
 from streamlearn.versions.format.loading import load_bytes
 from streamlearn.versions.format.manifest import Position
 
-__all__ = ["positions_of", "restore"]
+__all__ = ["check_samples_after", "positions_of", "restore"]
 
 
 def restore(chain: Chain | None, topic: Topic, learner: Learner, remembered: SharedMarks) -> Reached:
@@ -41,6 +42,15 @@ def positions_of(topic: Topic, reached: Reached) -> tuple[Position, ...]:
         Position(topic=topic.url, topic_id=topic.topic_id, partition=partition, offset=offset, leader_epoch=epoch)
         for partition, (offset, epoch) in enumerate(zip(reached.offsets, epochs, strict=True))
     )
+
+
+def check_samples_after(chain: Chain, topic: Topic) -> None:
+    """Raise `PositionLost` unless a topic still has the samples after a version."""
+    positions = [
+        TopicPosition(entry.topic_id, entry.partition, entry.offset, entry.leader_epoch)
+        for entry in chain.manifest.positions
+    ]
+    topic.reader(positions=positions).close()
 
 
 def _check_topic(chain: Chain, topic: Topic) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import TypeAlias, TypeVar
 
-import msgspec
 import numpy as np
 
 from streamlearn import __version__
@@ -36,7 +35,6 @@ from streamlearn.publisher.cleaner import Clean
 from streamlearn.pulse import PULSE
 from streamlearn.samples import SampleCodec, golden_bytes
 from streamlearn.table import declared_tables
-from streamlearn.topics import Position as TopicPosition
 from streamlearn.topics import Topic
 from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.intake.extract import golden_rows
@@ -44,20 +42,19 @@ from streamlearn.trainer.intake.feed import Feed, Until, quiet_s_max, skip_lost
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.recent import RecentSamples
 from streamlearn.trainer.intake.refill import refill
-from streamlearn.trainer.intake.skips import SkippedRows
-from streamlearn.trainer.intake.step_cutter import StepCutter
+from streamlearn.trainer.intake.sample_range import SampleRange, horizon_ms_of
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, Tally, TrainReport
 from streamlearn.trainer.meters import Meters
 from streamlearn.trainer.quarantine import Quarantine
-from streamlearn.trainer.restore import positions_of, restore
+from streamlearn.trainer.restore import check_samples_after, positions_of, restore
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.step import Piece
 from streamlearn.trainer.validation import WindowScore
 from streamlearn.trainer.validation_thread import ValidationThread
 from streamlearn.trainer.version_scores import SCORED_ROWS, VersionScorer, score_rows
-from streamlearn.versions import Chain, Cut, Registry, Request, Store
+from streamlearn.versions import Chain, Cut, Registry, Store
 from streamlearn.versions.format.manifest import Origin, Position, Skip
 from streamlearn.versions.format.predictions import waiting_in
 from streamlearn.versions.pointer.deletion import OBEYED as DELETED
@@ -127,13 +124,12 @@ class Trainer:
         )  # fmt: skip
         self._accept_lost, self._lost = accept_lost, dict[int, tuple[int, int]]()
         self._expiry = ExpirySchedule(client, settings.tables)
-        longest_s = max(group.window_s for group in app.groups)
         # The time limit of everything but learning: shards load a version, or write one.
         self._apart_s_max = settings.ps.restore_wait_s_max + settings.ps.export_wait_s_max
-        self._horizon_ms = round((longest_s + settings.trainer.restart_slack_s) * 1e3)
+        self._horizon_ms = horizon_ms_of(folder)
         self.tally = Tally()
         self._reached: Reached | None = None
-        self._marks: SharedMarks | None = None
+        self._marks = SharedMarks(len(app.labels), settings.marks)
         self._skips: tuple[Skip, ...] = ()
         self._origin_ms: int | None = None
         self._newest_pieces: Sequence[Piece] = ()
@@ -268,7 +264,7 @@ class Trainer:
         self._skips = () if resumed.chain is None else resumed.chain.manifest.skips
         origin = None if resumed.chain is None else resumed.chain.manifest.origin
         self._origin_ms = origin.clock_ms if isinstance(origin, Origin) else None
-        self._recent.leave_out(SkippedRows(self._skips))
+        self._recent.leave_out(self._skips)
         self._recent.go_back(self._learner.steps)
         self._learned_before = self.tally.rows
         known = {} if resumed.chain is None else resumed.chain.manifest.metrics
@@ -302,7 +298,9 @@ class Trainer:
         before = self._rewinds
         for request in resumed.requests:
             try:
-                self._check_samples_of(request)
+                if not self._accept_lost:
+                    chain = Chain.find(self._store, self._folder.app.name, request.to.version)
+                    check_samples_after(chain, self._topic)
                 self.publisher.obey(request)
                 self._rewinds += 1
             except (Oversize, PositionLost, VersionDefect, VersionRefused) as error:
@@ -314,52 +312,36 @@ class Trainer:
                 )  # fmt: skip
         return self._rewinds > before
 
-    def _check_samples_of(self, request: Request) -> None:
-        """Check that the topic still has the samples after the version that a request goes back to."""
-        if not self._accept_lost:
-            positions = Chain.find(self._store, self._folder.app.name, request.to.version).manifest.positions
-            reader_positions = [
-                TopicPosition(entry.topic_id, entry.partition, entry.offset, entry.leader_epoch) for entry in positions
-            ]
-            self._topic.reader(positions=reader_positions).close()
-
     def _learn(self, stop: threading.Event, until: Until, show: Show) -> bool:
         """Learn until the end; returns whether a request asks for a rewind before training continues."""
         assert self._reached is not None
-        assert self._marks is not None
-        settings = self._folder.settings.trainer
-        counts, seconds = self.tally.counts, self.tally.seconds
         assert self._validation is not None
-        refuse = self._validation.refuse
-        cutter = StepCutter(
-            self._marks, settings.step_rows, SkippedRows(self._skips), self._horizon_ms, on_refused=refuse
-        )
+        counts, seconds, refuse = self.tally.counts, self.tally.seconds, self._validation.refuse
         with ExitStack() as ends:
-            feed = Feed(
-                self._folder, self._topic, self._reached, cutter,
-                until=until, keep_aside=self._quarantine.add, clock=self._clock,
+            reading = SampleRange(
+                self._folder, self._topic, self._reached, self._skips, until=until,
+                keep_aside=self._quarantine.add, marks=self._marks, on_refused=refuse, clock=self._clock,
             )  # fmt: skip
-            ends.callback(feed.close)
-            self._feed = feed
+            self._feed = ends.enter_context(closing(reading.feed))
             learning = LearningLoop(
-                self._folder, feed, self._learner, self._rows, self._marks, quarantine=self._quarantine,
+                self._folder, reading.feed, self._learner, self._rows, self._marks, quarantine=self._quarantine,
                 tally=self.tally, on_step=self._pushed, on_refused=refuse, clock=self._clock,
             )  # fmt: skip
 
             def count() -> None:
-                self.tally.counts = _sums(counts, msgspec.to_builtins(cutter.counts) | {"bad": feed.bad})
-                self.tally.seconds = _sums(seconds, learning.seconds)
+                self.tally.counts = _sums(counts, reading.counts)
+                self.tally.seconds = _sums(seconds, learning.stages.seconds)
 
             ends.callback(count)
             for _ in ends.enter_context(closing(learning.run(stop))):
-                if PULSE.is_due and learning.is_moving:
+                if PULSE.is_due and learning.stages.is_moving:
                     PULSE.beat()
                 self._reached = learning.reached or self._reached
                 if self.publisher.is_due:
-                    learning.drain()
+                    learning.stages.drain()
                     self.publisher.boundary(self._note)
                 if self.publisher.requests:
-                    learning.drain()
+                    learning.stages.drain()
                     with PULSE.patience(self._apart_s_max):
                         self.publisher.settle()
                     return True
@@ -393,7 +375,6 @@ class Trainer:
         if now_s - self._measured_s < _MEASURE_S:
             return
         self._measured_s = now_s
-        assert self._marks is not None
         others = {name: count for name, count in counts.items() if name != "read"}
         self._meters.totals(
             rows={"learned": tally.rows, "refused": tally.refused_rows, **others},
@@ -427,7 +408,6 @@ class Trainer:
     def _note(self) -> CutState:
         """Collect everything of a version but its rows, at this step boundary."""
         assert self._reached is not None
-        assert self._marks is not None
         reached = self._reached
         watermark_ms = reached.watermark_ms
         deleted = self._delete(watermark_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -31,26 +31,21 @@ class VersionScorer:
 
     def __init__(self, model: str, store: Store, learner: Learner, rows: Rows) -> None:
         self._model, self._store, self._learner, self._rows = model, store, learner, rows
-        self._weights: OrderedDict[int, Float32s] = OrderedDict()
+        self._weights_of = lru_cache(_WEIGHTS_MAX)(self._read_weights)
 
     def score(self, version: int, batch: SampleBatch) -> Float32s:
         """Return the logits of a version; see `versions.Scorer`."""
         weights = self._weights_of(version)
         return score_rows(self._learner, self._rows, batch, SCORED_ROWS, at=version, weights=weights)
 
-    def _weights_of(self, version: int) -> Float32s:
-        if version not in self._weights:
-            try:
-                chain = Chain.find(self._store, self._model, version)
-                dense = load_tensors(self._store, chain.head, "dense")
-            except VersionDefect as error:
-                message = f"dense weights of version {version} cannot be read: {error.message}"
-                raise VersionRefused(message, help=error.help) from error
-            self._weights[version] = self._learner.end_to_end(dense)
-            while len(self._weights) > _WEIGHTS_MAX:
-                self._weights.popitem(last=False)
-        self._weights.move_to_end(version)
-        return self._weights[version]
+    def _read_weights(self, version: int) -> Float32s:
+        try:
+            chain = Chain.find(self._store, self._model, version)
+            dense = load_tensors(self._store, chain.head, "dense")
+        except VersionDefect as error:
+            message = f"dense weights of version {version} cannot be read: {error.message}"
+            raise VersionRefused(message, help=error.help) from error
+        return self._learner.end_to_end(dense)
 
 
 def score_rows(

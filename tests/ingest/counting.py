@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,9 @@ def _next(at_ms: int) -> int:
 def run(app: str, counts_url: str, flags: list[str]) -> None:
     """Run one run of the job to its end."""
     folder = load_app(Path(app))
-    plan = begin_run(folder)
+    plan = replace(begin_run(folder), app=app)
     options = runner_options(folder.settings.ingest, more=flags)
     with beam.Pipeline(options=options) as pipeline:
-        cut = beam.ParDo(CutLots(plan, app))  # type: ignore[no-untyped-call]
+        cut = beam.ParDo(CutLots(plan))  # type: ignore[no-untyped-call]
         count = beam.ParDo(Count(plan, counts_url))  # type: ignore[no-untyped-call]
         _ = pipeline | "Read" >> read_events(plan, whole=True) | "Cut" >> cut | "Count" >> count

@@ -29,6 +29,11 @@ _numbers = itertools.count()
 Origin = tuple[str, int]
 
 
+def longest_window_ms(folder: AppFolder) -> int:
+    """The longest window of an application's labels."""
+    return 1_000 * max(group.window_s for group in folder.app.groups)
+
+
 @dataclass(frozen=True)
 class Place:
     """Both event topics, and the application that reads them."""

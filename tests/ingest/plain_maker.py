@@ -10,18 +10,19 @@ from streamlearn.apps import AppFolder
 from streamlearn.events import Failure, Origin
 from streamlearn.ingest import Joined, ReadPlan
 from streamlearn.ingest.join.columns import Letters
+from streamlearn.ingest.output.sample_maker import SampleMaker
 from streamlearn.samples import RequestColumns, SampleBatch, SampleHeader
 from streamlearn.testing import small_batch
 
 
-class PlainMaker:
+class PlainMaker(SampleMaker):
     """Samples of the small application."""
 
     def __init__(self, folder: AppFolder, plan: ReadPlan) -> None:
         self._app, self._plan = folder.app, plan
 
     def make(self, lot: int, joined: Joined, watermark_ms: int) -> list[SampleBatch]:
-        return [self._batch(lot, joined, watermark_ms)] if len(joined.rows) else []
+        return [self._plain(lot, joined, watermark_ms)] if len(joined.rows) else []
 
     def empty(self, lot: int, watermark_ms: int) -> SampleBatch:
         return replace(small_batch(self._app, 0, 0), header=self._header(lot, watermark_ms))
@@ -47,7 +48,7 @@ class PlainMaker:
             watermark_ms,
         )  # fmt: skip
 
-    def _batch(self, lot: int, joined: Joined, watermark_ms: int) -> SampleBatch:
+    def _plain(self, lot: int, joined: Joined, watermark_ms: int) -> SampleBatch:
         requests, rows = joined.requests, joined.rows
         one = small_batch(self._app, len(requests), len(rows))
         times = requests.event_time_ms

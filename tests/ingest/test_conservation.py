@@ -30,7 +30,6 @@ from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.testing import small_impression
 from streamlearn.topics import TopicSettings, create_topic, delete_topic
 from streamlearn.trainer.intake.feed import Feed, Until, beginning_of
-from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.intake.step_cutter import StepCutter
 from streamlearn.trainer.shared_marks import SharedMarks
 from tests.ingest.history import T_MS, outcomes, records_of, write_app
@@ -129,7 +128,7 @@ def learn(app: AppFolder) -> tuple[dict[tuple[tuple[int, int, int], int], int], 
     """The final label of all that a trainer learns, and how many rows it refused for their age."""
     horizon_ms = LONGEST_MS + round(app.settings.trainer.restart_slack_s * 1e3)
     remembered = SharedMarks(len(app.app.labels), app.settings.marks)
-    stepping = StepCutter(remembered, app.settings.trainer.step_rows, SkippedRows(()), horizon_ms)
+    stepping = StepCutter(remembered, app.settings.trainer.step_rows, (), horizon_ms)
     found: dict[tuple[tuple[int, int, int], int], int] = {}
     with app.open_topic("samples") as topic:
         with topic.reader() as reader:

@@ -16,7 +16,7 @@ from streamlearn.testing import ManualClock
 def step_on(shelf: LotShelf, taken: list[int]) -> JoinLots:
     """An instance of the step that only notes which lots it took."""
     nothing: Any = None
-    step = JoinLots(nothing, "", (), nothing)
+    step = JoinLots(nothing)
     bench: Any = SimpleNamespace(
         shelf=shelf,
         handing=SimpleNamespace(take=lambda data: data),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from streamlearn.ingest import ProgressLog, begin_run
-from streamlearn.ingest.reading.start import longest_window_ms
-from tests.ingest.place import T_MS, Origin, Place, origins, reading, take, take_all
+from tests.ingest.place import T_MS, Origin, Place, longest_window_ms, origins, reading, take, take_all
 from tests.ingest.slow_samples import rows_expected, rows_made
 from tests.ingest.week import week
 from tools.services import Kafka

@@ -237,7 +237,7 @@ def test_a_time_that_no_join_takes_is_impossible_however_far_a_topics_clock_lets
 
 def test_letters_are_acknowledged_when_flush_returns_and_counted_by_origin() -> None:
     place = Place.make(memory_root(), partitions=2)
-    letters = LetterBox(place.folder.topic_url("dead_letters"), place.folder.access)
+    letters = LetterBox(place.folder)
     origin = Origin("some.topic", "some-id", 5, 77, T_MS, b"key")
     letters.give([(Failure(0, 3, "garbage", "what it was", b"bytes"), origin)] * 2)
     letters.flush()

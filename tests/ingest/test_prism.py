@@ -15,11 +15,10 @@ from typing import Any
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.events import Producer
 from streamlearn.ingest import ProgressLog
-from streamlearn.ingest.reading.start import longest_window_ms
 from streamlearn.testing import small_impression, wait_until
 from streamlearn.topics import create_topic, open_topic
 from tests.events.place import written
-from tests.ingest.place import T_MS
+from tests.ingest.place import T_MS, longest_window_ms
 
 REQUESTS, STEP_MS, PARTITIONS = 1_500, 10_000, 2
 DEADLINE_S = 90.0

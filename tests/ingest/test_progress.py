@@ -15,12 +15,12 @@ from streamlearn.errors import BadRecord, ConfigError, IngestOver, TopicReplaced
 from streamlearn.ingest import ProgressLog, begin_run
 from streamlearn.ingest.output.progress import Lineage
 from streamlearn.ingest.output.progress_log import DeadShare
-from streamlearn.ingest.reading.start import longest_window_ms, start_ms
+from streamlearn.ingest.reading.start import start_ms
 from streamlearn.settings import Settings
 from streamlearn.testing import small_folder
 from streamlearn.topics import TopicSettings, create_topic, delete_topic, open_topic
 from tests.ingest.conftest import Make
-from tests.ingest.place import T_MS, Place
+from tests.ingest.place import T_MS, Place, longest_window_ms
 
 LINEAGE = Lineage(4, "windows", "features", "events", "actions")
 DISORDER_MS = 30_000

@@ -18,6 +18,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from streamlearn.ingest.beam.read_source import ReadSource
 from streamlearn.ingest.beam.source import EventSource, read_events
+from streamlearn.settings.ingest import IngestSettings
 from tests.ingest.place import Place
 
 
@@ -52,7 +53,7 @@ def test_a_reader_that_gives_nothing_is_looked_at_less_often_until_it_gives_some
     place: Place, poll_s: float, waits: list[float]
 ) -> None:
     source = EventSource(place.plan())
-    step: Any = ReadSource(source, source.renewed, poll_s=poll_s, elements_max=10, seconds_max=60)._step
+    step: Any = ReadSource(source, source.renewed, IngestSettings(poll_s=poll_s))._step
     given = [[], [], [], ["blob"], []]
     found = [_waited(step, source, one) for one in given]
     # Behind elements the next look is soon; then it begins anew.
@@ -61,7 +62,7 @@ def test_a_reader_that_gives_nothing_is_looked_at_less_often_until_it_gives_some
 
 def test_a_reader_that_is_silent_for_long_is_looked_at_every_two_seconds(place: Place) -> None:
     source = EventSource(place.plan())
-    step: Any = ReadSource(source, source.renewed, poll_s=0.05, elements_max=10, seconds_max=60)._step
+    step: Any = ReadSource(source, source.renewed, IngestSettings(poll_s=0.05))._step
     waits = [_waited(step, source, []) for _ in range(120)]
     assert waits == sorted(waits)
     assert sum(wait for wait in waits if wait <= 0.2) > 3

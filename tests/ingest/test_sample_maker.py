@@ -141,9 +141,9 @@ def test_one_read_serves_many_and_what_is_kept_is_bounded(make: Make) -> None:
             maker.make(lot, one, 0)
         assert 0 < back._meter.fetches._value.get() - fetches <= 2
         assert back.held_bytes > 0
-    limits = replace(back._limits, held_bytes=9_000, read_bytes=1)
+    bounds = msgspec.structs.replace(back._settings, read_back_bytes=9_000, blob_bytes=1)
     with given.maker() as maker:
-        maker._read_back._limits = limits
+        maker._read_back._settings = bounds
         made = []
         for lot, one in joined:
             made += maker.make(lot, one, 0)

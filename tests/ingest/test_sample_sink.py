@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -17,12 +16,12 @@ from streamlearn.ingest.join.lot_events import LotEvents
 from streamlearn.ingest.join.lot_step import LotStep
 from streamlearn.ingest.join.plan import JoinPlan
 from streamlearn.ingest.join.ticks import TickRules
-from streamlearn.ingest.output.progress_keeper import ProgressKeeper, close_keeper, open_keeper
+from streamlearn.ingest.output.progress_keeper import KEEPERS, ProgressKeeper
 from streamlearn.ingest.output.sample_sink import SampleSink
 from streamlearn.ingest.reading.watermark import BEFORE_ALL, TimeRules
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.testing import ManualClock, wait_until
-from streamlearn.topics import TopicSettings, Writer, create_topic, delete_topic
+from streamlearn.topics import TopicSettings, create_topic, delete_topic
 from tests.ingest.history import records_of
 from tests.ingest.one_lot import State, lot_events
 from tests.ingest.place import T_MS, Place, memory_root
@@ -71,20 +70,7 @@ def reached_of(place: Place) -> dict[int, int]:
 
 
 def keeper_of(place: Place, plan: ReadPlan, every_s: float) -> ProgressKeeper:
-    maker, codec = PlainMaker(place.folder, plan), SampleCodec(place.folder.app, place.folder.settings.samples)
-
-    def open_writer(stack: ExitStack) -> tuple[Writer, int]:
-        topic = stack.enter_context(place.folder.open_topic("samples"))
-        return stack.enter_context(topic.writer()), topic.partitions
-
-    return ProgressKeeper(
-        lambda: ProgressLog.open(plan.progress_url, plan.access),
-        open_writer,
-        lambda lot, watermark_ms: codec.encode(maker.empty(lot, watermark_ms)),
-        run=plan.run,
-        lineage=plan.lineage,
-        every_s=every_s,
-    )
+    return ProgressKeeper(place.folder, plan, PlainMaker(place.folder, plan), every_s=every_s)
 
 
 def test_what_was_given_is_in_its_lots_partition_when_flush_returns_and_letters_are_too(place: Place) -> None:
@@ -150,13 +136,13 @@ def test_progress_is_written_though_nothing_more_comes_and_silent_partitions_hea
 
 def test_what_was_told_last_is_written_when_the_keeper_ends(place: Place) -> None:
     plan = begin_run(place.folder)
-    keeper = open_keeper(plan.progress_url, plan.run, lambda: keeper_of(place, plan, every_s=3_600))
-    assert open_keeper(plan.progress_url, plan.run, lambda: pytest.fail("there is one")) is keeper
+    keeper = KEEPERS.acquire(plan.run_key, lambda: keeper_of(place, plan, every_s=3_600))
+    assert KEEPERS.acquire(plan.run_key, lambda: pytest.fail("there is one")) is keeper
     keeper.reached({0: T_MS}, [])
     keeper.reached({0: T_MS + 1, 3: T_MS}, [])
-    close_keeper(plan.progress_url, plan.run)
+    KEEPERS.release(plan.run_key)
     assert reached_of(place) == {}
-    close_keeper(plan.progress_url, plan.run)
+    KEEPERS.release(plan.run_key)
     assert reached_of(place) == {0: T_MS + 1, 3: T_MS}
 
 

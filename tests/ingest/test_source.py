@@ -212,7 +212,7 @@ def test_the_step_that_reads_has_the_bounds_of_the_settings(place: Place) -> Non
 
 def test_lots_and_their_events_are_coded_and_not_pickled(place: Place) -> None:
     pipeline = beam.Pipeline(options=runner_options(IngestSettings()))
-    cut = pipeline | read_events(place.plan(), whole=True) | beam.ParDo(CutLots(place.plan(), "app"))  # type: ignore[no-untyped-call]
+    cut = pipeline | read_events(place.plan(), whole=True) | beam.ParDo(CutLots(place.plan()))  # type: ignore[no-untyped-call]
     coder = typecoders.registry.get_coder(cut.element_type)
     assert isinstance(coder, coders.TupleCoder)
     assert [type(one) for one in coder.coders()] == [coders.VarIntCoder, coders.BytesCoder]

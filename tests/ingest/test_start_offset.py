@@ -10,10 +10,9 @@ from streamlearn.errors import PositionLost
 from streamlearn.ingest import JoinCore, JoinPlan, ProgressLog, ReadPlan, begin_run
 from streamlearn.ingest.join.lots import LotCutter
 from streamlearn.ingest.reading import start_offset as opening
-from streamlearn.ingest.reading.start import longest_window_ms
 from streamlearn.testing import small_impression, wait_until
 from tests.ingest.conftest import Make
-from tests.ingest.place import T_MS, Place, reading, take_all, take_count
+from tests.ingest.place import T_MS, Place, longest_window_ms, reading, take_all, take_count
 
 DISORDER_MS = 30_000
 NAMES = ("impressions", "actions")

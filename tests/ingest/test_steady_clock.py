@@ -10,11 +10,10 @@ from streamlearn.errors import StreamlearnError
 from streamlearn.ingest import begin_run
 from streamlearn.ingest.output.progress_log import ProgressLog
 from streamlearn.ingest.reading.blob import Section
-from streamlearn.ingest.reading.start import longest_window_ms
 from streamlearn.ingest.reading.steady_clock import SteadyClock
 from streamlearn.testing import ManualClock, small_impression, wait_until
 from tests.ingest.conftest import Make
-from tests.ingest.place import T_MS, reading
+from tests.ingest.place import T_MS, longest_window_ms, reading
 
 
 class Stepping(ManualClock):

@@ -23,6 +23,7 @@ LABELS = (
     Label("purchase", "purchase", "slow", 0.7),
 )
 ACTIONS = ("click", "long_view", "like", "purchase", "unasked")
+NO_LABEL = 255  # the number of an action without a label
 LATENESS_MS = 20_000
 
 
@@ -158,7 +159,7 @@ def columns_of_actions(plan: JoinPlan, done: Sequence[Done]) -> ActionColumns:
         offset=np.array([one.offset for one in done], np.int64),
         event_index=np.array([one.event_index for one in done], np.int32),
         items=np.array([one.item for one in done], np.uint64),
-        codes=plan.codes_of([one.action for one in done]),
+        codes=np.array([plan.codes.get(one.action, NO_LABEL) for one in done], np.uint8),
         weights=np.array([one.weight for one in done], np.float32),
     )
 

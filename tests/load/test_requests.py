@@ -13,9 +13,8 @@ from streamlearn.apps import load_app
 from streamlearn.errors import DataError
 from streamlearn.events import EventDecoder, Producer
 from streamlearn.features import Dense, FeatureSpec, Slot
-from streamlearn.load.candidates import candidate_counts
 from streamlearn.load.replayed_requests import of_history, of_topic, recorded, refilled
-from streamlearn.load.requests import LoadRequests
+from streamlearn.load.requests import LoadRequests, candidate_counts
 from streamlearn.load.synthetic_requests import invented
 from streamlearn.replay import Replayer, load_history, open_replay_topics
 from tests.serving.inference import request_class

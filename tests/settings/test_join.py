@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamlearn.apps import AppFolder
 from streamlearn.events import Producer
 from streamlearn.ingest import JoinPlan, ReadPlan, begin_run
 from streamlearn.ingest.backfill.stretch import stretch_of
@@ -17,7 +16,6 @@ from streamlearn.ingest.beam import join_lots
 from streamlearn.ingest.beam.cut_lots import cutter_of
 from streamlearn.ingest.beam.join_lots import JoinLots
 from streamlearn.ingest.join import core
-from streamlearn.ingest.output.sample_maker import SampleMaker
 from streamlearn.testing import small_impression
 from tests.ingest.one_lot import State
 from tests.ingest.place import reading, take
@@ -32,16 +30,13 @@ ODD = (
 )  # fmt: skip
 
 
-def maker_of(folder: AppFolder, plan: ReadPlan) -> SampleMaker:
-    return SampleMaker(folder, plan.lineage, plan.run)
-
-
 @contextmanager
 def joining(small: Load) -> Iterator[tuple[JoinLots, ReadPlan]]:
     """The step that joins, set up as a worker does: it loads the application itself, with what `--set` said."""
     folder = with_topics(small(*ODD))
-    plan = begin_run(folder)
-    step = JoinLots(plan, str(folder.folder), (f"topics.root={folder.settings.topics.root}", *ODD), maker_of)
+    changes = (f"topics.root={folder.settings.topics.root}", *ODD)
+    plan = replace(begin_run(folder), app=str(folder.folder), changes=changes)
+    step = JoinLots(plan)
     step.setup()
     try:
         yield step, plan

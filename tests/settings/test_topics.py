@@ -59,7 +59,7 @@ def write_all(folder: AppFolder) -> None:
     sink = SampleSink(folder, plan, SampleMaker(folder, plan.lineage, plan.run))
     sink._letters.give(cut.failures)
     sink.close()
-    write_watermark(folder, plan, SampleMaker(folder, plan.lineage, plan.run), 1_700_000_000_000)
+    write_watermark(folder, plan, 1_700_000_000_000)
 
 
 @heeds("topics.impressions", "topics.actions", "topics.samples", "topics.progress", "topics.dead_letters")

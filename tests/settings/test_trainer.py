@@ -19,7 +19,6 @@ from streamlearn.testing import ManualClock
 from streamlearn.topics import TopicSettings, create_topic
 from streamlearn.trainer.device import device_of
 from streamlearn.trainer.intake.feed import Feed, beginning_of
-from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.intake.step_cutter import StepCutter
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.shared_marks import SharedMarks
@@ -114,7 +113,7 @@ class Place:
             for _, batch in messages_of(folder.app, 3, rows=10):
                 writer.append(0, [codec.encode(batch), b"garbage"])
         marks = SharedMarks(len(folder.app.labels), folder.settings.marks)
-        cutter = StepCutter(marks, settings.step_rows, SkippedRows(()), 10**9)
+        cutter = StepCutter(marks, settings.step_rows, (), 10**9)
         self.feed = Feed(
             folder, self.topic, beginning_of(self.topic), cutter,
             keep_aside=lambda name, _: self.kept.append(name), clock=self.clock,

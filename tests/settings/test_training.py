@@ -18,6 +18,7 @@ from streamlearn.table.options import RowwiseAdagrad
 from streamlearn.trainer import learning_loop, trainer_setup
 from streamlearn.trainer import trainer as trainer_module
 from streamlearn.trainer.expiry_schedule import ExpirySchedule
+from streamlearn.trainer.intake import sample_range
 from streamlearn.versions import Chain, History, PointerLog, open_store
 from streamlearn.versions.format.verdict import read_verdict
 from tests.settings.conftest import Load
@@ -82,7 +83,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         patched.setattr(trainer_setup, "put_graphs", lambda *_: None)  # exporting graphs takes seconds
         patched.setattr(trainer_setup, "_compact", lambda _: found.bases.append)
         for owner, name in (
-            (table_set, "native.TableSet"), (marks, "native.Marks"), (trainer_module, "StepCutter"),
+            (table_set, "native.TableSet"), (marks, "native.Marks"), (sample_range, "StepCutter"),
             (learning_loop, "Stages"), (trainer_setup, "ScoreLog"), (trainer_module, "Rows"), (PsClient, "push"),
             (PsClient, "expire"),
         ):  # fmt: skip

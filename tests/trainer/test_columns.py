@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamlearn.samples import SampleBatch, SegmentColumns
 from streamlearn.samples.rules import check_batch
 from streamlearn.testing import small_app, small_batch
-from streamlearn.trainer.columns import columns_of, join_features, take_features
+from streamlearn.trainer.columns import columns_of, join_features
 from streamlearn.trainer.intake.extract import join_batches, rows_of
 from streamlearn.trainer.intake.identity import identity_of
 from streamlearn.trainer.intake.message import Reached
@@ -108,7 +108,7 @@ def test_features_are_taken_and_joined_row_by_row(seed: int) -> None:
     everything = [row for some in plain for row in some]
     assert [features_at(joined, at) for at in range(len(everything))] == everything
     rows = np.flatnonzero(rng.random(len(everything)) < 0.5)
-    taken = take_features(joined, rows)
+    taken = joined.take(rows)
     assert [features_at(taken, at) for at in range(len(rows))] == [everything[row] for row in rows]
 
 

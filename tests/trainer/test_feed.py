@@ -23,7 +23,6 @@ from streamlearn.topics import Position, Reader, Records, Topic, TopicSettings
 from streamlearn.trainer.intake.extract import rows_of
 from streamlearn.trainer.intake.feed import Feed, Until, beginning_of
 from streamlearn.trainer.intake.message import Reached
-from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.intake.step_cutter import StepCutter
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.step import Step
@@ -56,7 +55,7 @@ class Place:
         stepping = StepCutter(
             SharedMarks(len(self.folder.app.labels), MarksSettings()),
             self.folder.settings.trainer.step_rows,
-            SkippedRows(()),
+            (),
             10**9,
         )
         feed = Feed(

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from streamlearn.samples import SampleBatch
 from streamlearn.trainer.intake.identity import identity_of, request_identity
 from streamlearn.trainer.intake.recent import RecentSamples
-from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.step import Piece
 from streamlearn.versions import TimeSkip
 from tests.trainer.stream import STEP_MS, T_MS, learnable_app, messages_of
@@ -193,12 +192,12 @@ def test_what_is_skipped_from_now_on_is_not_judged_by_either() -> None:
     shown = np.concatenate([one.requests.event_time_ms for one in MESSAGES])
     skip = TimeSkip(begin_ms=int(np.quantile(shown, 0.3)), end_ms=int(np.quantile(shown, 0.7)))
     whole, rows = sum(len(batch) for batch in recent.closed()), len(recent)
-    recent.leave_out(SkippedRows([skip]))
+    recent.leave_out([skip])
     left = recent.closed()
     assert 0 < sum(map(len, left)) < whole
     assert 0 < len(recent) < rows
     for batch in left:
         times = batch.requests.event_time_ms[batch.request_index]
         assert not ((times >= skip.begin_ms) & (times < skip.end_ms)).any()
-    recent.leave_out(SkippedRows([]))
+    recent.leave_out([])
     assert [len(batch) for batch in recent.closed()] == [len(batch) for batch in left]

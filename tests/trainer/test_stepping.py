@@ -12,7 +12,6 @@ from streamlearn.samples import SampleBatch
 from streamlearn.settings.join import MarksSettings
 from streamlearn.trainer.intake.merge import Merge
 from streamlearn.trainer.intake.message import Message, Reached
-from streamlearn.trainer.intake.skips import SkippedRows
 from streamlearn.trainer.intake.step_cutter import Counts, StepCutter, marked_rows
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.step import Step
@@ -38,7 +37,7 @@ class Case:
     skips: tuple[Skip, ...]
 
     def stepping(self, remembered: SharedMarks) -> StepCutter:
-        return StepCutter(remembered, self.rows_max, SkippedRows(self.skips), self.horizon_ms)
+        return StepCutter(remembered, self.rows_max, self.skips, self.horizon_ms)
 
 
 @st.composite
@@ -199,7 +198,7 @@ def test_a_step_has_a_message_once_however_many_of_its_rows_were_known() -> None
     whole = [[len(piece) for piece in step.pieces] for step in stepped(case, case.stepping(new_marks()), beginning())]
     for known in (7, 15, 32):
         remembered = new_marks()
-        first = StepCutter(remembered, known, SkippedRows(()), 10**9)
+        first = StepCutter(remembered, known, (), 10**9)
         step = next(stepped(case, first, beginning()))
         remembered.acknowledge(step.number)
         again = list(stepped(case, case.stepping(remembered), beginning()))

@@ -44,8 +44,8 @@ def draw_requests(
     """
     import numpy as np
 
-    from streamlearn.load.candidates import candidate_counts
     from streamlearn.load.replayed_requests import recorded, refilled
+    from streamlearn.load.requests import candidate_counts
     from streamlearn.load.synthetic_requests import invented
 
     random = np.random.default_rng(seed)

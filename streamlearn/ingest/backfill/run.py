@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import compress
-from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from apache_beam.metrics.metric import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamlearn.apps import AppFolder, load_app
+from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import StreamlearnError, TopicMissing
 from streamlearn.events import Origin
@@ -48,14 +47,7 @@ from streamlearn.ingest.reading.start import plan_backfill
 from streamlearn.native import native
 from streamlearn.topics import Reader, open_topic
 
-__all__ = [
-    "BackfillReport",
-    "JoinStretch",
-    "ReadStretch",
-    "backfill_pipeline",
-    "join_stretch",
-    "run_backfill",
-]
+__all__ = ["BackfillReport", "run_backfill"]
 
 _LOG = logging.getLogger(__name__)
 _METRICS = "streamlearn.backfill"
@@ -90,14 +82,14 @@ class BackfillReport:
     written: Written
 
 
-class ReadStretch(CuttingStep):
+class _ReadStretch(CuttingStep):
     """Partitions in, (lot, events of that lot as bytes) of one stretch out.
 
     Only the stretch that a record's timestamp belongs to writes the record's dead letters.
     """
 
     def __init__(self, plan: ReadPlan, stretch: Stretch) -> None:
-        super().__init__(plan, plan.app, plan.changes)
+        super().__init__(plan)
         self._stretch = stretch
 
     def process(self, partition: int) -> Iterator[tuple[int, bytes]]:
@@ -115,7 +107,7 @@ class ReadStretch(CuttingStep):
                     yield events.lot, encode_lot(needed)
 
 
-class JoinStretch(beam.DoFn):
+class _JoinStretch(beam.DoFn):
     """(lot, all its events of a stretch) in; samples go to their topic.
 
     Guaranteed: samples are acknowledged before the bundle that made them ends. Not guaranteed: that a row comes once.
@@ -127,7 +119,7 @@ class JoinStretch(beam.DoFn):
 
     def setup(self) -> None:
         """Load the application and open its topics."""
-        plan, folder = self._plan, load_app(Path(self._plan.app), list(self._plan.changes))
+        plan, folder = self._plan, self._plan.load_app()
         # Event time keeps old samples out of the latency metric.
         sink_plan = replace(plan, rules=msgspec.structs.replace(plan.rules, time="event"))
         sink = SampleSink(folder, sink_plan, SampleMaker(folder, plan.lineage, plan.run))
@@ -138,7 +130,7 @@ class JoinStretch(beam.DoFn):
         assert self._opened is not None
         plan, sink = self._opened
         lot, parts = element
-        counts = join_stretch(plan, self._stretch, lot, [decode_lot(part) for part in parts], sink)
+        counts = _join_stretch(plan, self._stretch, lot, [decode_lot(part) for part in parts], sink)
         for name, count in counts.items():
             Metrics.counter(_METRICS, name).inc(count)  # type: ignore[no-untyped-call]
         # Counted here, where events belong to one stretch: reading counts events of two stretches twice.
@@ -156,7 +148,7 @@ class JoinStretch(beam.DoFn):
             self._opened = None
 
 
-def join_stretch(
+def _join_stretch(
     plan: JoinPlan, stretch: Stretch, lot: int, parts: Sequence[LotEvents], sink: SampleSink
 ) -> dict[str, int]:
     """Join a lot's events of a stretch, given in any order, in time order; give `sink` what belongs to the stretch.
@@ -218,10 +210,10 @@ def _within(times_ms: npt.NDArray[np.int64], bounds_ms: tuple[int, int]) -> npt.
     return np.flatnonzero((times_ms >= bounds_ms[0]) & (times_ms <= bounds_ms[1]))
 
 
-def backfill_pipeline(pipeline: beam.Pipeline, plan: ReadPlan, stretch: Stretch) -> None:
-    """Add the steps of a backfill of one stretch to a pipeline; the workers load `plan.app` from its folder."""
-    read: Any = beam.ParDo(ReadStretch(plan, stretch))  # type: ignore[no-untyped-call]
-    join: Any = beam.ParDo(JoinStretch(plan, stretch))  # type: ignore[no-untyped-call]
+def _add_steps(pipeline: beam.Pipeline, plan: ReadPlan, stretch: Stretch) -> None:
+    """Add the steps of a backfill of one stretch to a pipeline."""
+    read: Any = beam.ParDo(_ReadStretch(plan, stretch))  # type: ignore[no-untyped-call]
+    join: Any = beam.ParDo(_JoinStretch(plan, stretch))  # type: ignore[no-untyped-call]
     everything = range(plan.partitions)
     numbers = everything if stretch.records is None else sorted({partition for partition, *_ in stretch.records})
     partitions: Any = beam.Create(list(numbers))  # type: ignore[no-untyped-call]
@@ -290,7 +282,7 @@ def run_backfill(
             written.append(stretch_written)
             for name, count in stretch_counts.items():
                 counts[name] += count
-            write_watermark(folder, plan, SampleMaker(folder, plan.lineage, plan.run), stretch.watermark_ms)
+            write_watermark(folder, plan, stretch.watermark_ms)
             _LOG.info("stretch %d of %d: %d rows so far", number + 1, len(stretches), counts["rows"])
     if expected is not None and counts["impressions"] < expected:
         counts["impressions_missed"] = expected - counts["impressions"]
@@ -311,7 +303,7 @@ def _run_stretch(
 ) -> tuple[dict[str, int], Written]:
     """Run the pipeline of one stretch; return its counts, and the samples and letters it wrote."""
     pipeline = prism.pipeline() if prism else beam.Pipeline(options=options)
-    backfill_pipeline(pipeline, plan, stretch)
+    _add_steps(pipeline, plan, stretch)
     listen_on_loopback()
     with WorkerErrors() as errors:
         try:

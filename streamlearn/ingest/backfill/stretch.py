@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -108,14 +107,7 @@ def own_of(joined: Joined, stretch: Stretch) -> Joined:
     letters = letters if own_letters.all() else taken_columns(letters, np.flatnonzero(own_letters))
     if own.all():
         return replace(joined, letters=letters)
-    chosen = np.flatnonzero(own)
-    number = np.zeros(len(own), np.int32)
-    number[chosen] = np.arange(len(chosen), dtype=np.int32)
-    kept = np.flatnonzero(own[rows.request_index])
-    columns: dict[str, Any] = {name: column[kept] for name, column in vars(rows).items()}
-    return Joined(
-        taken_columns(requests, chosen),
-        replace(rows, **columns | {"request_index": number[columns["request_index"]]}),
-        letters,
-        joined.complete_ms,
-    )
+    number = np.cumsum(own, dtype=np.int32) - np.int32(1)
+    kept = rows.take(np.flatnonzero(own[rows.request_index]))
+    kept = replace(kept, request_index=number[kept.request_index])
+    return Joined(taken_columns(requests, np.flatnonzero(own)), kept, letters, joined.complete_ms)

@@ -16,7 +16,7 @@ from streamlearn.errors import TopicUnreachable
 from streamlearn.ingest.backfill.stretch import Stretch
 from streamlearn.ingest.reading.blob import Blob, Section
 from streamlearn.ingest.reading.plan import ReadPlan
-from streamlearn.ingest.reading.sections import EventTimes, section_of
+from streamlearn.ingest.reading.sections import event_times_of, section_of
 from streamlearn.ingest.reading.start_offset import open_at
 from streamlearn.ingest.reading.watermark import BEFORE_ALL, TopicClock
 from streamlearn.topics import Reader, Records, open_topic
@@ -32,7 +32,7 @@ _EMPTY = Section(_NONE, _NONE, _NONE, [], [])
 
 def with_events(plan: ReadPlan, stretches: Sequence[Stretch]) -> list[Stretch]:
     """Return the stretches in which either topic has an event, or a record by its timestamp."""
-    times_of = EventTimes.of(plan)
+    times_of = event_times_of(plan)
     with ExitStack() as stack:
         topics = [stack.enter_context(open_topic(url, plan.access)) for url in (plan.impressions_url, plan.actions_url)]
         readers = [stack.enter_context(topic.reader()) for topic in topics]
@@ -100,7 +100,7 @@ def _until(batches: Iterator[Records], time_ms: int) -> Iterator[Records]:
 def _sections(
     plan: ReadPlan, reader: Reader, bounds: tuple[int, int, int], clock: Clock, until_ms: int
 ) -> Iterator[Section]:
-    topic_clock, times_of = TopicClock(), EventTimes.of(plan)
+    topic_clock, times_of = TopicClock(), event_times_of(plan)
     for records in _until(read_records(plan, reader, bounds, clock=clock), until_ms):
         section, topic_clock = section_of(records, topic_clock, plan.rules, clock.wall_ms(), times_of)
         if len(section):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import apache_beam as beam
 
-from streamlearn.apps import AppFolder, load_app
+from streamlearn.apps import AppFolder
 from streamlearn.ingest.beam.handover import Handover, open_tickets
 from streamlearn.ingest.beam.source import blob_handing
 from streamlearn.ingest.beam.state_cache import use_byte_sizes
@@ -28,7 +27,7 @@ def cutter_of(folder: AppFolder, plan: ReadPlan) -> tuple[LotCutter, LetterBox]:
     names = (url.rpartition("/")[2] for url in (plan.impressions_url, plan.actions_url))
     topics = list(zip(names, (lineage.events_topic_id, lineage.actions_topic_id), strict=True))
     cutter = LotCutter(folder, lineage.lots_count, topics, plan.read_from_ms)
-    return cutter, LetterBox(folder.topic_url("dead_letters"), folder.access, folder.writer_settings)
+    return cutter, LetterBox(folder)
 
 
 def lot_handing(plan: ReadPlan, *, in_process: bool) -> Handover[LotEvents]:
@@ -41,17 +40,16 @@ def lot_handing(plan: ReadPlan, *, in_process: bool) -> Handover[LotEvents]:
 class CuttingStep(beam.DoFn):
     """A step that cuts blobs, as (lot, events of that lot).
 
-    It loads `app` from its folder, with the `changes` of `--set`. Guaranteed: the dead-letter topic has acknowledged
-    the letters before the bundle ends.
+    Guaranteed: the dead-letter topic has acknowledged the letters before the bundle ends.
     """
 
-    def __init__(self, plan: ReadPlan, app: str, changes: tuple[str, ...] = ()) -> None:
-        self._plan, self._app, self._changes = plan, app, changes
+    def __init__(self, plan: ReadPlan) -> None:
+        self._plan = plan
         self._opened: tuple[LotCutter, LetterBox] | None = None
 
     def setup(self) -> None:
         """Load the application."""
-        self._opened = cutter_of(load_app(Path(self._app), list(self._changes)), self._plan)
+        self._opened = cutter_of(self._plan.load_app(), self._plan)
 
     def finish_bundle(self) -> None:
         """Flush the letters."""
@@ -67,8 +65,8 @@ class CuttingStep(beam.DoFn):
 class CutLots(CuttingStep):
     """Blobs in, (lot, events of that lot) out: as bytes, or as tickets if elements stay `in_process`."""
 
-    def __init__(self, plan: ReadPlan, app: str, changes: tuple[str, ...] = (), *, in_process: bool = False) -> None:
-        super().__init__(plan, app, changes)
+    def __init__(self, plan: ReadPlan, *, in_process: bool = False) -> None:
+        super().__init__(plan)
         self._in_process = in_process
         self._handings: tuple[Handover[Blob], Handover[LotEvents]] | None = None
 

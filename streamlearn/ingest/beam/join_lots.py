@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
@@ -16,7 +15,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 
-from streamlearn.apps import AppFolder, load_app
+from streamlearn.apps import AppFolder
 from streamlearn.ingest.beam.cut_lots import lot_handing
 from streamlearn.ingest.beam.rounds import ROUNDS
 from streamlearn.ingest.beam.source import timestamp_of
@@ -27,20 +26,17 @@ from streamlearn.ingest.join.lot_step import LotStep
 from streamlearn.ingest.join.meters import count_joined, note_held
 from streamlearn.ingest.join.plan import JoinPlan
 from streamlearn.ingest.join.ticks import TickRules
-from streamlearn.ingest.output.progress_keeper import ProgressKeeper, close_keeper, open_keeper
-from streamlearn.ingest.output.progress_log import ProgressLog
-from streamlearn.ingest.output.sample_sink import MakesSamples, SampleSink
+from streamlearn.ingest.output.progress_keeper import KEEPERS, ProgressKeeper
+from streamlearn.ingest.output.sample_maker import SampleMaker
+from streamlearn.ingest.output.sample_sink import SampleSink
 from streamlearn.ingest.output.sink_counts import RECENT
 from streamlearn.ingest.reading.plan import ReadPlan
 from streamlearn.ingest.reading.watermark import BEFORE_ALL
-from streamlearn.samples import SampleCodec
-from streamlearn.topics import Writer
 
-__all__ = ["METRICS", "JoinLots", "MakerOf"]
+__all__ = ["METRICS", "JoinLots"]
 
 # The namespace of the counters in a runner's own metrics.
 METRICS = "streamlearn.ingest"
-MakerOf: TypeAlias = Callable[[AppFolder, ReadPlan], MakesSamples]
 
 
 class _BeamState:
@@ -85,9 +81,8 @@ class _ProcessState(_BeamState):
 class _Resources:
     """The resources of one instance of the step, between setup and teardown."""
 
-    def __init__(
-        self, folder: AppFolder, plan: ReadPlan, maker_of: MakerOf, *, in_process: bool, timer_lag_ms: int
-    ) -> None:
+    def __init__(self, plan: ReadPlan, *, in_process: bool, timer_lag_ms: int) -> None:
+        folder = plan.load_app()
         settings = folder.settings
         tick_ms, flush_ms = (max(1, round(1_000 * s)) for s in (settings.ingest.tick_s, settings.ingest.flush_s))
         rules = TickRules(plan.partitions, tick_ms, flush_ms, timer_lag_ms)
@@ -100,10 +95,10 @@ class _Resources:
             join_plan, rules, self.shelf, rows_max=settings.samples.message_rows_max, keeps_log=keeps_log
         )
         with ExitStack() as stack:
-            self.sink = SampleSink(folder, plan, maker_of(folder, plan))
+            self.sink = SampleSink(folder, plan, SampleMaker(folder, plan.lineage, plan.run))
             stack.callback(self.sink.close)
-            self.keeper = open_keeper(plan.progress_url, plan.run, lambda: _keeper_of(folder, plan, maker_of))
-            stack.callback(close_keeper, plan.progress_url, plan.run)
+            self.keeper = KEEPERS.acquire(plan.run_key, lambda: _keeper_of(folder, plan))
+            stack.callback(KEEPERS.release, plan.run_key)
             self.close = stack.pop_all().close
 
 
@@ -121,18 +116,8 @@ class JoinLots(beam.DoFn):
     STATES = tuple(BagStateSpec(f"log{number}", BytesCoder()) for number in range(BAGS))
     TICK = TimerSpec("tick", TimeDomain.WATERMARK)
 
-    def __init__(
-        self,
-        plan: ReadPlan,
-        app: str,
-        changes: tuple[str, ...],
-        maker_of: MakerOf,
-        *,
-        in_process: bool = False,
-        timer_lag_ms: int = 0,
-    ) -> None:
-        self._plan, self._app, self._changes, self._maker_of = plan, app, changes, maker_of
-        self._in_process, self._timer_lag_ms = in_process, timer_lag_ms
+    def __init__(self, plan: ReadPlan, *, in_process: bool = False, timer_lag_ms: int = 0) -> None:
+        self._plan, self._in_process, self._timer_lag_ms = plan, in_process, timer_lag_ms
         self._resources: _Resources | None = None
         self._reached_ms: dict[int, int] = {}
         self._ended: set[int] = set()
@@ -140,10 +125,7 @@ class JoinLots(beam.DoFn):
     def setup(self) -> None:
         """Load the application and open its topics."""
         use_byte_sizes()
-        folder = load_app(Path(self._app), list(self._changes))
-        self._resources = _Resources(
-            folder, self._plan, self._maker_of, in_process=self._in_process, timer_lag_ms=self._timer_lag_ms
-        )
+        self._resources = _Resources(self._plan, in_process=self._in_process, timer_lag_ms=self._timer_lag_ms)
 
     def start_bundle(self) -> None:
         """Discard what a failed bundle had reached."""
@@ -226,7 +208,7 @@ class JoinLots(beam.DoFn):
         return self._resources
 
     def _claim(self, lot: int, head: Any, bags: tuple[Any, ...], timer: Any) -> tuple[_Resources, _BeamState]:
-        ROUNDS.note()
+        ROUNDS.set()
         resources = self._ready()
         resources.shelf.claim(lot, self)
         return resources, _ProcessState(resources.shelf.heads, lot, timer) if self._in_process else _BeamState(
@@ -234,21 +216,7 @@ class JoinLots(beam.DoFn):
         )
 
 
-def _keeper_of(folder: AppFolder, plan: ReadPlan, maker_of: MakerOf) -> ProgressKeeper:
-    # A maker serves one thread, and the keeper has its own.
-    codec, maker = SampleCodec(folder.app, folder.settings.samples), maker_of(folder, plan)
-
-    def open_writer(stack: ExitStack) -> tuple[Writer, int]:
-        stack.callback(maker.close)
-        topic = stack.enter_context(folder.open_topic("samples"))
-        return stack.enter_context(topic.writer(folder.writer_settings)), topic.partitions
-
-    return ProgressKeeper(
-        lambda: ProgressLog.open(plan.progress_url, plan.access, folder.writer_settings),
-        open_writer,
-        lambda lot, watermark_ms: codec.encode(maker.empty(lot, watermark_ms)),
-        run=plan.run,
-        lineage=plan.lineage,
-        every_s=folder.settings.ingest.flush_s,
-        dead_share=lambda: RECENT.share(folder.settings.ingest.dead_share_max),
-    )
+def _keeper_of(folder: AppFolder, plan: ReadPlan) -> ProgressKeeper:
+    settings, maker = folder.settings.ingest, SampleMaker(folder, plan.lineage, plan.run)
+    dead_share = partial(RECENT.share, settings.dead_share_max)
+    return ProgressKeeper(folder, plan, maker, every_s=settings.flush_s, dead_share=dead_share)

@@ -24,6 +24,7 @@ from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 
 from streamlearn.ingest.beam.rounds import ROUNDS
 from streamlearn.ingest.process_registry import ProcessRegistry
+from streamlearn.settings.ingest import IngestSettings
 from streamlearn.topics.topic import pause_s_of
 
 __all__ = ["ReadSource"]
@@ -53,10 +54,10 @@ class _Read(_ReadFromUnboundedSourceDoFn):
     Each poll is a bundle, so a reader without elements is polled less often.
     """
 
-    def __init__(self, renewed: Callable[[Any], Any], poll_s: float, elements_max: int, seconds_max: float) -> None:
-        super().__init__(poll_s, elements_max, seconds_max)
-        self._renewed = renewed
-        self._poll_s = poll_s
+    def __init__(self, renewed: Callable[[Any], Any], settings: IngestSettings) -> None:
+        poll_s = settings.poll_s
+        super().__init__(poll_s, settings.bundle_blobs_max, settings.bundle_s_max)
+        self._renewed, self._poll_s = renewed, poll_s
         self._quiet_s = max(poll_s, min(_QUIET_POLLS_MAX * poll_s, _QUIET_POLL_S_MAX))
         self._silence_s = 0.0
 
@@ -75,7 +76,7 @@ class _Read(_ReadFromUnboundedSourceDoFn):
         self, unused_element: Any, tracker: Any = _TRACKER, watermark_estimator: Any = _ESTIMATOR
     ) -> Iterator[Any]:
         """See Beam."""
-        ROUNDS.note()
+        ROUNDS.set()
         inner = _unwrap_tracker(tracker)
         assert inner is not None
         kept = inner.current_restriction()
@@ -93,26 +94,14 @@ class _Read(_ReadFromUnboundedSourceDoFn):
 class ReadSource(beam.PTransform[Any, Any]):
     """Reads a source; its elements are the source's.
 
-    Args:
-        source: The source.
-        renewed: Returns the source to read instead of one that a runner kept, which may be of an earlier job.
-        poll_s: Interval at which a reader without elements is polled.
-        elements_max: Elements of one bundle.
-        seconds_max: Seconds of one bundle.
+    `renewed` returns the source to read instead of one that a runner kept, which may be of an earlier job. The settings
+    have how often a reader without elements is polled, and the bounds of a bundle.
     """
 
-    def __init__(
-        self,
-        source: UnboundedSource,
-        renewed: Callable[[Any], Any],
-        *,
-        poll_s: float,
-        elements_max: int,
-        seconds_max: float,
-    ) -> None:
+    def __init__(self, source: UnboundedSource, renewed: Callable[[Any], Any], settings: IngestSettings) -> None:
         super().__init__()
         self._source = source
-        self._step = _Read(renewed, poll_s, elements_max, seconds_max)
+        self._step = _Read(renewed, settings)
 
     def expand(self, pbegin: Any) -> Any:
         """See Beam."""

@@ -17,7 +17,7 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import IngestOver, PipelineFailed, StreamlearnError, TopicMissing, TopicUnreachable
 from streamlearn.ingest.beam.cut_lots import CutLots
 from streamlearn.ingest.beam.handover import close_tickets
-from streamlearn.ingest.beam.join_lots import METRICS, JoinLots, MakerOf
+from streamlearn.ingest.beam.join_lots import METRICS, JoinLots
 from streamlearn.ingest.beam.prism import Prism
 from streamlearn.ingest.beam.rounds import ROUNDS
 from streamlearn.ingest.beam.runners import (
@@ -33,8 +33,7 @@ from streamlearn.ingest.beam.worker_pool import listen_on_loopback
 from streamlearn.ingest.join.join_cache import close_shelf
 from streamlearn.ingest.output.fingerprint_check import require_alike
 from streamlearn.ingest.output.progress_log import ProgressLog
-from streamlearn.ingest.output.sample_maker import SampleMaker
-from streamlearn.ingest.output.sample_sink import MakesSamples, write_watermark
+from streamlearn.ingest.output.sample_sink import write_watermark
 from streamlearn.ingest.output.sink_counts import Written
 from streamlearn.ingest.reading.plan import ReadPlan
 from streamlearn.ingest.reading.start import begin_run
@@ -70,19 +69,14 @@ class SamplesReport:
     written: Written | None
 
 
-def samples_pipeline(
-    pipeline: beam.Pipeline, plan: ReadPlan, app: str, changes: tuple[str, ...], maker_of: MakerOf, *, kind: str
-) -> None:
-    """Add the steps of ingest to a pipeline, for a runner of `kind_of`.
-
-    The workers load `app` from its folder, with the `changes` of `--set`; they must be able to import `maker_of`.
-    """
+def samples_pipeline(pipeline: beam.Pipeline, plan: ReadPlan, *, kind: str) -> None:
+    """Add the steps of ingest to a pipeline, for a runner of `kind_of`."""
     in_process = kind == "prism"  # it runs all work in one process, and delivers nothing twice
     plan = _for_flink(plan) if kind == "flink" else plan
     read = read_events(plan, whole=in_process, endless=kind == "flink", in_process=in_process)
-    cut: Any = beam.ParDo(CutLots(plan, app, changes, in_process=in_process))  # type: ignore[no-untyped-call]
+    cut: Any = beam.ParDo(CutLots(plan, in_process=in_process))  # type: ignore[no-untyped-call]
     lag_ms = _FLINK_LAG_MS if kind == "flink" else 0
-    join_lots = JoinLots(plan, app, changes, maker_of, in_process=in_process, timer_lag_ms=lag_ms)
+    join_lots = JoinLots(plan, in_process=in_process, timer_lag_ms=lag_ms)
     join: Any = beam.ParDo(join_lots)  # type: ignore[no-untyped-call]
     _ = pipeline | "Read" >> read | "Cut" >> cut | "Join" >> join
 
@@ -105,7 +99,6 @@ class SamplesJob:
     def __init__(
         self,
         folder: AppFolder,
-        maker_of: MakerOf,
         *,
         changes: Sequence[str] = (),
         runner: str = "",
@@ -117,7 +110,7 @@ class SamplesJob:
         require_job_server(options)
         _require_topics(folder)  # before `begin_run` ends the run before
         require_alike(folder)
-        self._folder, self._maker_of, self._clock = folder, maker_of, clock
+        self._folder, self._clock = folder, clock
         self._begun_s = self._asked_s = clock.monotonic_s()
         self._opened = ExitStack()
         plan = begin_run(folder, accept_lost=accept_lost, clock=clock)
@@ -129,7 +122,7 @@ class SamplesJob:
         pipeline = self._prism.pipeline() if self._prism else beam.Pipeline(options=options)
         self._kind = kind_of(runner or folder.settings.ingest.runner)
         self._has_own_workers = has_own_workers(options)
-        samples_pipeline(pipeline, self._plan, self._plan.app, self._plan.changes, maker_of, kind=self._kind)
+        samples_pipeline(pipeline, self._plan, kind=self._kind)
         self._result: Any = self._begin(pipeline)
         self._done = threading.Event()
         self._error: Exception | None = None
@@ -164,7 +157,8 @@ class SamplesJob:
             progress = stack.enter_context(self._progress()) if self._kind == "flink" else None
             while not self._done.wait(_LOOK_S):
                 # Where workers run elsewhere, the runner watches and restarts them.
-                if ROUNDS.have_gone_on() or not self._has_own_workers:
+                if ROUNDS.is_set() or not self._has_own_workers:
+                    ROUNDS.clear()
                     PULSE.ready()
                     PULSE.beat()
                 if stop.is_set() and not was_stopped:
@@ -184,8 +178,8 @@ class SamplesJob:
         return was_stopped, is_over
 
     def _progress(self) -> ProgressLog:
-        plan, writing = self._plan, self._folder.writer_settings
-        return ProgressLog.open(plan.progress_url, plan.access, writing, clock=self._clock)
+        plan = self._plan
+        return ProgressLog.open(plan.progress_url, plan.access, plan.writing, clock=self._clock)
 
     def _failure(self, error: Exception) -> StreamlearnError:
         """Return what ended the job: the end of its runner, or a worker's error."""
@@ -235,7 +229,7 @@ class SamplesJob:
             reached_ms = [progress.reached_ms for progress in lots if progress.ingest_run == plan.run]
             if reached_ms:
                 end_ms = max(reached_ms)
-                write_watermark(self._folder, plan, self._maker_of(self._folder, plan), end_ms)
+                write_watermark(self._folder, plan, end_ms)
                 log.write(plan.run, plan.lineage, dict.fromkeys(range(plan.lineage.lots_count), end_ms))
 
 
@@ -252,12 +246,8 @@ def run_samples(
 
     Raises a `StreamlearnError` if it could not begin, and the error of a worker.
     """
-    job = SamplesJob(folder, _maker_of, changes=changes, runner=runner, accept_lost=accept_lost, more=more)
+    job = SamplesJob(folder, changes=changes, runner=runner, accept_lost=accept_lost, more=more)
     return job.wait(stop)
-
-
-def _maker_of(folder: AppFolder, plan: ReadPlan) -> MakesSamples:
-    return SampleMaker(folder, plan.lineage, plan.run)
 
 
 def _for_flink(plan: ReadPlan) -> ReadPlan:

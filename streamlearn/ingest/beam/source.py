@@ -191,11 +191,5 @@ def blob_handing(plan: ReadPlan, *, in_process: bool) -> Handover[Blob]:
 
 def read_events(plan: ReadPlan, *, whole: bool, endless: bool = False, in_process: bool = False) -> ReadSource:
     """Return the step that reads; its elements are blobs, as bytes or as tickets. See `EventSource` for the options."""
-    settings, source = plan.settings, EventSource(plan, whole=whole, endless=endless, in_process=in_process)
-    return ReadSource(
-        source,
-        source.renewed,
-        poll_s=settings.poll_s,
-        elements_max=settings.bundle_blobs_max,
-        seconds_max=settings.bundle_s_max,
-    )
+    source = EventSource(plan, whole=whole, endless=endless, in_process=in_process)
+    return ReadSource(source, source.renewed, plan.settings)

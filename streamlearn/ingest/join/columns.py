@@ -111,6 +111,10 @@ class JoinedRows:
     def __len__(self) -> int:
         return len(self.request_index)
 
+    def take(self, rows: Int64s | slice) -> JoinedRows:
+        """Return some rows, in the given order."""
+        return JoinedRows(**{name: column[rows] for name, column in vars(self).items()})
+
 
 class LetterKind(IntEnum):
     """Why an event could not be joined."""

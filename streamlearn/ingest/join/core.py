@@ -36,8 +36,7 @@ class JoinCore:
         >>> import numpy as np
         >>> from streamlearn.features import Label, LabelGroup
         >>> from streamlearn.ingest import JoinCore, JoinPlan
-        >>> from streamlearn.ingest.join.columns import ActionColumns
-        >>> from streamlearn.ingest.join.columns import ImpressionColumns
+        >>> from streamlearn.ingest.join.columns import ActionColumns, ImpressionColumns
         >>> plan = JoinPlan((LabelGroup("fast", 60, 600),), (Label("click", "click", "fast"),), "topic")
         >>> core = JoinCore(plan)
         >>> text = np.frombuffer(b"q7", np.uint8)
@@ -49,7 +48,7 @@ class JoinCore:
         >>> core.add_actions(ActionColumns(
         ...     request_ids=text, request_at=at, event_time_ms=np.array([12_000]), partition=np.array([3], np.int32),
         ...     offset=np.array([77]), event_index=np.array([0], np.int32), items=np.array([902], np.uint64),
-        ...     codes=plan.codes_of(["click"]), weights=np.array([2.5], np.float32)))
+        ...     codes=np.array([plan.codes["click"]], np.uint8), weights=np.array([2.5], np.float32)))
         >>> core.advance(60_001)
         >>> rows = core.take(100).rows
         >>> rows.item_index.tolist(), rows.labels.tolist(), rows.weights.tolist()

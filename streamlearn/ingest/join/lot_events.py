@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -47,18 +47,8 @@ class LotEvents:
         return sum(column.nbytes for part in (self.impressions, self.actions) for column in vars(part).values())
 
 
-class _PackedLot(msgspec.Struct, array_like=True, frozen=True):
-    """Columns as little-endian bytes, in the order of the fields of `LotEvents`."""
-
-    lot: int
-    partition: int
-    closes: bool
-    watermark_ms: int
-    impressions: list[bytes]
-    actions: list[bytes]
-    after_ms: int
-
-
+_PackedLot: TypeAlias = tuple[int, int, bool, int, list[bytes], list[bytes], int]
+"""The fields of `LotEvents` in their order, with columns as little-endian bytes."""
 # In the order of the columns' fields.
 DTYPES = {
     ImpressionColumns: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "<i8", "u1", "<i8"),
@@ -72,22 +62,20 @@ def encode_lot(events: LotEvents) -> bytes:
     """Encode a lot's events."""
     columns = list(_bytes_of(events.impressions)), list(_bytes_of(events.actions))
     return _ENCODER.encode(
-        _PackedLot(events.lot, events.partition, events.closes, events.watermark_ms, *columns, events.after_ms)
+        (events.lot, events.partition, events.closes, events.watermark_ms, *columns, events.after_ms)
     )
 
 
 def decode_lot(data: bytes) -> LotEvents:
     """Decode a lot's events as views of the bytes. Raises `BadRecord` for other bytes."""
     try:
-        packed = _DECODER.decode(data)
-        impressions = ImpressionColumns(*_views(ImpressionColumns, packed.impressions))
-        actions = ActionColumns(*_views(ActionColumns, packed.actions))
+        lot, partition, closes, watermark_ms, shown, done, after_ms = _DECODER.decode(data)
+        impressions = ImpressionColumns(*_views(ImpressionColumns, shown))
+        actions = ActionColumns(*_views(ActionColumns, done))
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         message = f"cannot decode the events of a lot ({len(data)} bytes): {error}"
         raise BadRecord(message, help="workers run different releases; run the same one everywhere") from error
-    return LotEvents(
-        packed.lot, packed.partition, packed.closes, packed.watermark_ms, impressions, actions, packed.after_ms
-    )
+    return LotEvents(lot, partition, closes, watermark_ms, impressions, actions, after_ms)
 
 
 def _bytes_of(columns: ImpressionColumns | ActionColumns) -> Iterator[bytes]:

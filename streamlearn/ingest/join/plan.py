@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
-
-import numpy as np
-import numpy.typing as npt
 
 from streamlearn.apps import App
 from streamlearn.errors import SpecError
@@ -59,8 +56,6 @@ class JoinPlan:
     settings: JoinSettings = field(default_factory=JoinSettings)
     from_ms: int | None = None
 
-    NO_LABEL = ACTIONS_MAX  # the number of an action without a label
-
     def __post_init__(self) -> None:
         if len(self.labels) > LABELS_MAX or len(self.codes) > ACTIONS_MAX:
             message = f"{len(self.labels)} labels of {len(self.codes)} actions"
@@ -76,11 +71,6 @@ class JoinPlan:
         """The number of each action that makes a label positive."""
         actions = dict.fromkeys(label.action for label in self.labels)
         return {action: number for number, action in enumerate(actions)}
-
-    def codes_of(self, actions: Sequence[str]) -> npt.NDArray[np.uint8]:
-        """Return the numbers of actions; `NO_LABEL` for those without a label."""
-        codes = self.codes
-        return np.fromiter((codes.get(action, self.NO_LABEL) for action in actions), np.uint8, len(actions))
 
     @property
     def longest_window_ms(self) -> int:

@@ -1,7 +1,7 @@
 """ProgressKeeper: one thread that writes the progress of a process's lots, after their samples were acknowledged.
 
 It also writes empty messages to silent partitions of the samples topic, so that consumers that merge them by watermark
-never wait. It does not know how samples are made or written.
+never wait. It makes and writes no samples.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 
-from streamlearn.ingest.output.progress import Lineage
+from streamlearn.apps import AppFolder
 from streamlearn.ingest.output.progress_log import ProgressLog
+from streamlearn.ingest.output.sample_maker import SampleMaker
 from streamlearn.ingest.process_registry import ProcessRegistry
+from streamlearn.ingest.reading.plan import ReadPlan
 from streamlearn.ingest.reading.watermark import BEFORE_ALL
-from streamlearn.topics import Writer
+from streamlearn.samples import SampleCodec
 
-__all__ = ["ProgressKeeper", "close_keeper", "is_due", "open_keeper", "partitions_of", "silent_partitions"]
+__all__ = ["KEEPERS", "ProgressKeeper", "is_due", "partitions_of", "silent_partitions"]
 
 _CLOSE_S_MAX = 150.0
 # Without samples, progress is written once in this many intervals: an idle application must cost next to nothing.
@@ -73,29 +75,21 @@ class ProgressKeeper:
     `reached`, `flush` and `end` raise `IngestOver` if a newer run has taken over, and `NotDelivered` if a topic did not
     accept this or earlier progress.
 
-    Args:
-        open_log: Opens the progress topic.
-        open_writer: Opens a writer of the samples topic, and returns it with the topic's number of partitions.
-        empty_message: Makes the empty message of a lot at a watermark.
-        run: The run's number.
-        lineage: How its samples are joined.
-        every_s: The interval.
-        dead_share: Returns the share of recent events that became dead letters.
+    The keeper owns `maker`, which makes the empty messages: a maker serves one thread. `dead_share` returns the share
+    of recent events that became dead letters.
     """
 
     def __init__(
         self,
-        open_log: Callable[[], ProgressLog],
-        open_writer: Callable[[ExitStack], tuple[Writer, int]],
-        empty_message: Callable[[int, int], bytes],
+        folder: AppFolder,
+        plan: ReadPlan,
+        maker: SampleMaker,
         *,
-        run: int,
-        lineage: Lineage,
         every_s: float,
         dead_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._empty_message, self._run, self._lineage, self._every_s = empty_message, run, lineage, every_s
-        self._dead_share = dead_share
+        self._run, self._lineage, self._every_s, self._dead_share = plan.run, plan.lineage, every_s, dead_share
+        self._codec, self._maker = SampleCodec(folder.app, folder.settings.samples), maker
         self._reached_ms: dict[int, int] = {}
         self._written_ms: dict[int, int] = {}
         self._partitions_sent: set[int] = set()
@@ -103,8 +97,11 @@ class ProgressKeeper:
         self._closing = threading.Event()
         self._error: Exception | None = None
         with ExitStack() as stack:
-            self._log = stack.enter_context(open_log())
-            self._writer, self._partitions = open_writer(stack)
+            writing = folder.writer_settings
+            self._log = stack.enter_context(ProgressLog.open(plan.progress_url, plan.access, writing))
+            stack.callback(maker.close)
+            topic = stack.enter_context(folder.open_topic("samples"))
+            self._writer, self._partitions = stack.enter_context(topic.writer(writing)), topic.partitions
             self._opened = stack.pop_all()
         self._thread = threading.Thread(target=self._write_regularly, name="streamlearn-ingest-keeper", daemon=True)
         self._thread.start()
@@ -134,7 +131,7 @@ class ProgressKeeper:
                 return
             silent = silent_partitions(moved, sent, self._lineage.lots_count, self._partitions)
             for partition, lot in silent.items():
-                self._writer.send(partition, self._empty_message(lot, moved[lot]))
+                self._writer.send(partition, self._codec.encode(self._maker.empty(lot, moved[lot])))
             self._writer.flush()
             self._log.write(self._run, self._lineage, moved, self._dead_share())
             self._written_ms.update(moved)
@@ -166,14 +163,5 @@ class ProgressKeeper:
             self._error = error
 
 
-_KEEPERS: ProcessRegistry[tuple[str, int], ProgressKeeper] = ProcessRegistry(ProgressKeeper.close)
-
-
-def open_keeper(progress_url: str, run: int, make: Callable[[], ProgressKeeper]) -> ProgressKeeper:
-    """Return the process's own keeper of a run, made if there is none; end its use with `close_keeper`."""
-    return _KEEPERS.acquire((progress_url, run), make)
-
-
-def close_keeper(progress_url: str, run: int) -> None:
-    """End one use; the last one closes the keeper."""
-    _KEEPERS.release((progress_url, run))
+KEEPERS: ProcessRegistry[tuple[str, int], ProgressKeeper] = ProcessRegistry(ProgressKeeper.close)
+"""The process's own keeper of each run, by `ReadPlan.run_key`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Self
 
 from streamlearn.apps import AppFolder
@@ -148,21 +147,21 @@ class DeadShare:
     """
 
     def __init__(self, folder: AppFolder) -> None:
-        self._folder, self._log = folder, ExitStack()
-        self._open: ProgressLog | None = None
+        self._folder = folder
+        self._log: ProgressLog | None = None
 
     def __call__(self) -> float:
         """Return the current share."""
         try:
-            if self._open is None:
-                log = ProgressLog.open(self._folder.topic_url("progress"), self._folder.access)
-                self._open = self._log.enter_context(log)
-            return self._open.standing().dead_share
+            if self._log is None:
+                self._log = ProgressLog.open(self._folder.topic_url("progress"), self._folder.access)
+            return self._log.standing().dead_share
         except StreamlearnError:
             self.close()
             return 0.0
 
     def close(self) -> None:
         """Close the topic."""
-        self._open = None
-        self._log.close()
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()

@@ -18,10 +18,11 @@ from streamlearn.errors import PositionLost, TopicUnreachable
 from streamlearn.events import EventDecoder
 from streamlearn.events.span import Spans
 from streamlearn.ingest.reading.meters import ReadBackMeter
+from streamlearn.settings.ingest import IngestSettings
 from streamlearn.topics import AccessSettings, Reader, Records, open_topic
 from streamlearn.topics.topic import replaced
 
-__all__ = ["ReadBack", "ReadBackLimits"]
+__all__ = ["ReadBack"]
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -29,21 +30,6 @@ Int32s = npt.NDArray[np.int32]
 # The size of a piece, and of each event, besides the events' bytes.
 _PIECE_BYTES, _EVENT_BYTES = 4_096, 64
 _RECORDS_MAX = 100_000
-
-
-@dataclass(frozen=True)
-class ReadBackLimits:
-    """The bounds of reading again.
-
-    Attributes:
-        held_bytes: Of the cache, which evicts the least recently used piece.
-        read_bytes: Of one read; a single larger record comes whole.
-        wait_ms: Of one read without records.
-    """
-
-    held_bytes: int
-    read_bytes: int
-    wait_ms: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +54,9 @@ class _Piece:
 class ReadBack:
     """Reads impressions of one topic again; `topic_id` is its id when they were first read.
 
+    The cache evicts the least recently used piece. One read has at most `ingest.blob_bytes`; a single larger record
+    comes whole.
+
     Guaranteed: a returned impression is the one with that origin: a topic that was created again is refused. Not
     guaranteed: that it is returned: topics delete old records. The classic mistake is to request one at a time: request
     all that are due, so that one read serves many.
@@ -80,15 +69,15 @@ class ReadBack:
         decoder: EventDecoder,
         access: AccessSettings,
         *,
-        limits: ReadBackLimits,
+        settings: IngestSettings,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._url, self._topic_id, self._decoder = url, topic_id, decoder
-        self._access, self._limits, self._clock = access, limits, clock
+        self._access, self._settings, self._clock = access, settings, clock
         self._opened = ExitStack()
         self._reader: Reader | None = None
         self._pieces: OrderedDict[tuple[int, int], _Piece] = OrderedDict()
-        self._meter = ReadBackMeter(limits.held_bytes)
+        self._meter = ReadBackMeter(settings.read_back_bytes)
         self.held_bytes = 0
 
     def find(self, partition: Int32s, offset: Int64s, first_item: Int32s) -> list[Spans]:
@@ -135,22 +124,23 @@ class ReadBack:
                 self._meter.hits.inc()
                 return piece
         piece = self._fetch(partition, offset)
-        if len(piece.offsets) and piece.size_bytes <= self._limits.held_bytes:
+        if len(piece.offsets) and piece.size_bytes <= self._settings.read_back_bytes:
             old = self._pieces.pop((partition, offset), None)
             self._pieces[partition, offset] = piece
             self.held_bytes += piece.size_bytes - (old.size_bytes if old else 0)
-            while self.held_bytes > self._limits.held_bytes:
+            while self.held_bytes > self._settings.read_back_bytes:
                 self.held_bytes -= self._pieces.popitem(last=False)[1].size_bytes
             self._meter.hold(self.held_bytes)
         return piece
 
     def _fetch(self, partition: int, offset: int) -> _Piece:
-        reader, limits = self._open(), self._limits
+        reader, settings = self._open(), self._settings
+        wait_ms = max(1, round(settings.fetch_wait_s * 1_000))
         until_s = self._clock.monotonic_s() + self._access.unreachable_after_ms / 1_000
         while True:
             try:
                 records = reader.read(
-                    partition, offset, max_records=_RECORDS_MAX, max_bytes=limits.read_bytes, wait_ms=limits.wait_ms
+                    partition, offset, max_records=_RECORDS_MAX, max_bytes=settings.blob_bytes, wait_ms=wait_ms
                 )
             except PositionLost:
                 earliest = reader.earliest(partition)

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from streamlearn.events.event import text_at
 from streamlearn.features import FeatureSpec, Slot, keys_of
 from streamlearn.native import native
-from streamlearn.samples import FeatureColumns, SlotColumns
+from streamlearn.samples import FeatureColumns, SlotColumns, renumbered
 
-__all__ = ["TextCodes", "features_of", "renumbered", "take_features", "text_codes"]
+__all__ = ["TextCodes", "features_of", "text_codes"]
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Int64s = npt.NDArray[np.int64]
@@ -33,12 +33,6 @@ def features_of(spec: FeatureSpec, side: Any, columns: Columns) -> FeatureColumn
     slots = {slot.name: _slot(slot, columns, f"{prefix}.{slot.name}") for slot in spec.slots_of(side)}
     dense = {part.name: columns[f"{prefix}.{part.name}"].reshape(-1, part.width) for part in spec.dense_of(side)}
     return FeatureColumns(slots, dense)
-
-
-def take_features(features: FeatureColumns, rows: Int64s) -> FeatureColumns:
-    """Return the features of some rows, in the given order; rows may repeat."""
-    slots = {name: _take_slot(slot, rows) for name, slot in features.slots.items()}
-    return FeatureColumns(slots, {name: numbers[rows] for name, numbers in features.dense.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +63,6 @@ def text_codes(columns: Columns, path: str) -> TextCodes:
     return TextCodes(texts, codes.astype(np.int32), np.diff(offsets).astype(np.int64))
 
 
-def renumbered(indexes: npt.NDArray[np.int32], count: int) -> tuple[npt.NDArray[np.int32], Int64s]:
-    """Return indexes below `count` as indexes into those that occur, and which those are."""
-    used = np.flatnonzero(np.bincount(indexes, minlength=count))
-    number = np.zeros(count, np.int32)
-    number[used] = np.arange(len(used), dtype=np.int32)
-    return number[indexes], used
-
-
 def _slot(slot: Slot, columns: Columns, path: str) -> SlotColumns:
     values, texts_at = columns[path], columns.get(f"{path}$")
     keys = keys_of(slot, values, offsets=texts_at)
@@ -93,21 +79,7 @@ def _newest(slot: SlotColumns, length: int) -> SlotColumns:
     lengths = np.minimum(ends - begins, length)
     if int(lengths.sum()) == len(slot.keys):
         return slot
-    at, offsets = _spans(ends - lengths, lengths)
-    return SlotColumns(slot.keys[at], offsets)
-
-
-def _take_slot(slot: SlotColumns, rows: Int64s) -> SlotColumns:
-    if slot.offsets is None:
-        return SlotColumns(slot.keys[rows])
-    begins = slot.offsets[rows]
-    at, offsets = _spans(begins, slot.offsets[rows + 1] - begins)
-    return SlotColumns(slot.keys[at], offsets, None if slot.weights is None else slot.weights[at])
-
-
-def _spans(begins: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]) -> tuple[Int64s, npt.NDArray[np.int32]]:
-    """Return the indexes of values in some spans, and the offsets that cut them."""
-    offsets = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    at = np.arange(int(offsets[-1])) + np.repeat(begins - offsets[:-1], counts)
-    return at, offsets.astype(np.int32)
+    kept = np.arange(len(slot.keys)) >= np.repeat(ends - lengths, ends - begins)
+    offsets = np.zeros(len(slot.offsets), np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return SlotColumns(slot.keys[kept], offsets)

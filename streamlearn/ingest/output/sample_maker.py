@@ -21,9 +21,9 @@ from streamlearn.features import FeatureSpec
 from streamlearn.ingest.join.columns import Joined, JoinedRequests, JoinedRows, Letters
 from streamlearn.ingest.join.letters import letters_of
 from streamlearn.ingest.output.progress import Lineage
-from streamlearn.ingest.output.read_back import ReadBack, ReadBackLimits
+from streamlearn.ingest.output.read_back import ReadBack
 from streamlearn.ingest.output.sample_cuts import cut_rows, feature_bytes
-from streamlearn.ingest.output.sample_features import TextCodes, features_of, renumbered, take_features, text_codes
+from streamlearn.ingest.output.sample_features import TextCodes, features_of, text_codes
 from streamlearn.samples import (
     FeatureColumns,
     LabelColumns,
@@ -32,6 +32,7 @@ from streamlearn.samples import (
     SampleCodec,
     SampleHeader,
     SegmentColumns,
+    renumbered,
 )
 from streamlearn.schemas.events import score_field
 from streamlearn.settings.events import SampleSettings
@@ -88,13 +89,8 @@ class SampleMaker:
             raise ConfigError(message, help=hint)
         self._app, self._lineage, self._run = app, lineage, run
         self._decoder = EventDecoder.of(folder)
-        limits = ReadBackLimits(
-            held_bytes=settings.ingest.read_back_bytes,
-            read_bytes=settings.ingest.blob_bytes,
-            wait_ms=max(1, round(settings.ingest.fetch_wait_s * 1_000)),
-        )
-        url, access = folder.topic_url("impressions"), folder.access
-        self._read_back = ReadBack(url, lineage.events_topic_id, self._decoder, access, limits=limits, clock=clock)
+        url, topic_id = folder.topic_url("impressions"), lineage.events_topic_id
+        self._read_back = ReadBack(url, topic_id, self._decoder, folder.access, settings=settings.ingest, clock=clock)
         names = [folder.topic_url(topic).rpartition("/")[2] for topic in ("impressions", "actions")]
         self._topics = list(zip(names, (lineage.events_topic_id, lineage.actions_topic_id), strict=True))
         self._limits = self._limits_of(settings.samples)
@@ -175,7 +171,7 @@ class SampleMaker:
             why = ("gone", "its impression could not be read again: the topic no longer has it")
             self._refuse(rows, np.flatnonzero(~is_there), _origins(requests, rows.request_index), why)
             kept = np.flatnonzero(is_there)
-            rows, request, at = _rows_at(rows, kept), request[kept], at[kept]
+            rows, request, at = rows.take(kept), request[kept], at[kept]
         source = events.record_index
         version, is_served = columns["served_version"], columns["served_version?"]
         return _WholeRequests(
@@ -188,7 +184,7 @@ class SampleMaker:
             ),
             user=features_of(spec, "user", columns),
             request_index=request.astype(np.int32),
-            item=take_features(items, at),
+            item=items.take(at),
             rows=rows,
             scores={label.name: _scores(columns, label.name, at) for label in self._app.labels},
             segments=_segments(spec, columns, request, at),
@@ -224,11 +220,10 @@ class SampleMaker:
     def _batch(self, header: SampleHeader, whole: _WholeRequests, begin: int, end: int) -> SampleBatch:
         part = np.arange(begin, end)
         index, used = renumbered(whole.request_index[begin:end], len(whole.requests))
-        rows = _rows_at(whole.rows, slice(begin, end))
+        rows = whole.rows.take(slice(begin, end))
         requests, user = whole.requests, whole.user
         if len(used) < len(requests):
-            requests = RequestColumns(**{name: column[used] for name, column in vars(requests).items()})
-            user = take_features(user, used)
+            requests, user = requests.take(used), user.take(used)
         labels = tuple(
             LabelColumns(
                 name=label.name,
@@ -241,7 +236,7 @@ class SampleMaker:
             for bit, label in enumerate(self._app.labels)
         )
         segments = [(name, codes.take(part)) for name, codes in whole.segments.items()]
-        item = whole.item if end - begin == len(whole.rows) else take_features(whole.item, part)
+        item = whole.item if end - begin == len(whole.rows) else whole.item.take(part)
         texts = tuple(SegmentColumns(name, codes.texts, codes.codes) for name, codes in segments)
         return SampleBatch(
             header,
@@ -295,10 +290,6 @@ def _distinct(requests: JoinedRequests) -> tuple[Int64s, Int64s]:
     number = np.empty(len(order), np.int64)
     number[order] = np.cumsum(begins) - 1
     return order[begins], number
-
-
-def _rows_at(rows: JoinedRows, places: Int64s | slice) -> JoinedRows:
-    return JoinedRows(**{name: column[places] for name, column in vars(rows).items()})
 
 
 def _bit(masks: npt.NDArray[np.uint32], bit: int) -> npt.NDArray[np.uint8]:

@@ -6,40 +6,20 @@ It does not know how features and labels are read: a maker does.
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Protocol
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.events import Failure, Origin
-from streamlearn.ingest.join.columns import Joined, Letters
+from streamlearn.ingest.join.columns import Joined
 from streamlearn.ingest.join.meters import observe_emitted
 from streamlearn.ingest.output.letter_box import LetterBox
 from streamlearn.ingest.output.progress_keeper import partitions_of
+from streamlearn.ingest.output.sample_maker import SampleMaker
 from streamlearn.ingest.output.sample_sender import Courier
 from streamlearn.ingest.output.sink_counts import count_samples
 from streamlearn.ingest.reading.plan import ReadPlan
-from streamlearn.samples import SampleBatch, SampleCodec
+from streamlearn.samples import SampleCodec
 
-__all__ = ["MakesSamples", "SampleSink", "write_watermark"]
-
-
-class MakesSamples(Protocol):
-    """Makes samples of joined rows and their impressions."""
-
-    def make(self, lot: int, joined: Joined, watermark_ms: int) -> list[SampleBatch]:
-        """Return the samples of joined rows, in batches that fit into messages."""
-
-    def empty(self, lot: int, watermark_ms: int) -> SampleBatch:
-        """Return a batch without samples, which carries a lot's watermark."""
-
-    def letters_of(self, letters: Letters) -> list[tuple[Failure, Origin]]:
-        """Return events that could not be joined, with their origins."""
-
-    def set_aside(self) -> list[tuple[Failure, Origin]]:
-        """Return rows that became no samples since the last call, with their origins."""
-
-    def close(self) -> None:
-        """Close topics."""
+__all__ = ["SampleSink", "write_watermark"]
 
 
 class SampleSink:
@@ -51,11 +31,11 @@ class SampleSink:
     once. Not for two threads at once.
     """
 
-    def __init__(self, folder: AppFolder, plan: ReadPlan, maker: MakesSamples, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, folder: AppFolder, plan: ReadPlan, maker: SampleMaker, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._plan, self._maker, self._clock = plan, maker, clock
         self._codec = SampleCodec(folder.app, folder.settings.samples)
         settings = folder.writer_settings
-        self._letters = LetterBox(folder.topic_url("dead_letters"), folder.access, settings, clock=clock)
+        self._letters = LetterBox(folder, clock=clock)
         self._topic = folder.open_topic("samples")
         self._courier = Courier(self._topic.writer(settings), settings.buffer_bytes_max)
         self._partitions: set[int] = set()
@@ -96,12 +76,10 @@ class SampleSink:
             self._topic.close()
 
 
-def write_watermark(folder: AppFolder, plan: ReadPlan, maker: MakesSamples, watermark_ms: int) -> None:
-    """Write every lot's watermark to each of its partitions, so that consumers that merge them wait for none.
-
-    Closes the maker.
-    """
+def write_watermark(folder: AppFolder, plan: ReadPlan, watermark_ms: int) -> None:
+    """Write every lot's watermark to each of its partitions, so that consumers that merge them wait for none."""
     lots_count, codec = plan.lineage.lots_count, SampleCodec(folder.app, folder.settings.samples)
+    maker = SampleMaker(folder, plan.lineage, plan.run)
     with closing(maker), folder.open_topic("samples") as topic, topic.writer(folder.writer_settings) as writer:
         for lot in range(lots_count):
             message = codec.encode(maker.empty(lot, watermark_ms))

@@ -6,7 +6,7 @@ import logging
 import shlex
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +49,10 @@ class Written:
         return cls(counts.get("events", 0), counts.get("samples", 0), letters)
 
     @classmethod
-    def sum(cls, parts: Iterable[Written]) -> Written:
+    def sum(cls, parts: Sequence[Written]) -> Written:
         """Return the sum of several jobs."""
-        events, samples, letters = 0, 0, Counter[str]()
-        for part in parts:
-            events, samples = events + part.events, samples + part.samples
-            letters.update(part.letters)
-        return cls(events, samples, dict(letters))
+        letters = sum((Counter(part.letters) for part in parts), Counter[str]())
+        return cls(sum(part.events for part in parts), sum(part.samples for part in parts), dict(letters))
 
     def warning(self, app: str) -> str:
         """Return a warning about dead letters, with help; empty if there are none. Commands in it name `app`.

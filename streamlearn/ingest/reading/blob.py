@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -82,16 +83,8 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True):
     values: bytes
 
 
-class _PackedBlob(msgspec.Struct, array_like=True, frozen=True):
-    partition: int
-    opens: bool
-    closes: bool
-    watermark_ms: int
-    impressions: _Packed
-    actions: _Packed
-    after_ms: int
-
-
+_PackedBlob: TypeAlias = tuple[int, bool, bool, int, _Packed, _Packed, int]
+"""The fields of a blob, in their order."""
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: Decoder[_PackedBlob] = packed_decoder_of(_PackedBlob)
 
@@ -112,21 +105,19 @@ def lengths_of(texts: Bytes) -> Int64s:
 def encode_blob(blob: Blob) -> bytes:
     """Encode a blob."""
     sections = (_packed_section(blob.impressions), _packed_section(blob.actions))
-    return _ENCODER.encode(
-        _PackedBlob(blob.partition, blob.opens, blob.closes, blob.watermark_ms, *sections, blob.after_ms)
-    )
+    return _ENCODER.encode((blob.partition, blob.opens, blob.closes, blob.watermark_ms, *sections, blob.after_ms))
 
 
 def decode_blob(data: bytes) -> Blob:
     """Decode a blob. Raises `BadRecord` for other bytes."""
     try:
-        packed = _DECODER.decode(data)
-        sections = (_unpacked_section(packed.impressions), _unpacked_section(packed.actions))
+        partition, opens, closes, watermark_ms, impressions, actions, after_ms = _DECODER.decode(data)
+        sections = (_unpacked_section(impressions), _unpacked_section(actions))
     except (msgspec.DecodeError, ValueError) as error:
         message = f"cannot decode a blob of events ({len(data)} bytes): {error}"
         hint = "the runner and its workers run different releases; run the same one everywhere"
         raise BadRecord(message, help=hint) from error
-    return Blob(packed.partition, packed.opens, packed.closes, packed.watermark_ms, *sections, packed.after_ms)
+    return Blob(partition, opens, closes, watermark_ms, *sections, after_ms)
 
 
 def _packed_section(section: Section) -> _Packed:

@@ -20,8 +20,8 @@ from streamlearn.ingest.reading.mark import PairMark
 from streamlearn.ingest.reading.meters import ReadMeter
 from streamlearn.ingest.reading.plan import ReadPlan
 from streamlearn.ingest.reading.puller import Puller, PullLimits
-from streamlearn.ingest.reading.run_watermark import Acknowledged, follow, unfollow
-from streamlearn.ingest.reading.sections import EventTimes, section_of
+from streamlearn.ingest.reading.run_watermark import FOLLOWED, Acknowledged
+from streamlearn.ingest.reading.sections import event_times_of, section_of
 from streamlearn.ingest.reading.start_offset import open_at
 from streamlearn.ingest.reading.steady_clock import SteadyClock
 from streamlearn.ingest.reading.watermark import AFTER_ALL, BEFORE_ALL, TopicClock, read_all, watermark_of
@@ -73,7 +73,7 @@ class PairReader:
         self._latest_ms = list(mark.latest_ms) if mark else before_ms
         self._moved_s = clock.monotonic_s()
         self._meter = ReadMeter(partition)
-        self._event_times = EventTimes.of(plan)
+        self._event_times = event_times_of(plan)
         self._lead = Lead(plan.lead_ms, plan.settings.lead_bytes)
         self._ledger = Ledger(plan.read_ahead_bytes)
         self._pending: list[Records | None] = [None, None]
@@ -173,8 +173,8 @@ class PairReader:
     def _follow(self, stack: ExitStack) -> Acknowledged | None:
         if not self._plan.progress_url:
             return None
-        acknowledged = follow(self._plan)
-        stack.callback(unfollow, self._plan)
+        acknowledged = FOLLOWED.acquire(self._plan.run_key, lambda: Acknowledged(self._plan))
+        stack.callback(FOLLOWED.release, self._plan.run_key)
         return acknowledged
 
     def _has_room(self) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from streamlearn.apps import AppFolder, load_app
 from streamlearn.ingest.output.progress import Lineage
 from streamlearn.ingest.reading.watermark import TimeRules
 from streamlearn.settings.ingest import IngestSettings
@@ -49,6 +51,15 @@ class ReadPlan:
     context_ms: int = 0
     writing: WriterSettings = field(default_factory=WriterSettings)
     read: Mapping[int, tuple[int, int]] = field(default_factory=dict, hash=False)
+
+    def load_app(self) -> AppFolder:
+        """Load the application, as each worker does."""
+        return load_app(Path(self.app), list(self.changes))
+
+    @property
+    def run_key(self) -> tuple[str, int]:
+        """The run, among those of this process."""
+        return self.progress_url, self.run
 
     @property
     def read_from_ms(self) -> int | None:

@@ -13,7 +13,7 @@ from streamlearn.ingest.process_registry import ProcessRegistry
 from streamlearn.ingest.reading.plan import ReadPlan
 from streamlearn.ingest.reading.watermark import BEFORE_ALL
 
-__all__ = ["Acknowledged", "follow", "unfollow"]
+__all__ = ["FOLLOWED", "Acknowledged"]
 
 _CLOSE_S_MAX = 1.0
 
@@ -68,14 +68,5 @@ class Acknowledged:
             self._error = error
 
 
-_FOLLOWED: ProcessRegistry[tuple[str, int], Acknowledged] = ProcessRegistry(Acknowledged.close)
-
-
-def follow(plan: ReadPlan) -> Acknowledged:
-    """Return the process's own `Acknowledged` of a run; end its use with `unfollow`."""
-    return _FOLLOWED.acquire((plan.progress_url, plan.run), lambda: Acknowledged(plan))
-
-
-def unfollow(plan: ReadPlan) -> None:
-    """End one use; the last one ends the thread."""
-    _FOLLOWED.release((plan.progress_url, plan.run))
+FOLLOWED: ProcessRegistry[tuple[str, int], Acknowledged] = ProcessRegistry(Acknowledged.close)
+"""The process's own `Acknowledged` of each run, by `ReadPlan.run_key`."""

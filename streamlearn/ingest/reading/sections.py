@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.apps import load_app
 from streamlearn.errors import BadRecord
 from streamlearn.events import EventDecoder
 from streamlearn.ingest.reading.blob import Section
@@ -19,30 +18,25 @@ from streamlearn.schemas import CONTROL
 from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.topics import Records
 
-__all__ = ["EventTimes", "section_of"]
+__all__ = ["event_times_of", "section_of"]
 
 Int64s = npt.NDArray[np.int64]
+TimesOf: TypeAlias = Callable[[bytes | None], Int64s]
 
 
-class EventTimes:
-    """Reads the event times of a record. It loads the application on the first call: few records need it."""
+def event_times_of(plan: ReadPlan) -> TimesOf | None:
+    """Return what reads the times of all readable events of a record; None if the plan names no application.
 
-    def __init__(self, app: str, changes: Sequence[str] = ()) -> None:
-        self._app, self._changes = app, changes
-        self._decoder: EventDecoder | None = None
+    It loads the application on the first call: few records need it.
+    """
+    decoder_of = cache(lambda: EventDecoder.of(plan.load_app()))
 
-    def __call__(self, value: bytes | None) -> Int64s:
-        """Return the times of all readable events of a record."""
-        if self._decoder is None:
-            self._decoder = EventDecoder.of(load_app(Path(self._app), list(self._changes)))
-        events = self._decoder.decode([value])
+    def times_of(value: bytes | None) -> Int64s:
+        events = decoder_of().decode([value])
         parts = [kind.columns["event_time_ms"] for kind in (events.impressions, events.actions) if len(kind)]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
-    @classmethod
-    def of(cls, plan: ReadPlan) -> EventTimes | None:
-        """Return the reader of a plan's application; None if the plan names none."""
-        return cls(plan.app, plan.changes) if plan.app else None
+    return times_of if plan.app else None
 
 
 def section_of(
@@ -50,7 +44,7 @@ def section_of(
     clock: TopicClock,
     rules: TimeRules,
     wall_ms: int,
-    times_of: Callable[[bytes | None], Int64s] | None = None,
+    times_of: TimesOf | None = None,
 ) -> tuple[Section, TopicClock]:
     """Return records of one partition as a section, and the topic's clock after them.
 

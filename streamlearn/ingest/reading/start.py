@@ -22,7 +22,7 @@ from streamlearn.ingest.reading.plan import ReadPlan
 from streamlearn.ingest.reading.watermark import TimeRules
 from streamlearn.topics import create_topic, open_topic
 
-__all__ = ["begin_run", "longest_window_ms", "plan_backfill", "start_ms"]
+__all__ = ["begin_run", "plan_backfill", "start_ms"]
 
 _LOG = logging.getLogger(__name__)
 # The clocks of two machines of ingest differ by less.
@@ -48,11 +48,6 @@ def start_ms(
     return min(watermarks_ms[lot] for lot in range(lots_count)) - longest_window_ms - out_of_orderness_ms
 
 
-def longest_window_ms(folder: AppFolder) -> int:
-    """Return the longest window of an application's label groups."""
-    return max(max(group.wait_s, group.window_s) for group in folder.app.groups) * 1000
-
-
 def begin_run(folder: AppFolder, *, accept_lost: bool = False, clock: Clock = SYSTEM_CLOCK) -> ReadPlan:
     """Begin a run of ingest: take its number, end the run before, and return the plan of reading.
 
@@ -65,18 +60,18 @@ def begin_run(folder: AppFolder, *, accept_lost: bool = False, clock: Clock = SY
         StreamlearnError: Progress is ahead of the wall clock.
     """
     plan = plan_backfill(folder, clock=clock)
+    join_plan = JoinPlan.of(folder.app, plan.lineage.events_topic_id, folder.settings.join)
+    window_ms, early_ms = join_plan.longest_window_ms, join_plan.early_ms
     url, settings = folder.topic_url("progress"), folder.topic_settings("progress", 1)
     topic = create_topic(url, settings, folder.access, exist_ok=True, clock=clock)
     with ProgressLog(topic, folder.writer_settings, clock=clock) as log:
         _check_lineage(log.standing(), plan.lineage, url, folder.app.features.fingerprint)
-        _check_ahead(folder, log.standing(), url, clock)
-        window_ms = longest_window_ms(folder)
+        _check_ahead(folder, log.standing(), url, _start_of(folder, log.standing(), window_ms), clock)
         inherited_ms = max(window_ms, log.standing().open_window_ms)
         run = log.begin(plan.lineage, window_ms, inherited_ms)
         standing = log.standing()  # read again: the run before may have written until it was ended
     begin_ms = _start_of(folder, standing, inherited_ms)
     _LOG.info("run %d of ingest reads from %s", run, "the beginning" if begin_ms is None else f"T0 = {begin_ms} ms")
-    early_ms = JoinPlan.of(folder.app, plan.lineage.events_topic_id, folder.settings.join).early_ms
     begun = replace(plan, progress_url=url, run=run, start_ms=begin_ms, accept_lost=accept_lost, read=standing.read)
     return replace(begun, early_ms=early_ms, context_ms=window_ms)
 
@@ -87,12 +82,11 @@ def _start_of(folder: AppFolder, standing: Standing, window_ms: int) -> int | No
     return start_ms(watermarks, folder.settings.ingest.lots, window_ms, disorder_ms)
 
 
-def _check_ahead(folder: AppFolder, standing: Standing, url: str, clock: Clock) -> None:
+def _check_ahead(folder: AppFolder, standing: Standing, url: str, begin_ms: int | None, clock: Clock) -> None:
     """Refuse progress of a wall clock that was ahead: rows were closed too early, and events from now on are left out.
 
     After end marks, lots close all windows ahead of time. Then only a beginning in the future is refused.
     """
-    begin_ms = _start_of(folder, standing, longest_window_ms(folder))
     if folder.settings.topics.time != "wall" or begin_ms is None:
         return
     has_end_marks = standing.stopped < standing.run
@@ -121,11 +115,10 @@ def plan_backfill(folder: AppFolder, *, clock: Clock = SYSTEM_CLOCK) -> ReadPlan
         TopicMissing: There are no events.
     """
     with ExitStack() as stack:
-        topics = [
+        impressions, actions = (
             stack.enter_context(open_topic(folder.topic_url(name), folder.access, clock=clock))
             for name in ("impressions", "actions")
-        ]
-        impressions, actions = topics
+        )
         if impressions.partitions != actions.partitions:
             message = (
                 f"{impressions.url} has {impressions.partitions} partitions and {actions.url} has {actions.partitions}"

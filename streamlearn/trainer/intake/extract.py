@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch
-from streamlearn.trainer.columns import join_features, requests_of, take_features
+from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, renumbered
+from streamlearn.trainer.columns import join_features
 from streamlearn.trainer.step import Piece
 
 __all__ = ["golden_rows", "join_batches", "rows_of"]
@@ -20,16 +20,15 @@ _GOLDEN_ROWS_MAX = 1_024
 
 def rows_of(batch: SampleBatch, rows: npt.NDArray[np.int64]) -> SampleBatch:
     """Copy some rows and their requests, so that `batch` can be freed; `rows` is int64[n], increasing."""
-    requests, index = requests_of(batch, rows)
-    columns = {name: getattr(batch.requests, name)[requests] for name in RequestColumns.__dataclass_fields__}
+    index, requests = renumbered(batch.request_index[rows], len(batch.requests))
     return replace(
         batch,
-        requests=RequestColumns(**columns),
-        user=take_features(batch.user, requests),
+        requests=batch.requests.take(requests),
+        user=batch.user.take(requests),
         request_index=index,
         item_index=batch.item_index[rows],
         settle_time_ms=batch.settle_time_ms[rows],
-        item=take_features(batch.item, rows),
+        item=batch.item.take(rows),
         labels=tuple(_label(label, rows) for label in batch.labels),
         segments=tuple(replace(segment, codes=segment.codes[rows]) for segment in batch.segments),
     )

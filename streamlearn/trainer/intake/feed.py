@@ -12,7 +12,6 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import BadRecord, Oversize, PositionLost, TopicError
 from streamlearn.publisher.publisher import QUIET_S_MAX
 from streamlearn.samples import SampleCodec
-from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.topics import Position, Reader, Records, Topic
 from streamlearn.topics.topic import pause_s_of
 from streamlearn.trainer.intake.merge import Merge
@@ -61,7 +60,8 @@ class StepSource(Protocol):
 class Feed:
     """Reads steps from the samples topic, starting at `reached`.
 
-    `keep_aside` takes the file name and the bytes of each message that cannot be read.
+    `keep_aside` takes the file name and the bytes of each message that cannot be read. `lag` has the unread messages by
+    partition, as of the last look at the ends.
 
     Raises:
         PositionLost: The topic no longer has the next message.
@@ -78,7 +78,7 @@ class Feed:
         keep_aside: Callable[[str, bytes], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._settings: TrainerSettings = folder.settings.trainer
+        self._settings = folder.settings.trainer
         self._codec = SampleCodec(folder.app, folder.settings.samples)
         window_s = max(group.window_s for group in folder.app.groups)  # an end mark moves time past all windows
         ahead_ms = round(1_000 * (folder.settings.ingest.ahead_s_max + window_s)) + _SKEW_MS
@@ -90,7 +90,7 @@ class Feed:
         self._is_strict = self._settings.order == "strict"
         self._step_begin_s = self._last_message_s = clock.monotonic_s()
         self.bad = 0
-        self._lag: dict[int, int] = {}
+        self.lag: dict[int, int] = {}
         self._lag_checked_s = -_LOOK_S
 
     def steps(self) -> Iterator[Step | None]:
@@ -112,11 +112,6 @@ class Feed:
     def close(self) -> None:
         """Close the topic's reader."""
         self._reader.close()
-
-    @property
-    def lag(self) -> dict[int, int]:
-        """Unread messages by partition, as of the last look at the ends."""
-        return self._lag
 
     @property
     def _open(self) -> dict[int, int]:
@@ -189,9 +184,9 @@ class Feed:
         now_s = self._clock.monotonic_s()
         if read:
             self._last_message_s = now_s
-        if now_s - self._lag_checked_s >= (_LOOK_S if read or any(self._lag.values()) else _QUIET_LOOK_S):
+        if now_s - self._lag_checked_s >= (_LOOK_S if read or any(self.lag.values()) else _QUIET_LOOK_S):
             self._lag_checked_s = now_s
-            self._lag = {
+            self.lag = {
                 partition: max(0, self._reader.end(partition) - offset) for partition, offset in self._next.items()
             }
         return read > 0

@@ -14,8 +14,9 @@ from streamlearn.apps import App
 from streamlearn.samples import LabelColumns, SampleBatch
 from streamlearn.trainer.intake.extract import join_batches, rows_of
 from streamlearn.trainer.intake.identity import identity_of, request_identity
-from streamlearn.trainer.intake.skips import SkippedRows
+from streamlearn.trainer.intake.skips import are_skipped
 from streamlearn.trainer.step import Piece
+from streamlearn.versions.format.manifest import Skip
 
 __all__ = ["RecentSamples"]
 
@@ -80,10 +81,10 @@ class RecentSamples:
                 if not self._drop_closed():
                     self._halve()
 
-    def leave_out(self, skipped: SkippedRows) -> None:
+    def leave_out(self, skips: Sequence[Skip]) -> None:
         """Drop rows that must not be learned any more: they must not judge a version either."""
         with self._lock:
-            self._keep(lambda entry: ~skipped.match(entry.batch, entry.rows))
+            self._keep(lambda entry: ~are_skipped(entry.batch, entry.rows, skips))
 
     def go_back(self, steps: int) -> None:
         """Drop the rows of later steps than a restored version has: they are learned again."""
@@ -157,7 +158,7 @@ def _closed(
 ) -> SampleBatch | None:
     """Return the rows of an entry with labels whose windows are closed; None without any."""
     batch, rows = held.batch, held.rows
-    shown_ms = batch.requests.event_time_ms[batch.request_index[rows]]
+    shown_ms = batch.shown_ms(rows)
     is_closed = [
         ((held.learn & np.uint32(1 << number)) != 0) & (shown_ms + window_ms <= clock_ms)
         for number, window_ms in enumerate(windows_ms)

@@ -12,12 +12,12 @@ from contextlib import closing
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import PositionLost, StreamlearnError
-from streamlearn.topics import Position, Topic
-from streamlearn.trainer.intake.feed import Feed, Until
+from streamlearn.topics import Topic
+from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.recent import RecentSamples
-from streamlearn.trainer.intake.skips import SkippedRows
-from streamlearn.trainer.intake.step_cutter import StepCutter
+from streamlearn.trainer.intake.sample_range import SampleRange
+from streamlearn.trainer.restore import check_samples_after
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.versions import Chain, Known, Store
 from streamlearn.versions.format.loading import load_bytes
@@ -29,7 +29,6 @@ REREAD_ROWS_MAX = 1 << 22
 """Most rows that are read again. If a label window holds more, only labels with shorter windows are compared."""
 
 _LOG = logging.getLogger("streamlearn.trainer.Refill")
-_STEP_ROWS = 4_096
 
 
 def refill(
@@ -50,33 +49,33 @@ def refill(
     older version, so that corrections are told from first rows. Where that fails, nothing is added: the judge waits for
     new samples, as for a new model.
     """
-    windows_s = {group.window_s for group in folder.app.groups}
-    horizon_ms = round((max(windows_s) + folder.settings.trainer.restart_slack_s) * 1e3)
     try:
-        windows_ms = sorted((window * 1_000 for window in windows_s), reverse=True)
+        windows_ms = sorted({group.window_s * 1_000 for group in folder.app.groups}, reverse=True)
         begins = begins_of(known, reached.watermark_ms, windows_ms, folder.settings.judge.scored_rows_max)
         chain = _earliest(topic, store, folder.app.name, begins)
         if chain is None:
             return 0
         marks = SharedMarks(len(folder.app.labels), folder.settings.marks)
         begin = marks.load(load_bytes(store, chain.head, "marks"))
-        cutter = StepCutter(marks, _STEP_ROWS, SkippedRows(skips), horizon_ms)
-        until = Until(dict(enumerate(reached.offsets)))
-        with closing(Feed(folder, topic, begin, cutter, until=until, keep_aside=lambda name, data: None)) as feed:
-            for step in feed.steps():
+        reading = SampleRange(
+            folder, topic, begin, skips,
+            until=Until(dict(enumerate(reached.offsets))), keep_aside=lambda name, data: None, marks=marks,
+        )  # fmt: skip
+        with closing(reading.feed):
+            for step in reading.feed.steps():
                 if stop.is_set():
                     break
                 if step is not None:
                     recent.add(step.pieces, step.reached.watermark_ms, steps)
                     marks.acknowledge(step.number)
-                    if step.reached.watermark_ms is not None:
-                        marks.forget(step.reached.watermark_ms - horizon_ms)
+                    reading.forget(step.reached)
         recent.add((), reached.watermark_ms)
     except StreamlearnError as error:
         _LOG.warning("recent samples cannot be read again, so versions are unscored at first: %s", error.message)
         return 0
-    _LOG.info("read %d rows from version %d on, for the judge", cutter.counts.read, chain.version)
-    return cutter.counts.read
+    read = reading.cutter.counts.read
+    _LOG.info("read %d rows from version %d on, for the judge", read, chain.version)
+    return read
 
 
 def begins_of(
@@ -90,7 +89,8 @@ def begins_of(
         return []
     newest = known[-1].metrics.get("samples", 0.0)
     for window_ms in windows_ms:
-        older = [old for old in known if old.is_whole and _watermark_ms(old) <= watermark_ms - window_ms]
+        before_ms = watermark_ms - window_ms
+        older = [old for old in known if old.is_whole and (old.watermark_ms is None or old.watermark_ms <= before_ms)]
         if not older:
             continue
         enough = older[-1].metrics.get("samples", 0.0) - rows_max
@@ -100,20 +100,12 @@ def begins_of(
     return []
 
 
-def _watermark_ms(version: Known) -> float:
-    return float("-inf") if version.watermark_ms is None else version.watermark_ms
-
-
 def _earliest(topic: Topic, store: Store, model: str, begins: Sequence[Known]) -> Chain | None:
     """Return an early version of some whose next samples the topic still has; None if it has none of them."""
     while begins:
         chain = Chain.find(store, model, begins[0].version)
-        positions = [
-            Position(entry.topic_id, entry.partition, entry.offset, entry.leader_epoch)
-            for entry in chain.manifest.positions
-        ]
         try:
-            topic.reader(positions=positions).close()
+            check_samples_after(chain, topic)
         except PositionLost:
             begins = begins[(len(begins) + 1) // 2 :]
         else:

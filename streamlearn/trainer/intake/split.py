@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import UsageError
+from streamlearn.times import time_text
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import Feed, Until, beginning_of
 from streamlearn.trainer.intake.message import Message, Reached
@@ -217,11 +217,8 @@ def _held_out(survey: _Survey, final_ms: int) -> tuple[str, str] | None:
     while len(rows) > 1 and held < wanted:
         test_ms, count = rows.pop()
         held += count
-    return (_time(test_ms), _time(end_ms)) if held else None
-
-
-def _time(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1e3, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    # Without the space a shell takes them as they are.
+    return (time_text(test_ms).replace(" ", "T"), time_text(end_ms).replace(" ", "T")) if held else None
 
 
 def _help(survey: _Survey) -> str:

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.marks import MarkedRows, Settled
+from streamlearn.marks import MarkedRows
 from streamlearn.samples import SampleBatch
 from streamlearn.trainer.intake.message import Message, Reached
-from streamlearn.trainer.intake.skips import SkippedRows
+from streamlearn.trainer.intake.skips import are_skipped
+from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.step import Piece, Step
+from streamlearn.versions.format.manifest import Skip
 
-__all__ = ["Counts", "MarkStore", "Refused", "StepCutter", "bits_of", "marked_rows"]
+__all__ = ["Counts", "Refused", "StepCutter", "bits_of", "marked_rows"]
 
 Int64s = npt.NDArray[np.int64]
 Refused: TypeAlias = Callable[[Int64s, npt.NDArray[np.uint32]], None]
 """Called for rows that are never learned, with their impression times and their labels, one bit each."""
-
-
-class MarkStore(Protocol):
-    """Stores what is known of rows; see `Marks`."""
-
-    def settle(self, step: int, rows: MarkedRows) -> Settled:
-        """Return which labels of some rows must be learned."""
-        ...
 
 
 @dataclass
@@ -45,30 +39,26 @@ class StepCutter:
 
     A full step has `rows_max` learned rows, however many rows between them were left out. So the same rows make the
     same steps, even if some were learned before a restart. A row older than `horizon_ms` before the watermark is
-    refused; `on_refused` is called for it.
+    refused; `on_refused` is called for it. `has_more` says whether messages, with rows or without, were added after the
+    last step.
     """
 
     def __init__(
         self,
-        marks: MarkStore,
+        marks: SharedMarks,
         rows_max: int,
-        skipped: SkippedRows,
+        skips: Sequence[Skip],
         horizon_ms: int,
         *,
         on_refused: Refused = lambda event_time_ms, labels: None,
     ) -> None:
         self._on_refused = on_refused
-        self._marks, self._rows_max, self._skipped, self._horizon_ms = marks, rows_max, skipped, horizon_ms
+        self._marks, self._rows_max, self._skips, self._horizon_ms = marks, rows_max, tuple(skips), horizon_ms
         self.counts = Counts()
         self._number = 1
         self._pieces: list[Piece] = []
         self._waiting = self._read = 0
-        self._has_more = False
-
-    @property
-    def has_more(self) -> bool:
-        """Whether messages, with rows or without, were added after the last step."""
-        return self._has_more
+        self.has_more = False
 
     @property
     def has_rows(self) -> bool:
@@ -82,21 +72,21 @@ class StepCutter:
         """
         batch = message.batch
         begin, rows = 0, len(batch)
-        self._has_more = True
+        self.has_more = True
         while begin < rows:
             end = min(rows, begin + self._rows_max - self._waiting)
             self._settle(batch, begin, end, before)
             begin = end
             if self._waiting == self._rows_max:
                 step = self.flush(after if begin == rows else before)
-                self._has_more = begin < rows
+                self.has_more = begin < rows
                 yield step
 
     def flush(self, reached: Reached) -> Step:
         """Return the waiting rows as a step, after which messages are learned up to `reached`."""
         step = Step(self._number, tuple(self._pieces), reached, self._read)
         self._number += 1
-        self._pieces, self._waiting, self._read, self._has_more = [], 0, 0, False
+        self._pieces, self._waiting, self._read, self.has_more = [], 0, 0, False
         return step
 
     def _settle(self, batch: SampleBatch, begin: int, end: int, reached: Reached) -> None:
@@ -106,12 +96,11 @@ class StepCutter:
         self.counts.read += end - begin
         watermark_ms = reached.watermark_ms
         if watermark_ms is not None:
-            shown_ms = batch.requests.event_time_ms[batch.request_index[rows]]
-            is_old = shown_ms < watermark_ms - self._horizon_ms
+            is_old = batch.shown_ms(rows) < watermark_ms - self._horizon_ms
             if is_old.any():
                 self._refuse(marked_rows(batch, rows[is_old]))
                 rows = rows[~is_old]
-        is_skipped = self._skipped.match(batch, rows)
+        is_skipped = are_skipped(batch, rows, self._skips)
         if is_skipped.any():
             self.counts.skipped += int(is_skipped.sum())
             # They need no marks: a skip is never lost, and matches them again.

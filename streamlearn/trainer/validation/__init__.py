@@ -1,9 +1,8 @@
 """Progressive validation: scores first predictions once their labels are final, and logs the scores."""
 
-from streamlearn.trainer.validation.predictions import Predicted
 from streamlearn.trainer.validation.score import WindowScore
 from streamlearn.trainer.validation.score_log import ScoreColumns, ScoreLog, read_scores, scores_folder
-from streamlearn.trainer.validation.validation import ProgressiveValidation
+from streamlearn.trainer.validation.validation import Predicted, ProgressiveValidation
 
 __all__ = [
     "Predicted",

@@ -26,11 +26,6 @@ class Journal:
     def __len__(self) -> int:
         return sum(len(runs) for lot in self._lots for runs in lot)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of memory of all lots."""
-        return sum(runs.nbytes for lot in self._lots for runs in lot)
-
     def add(self, run: Run) -> None:
         """Add rows or corrections."""
         self._lots[-1][run.rows.dtype.names is None].append(run)

@@ -96,7 +96,7 @@ class LabelRows:
         """Note windows with rows that are not scored; longer windows that hold them are incomplete too."""
         if len(windows):
             is_open = self.are_open(windows)
-            self.open.lack(windows[is_open])
+            self.open.lacking.update(windows[is_open].tolist())
             self._lack(windows[~is_open].tolist())
 
     def is_due(self, watermark_ms: int) -> bool:
@@ -152,11 +152,6 @@ class LabelRows:
         end = max(self.settled) + self._widths_ms[0]
         begins = [begin for begin in sorted(self.settled) if begin >= end - self._summary_ms]
         return Window(self.name, end - self._summary_ms, end), [replace(self.settled[begin]) for begin in begins]
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of memory of all held rows."""
-        return self.open.nbytes + self.journal.nbytes + sum(rows.nbytes for rows in self.settled.values())
 
     def _added(self, run: Run, is_new: bool) -> int:
         if is_new:

@@ -13,7 +13,7 @@ from streamlearn.trainer.validation.rows import HALVINGS_MAX, Rows, SettledRows,
 from streamlearn.trainer.validation.runs import Run, Runs, merged, run_of
 from streamlearn.versions.format.predictions import stands_for
 
-__all__ = ["DueRows", "OpenRows", "SettledWindow", "is_sampled"]
+__all__ = ["DueRows", "OpenRows", "is_sampled"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -36,11 +36,6 @@ class OpenRows:
     def __len__(self) -> int:
         return len(self._rows) + len(self._corrected)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of memory of the held rows."""
-        return self._rows.nbytes + self._corrected.nbytes
-
     def add(self, rows: Rows, windows: Int64s) -> Run:
         """Add rows; returns those that were kept."""
         return self._append(self._rows, run_of(rows, windows))
@@ -48,10 +43,6 @@ class OpenRows:
     def correct(self, identity: Uint64s, windows: Int64s) -> Run:
         """Add identities of rows that turned positive; returns those that were kept."""
         return self._append(self._corrected, run_of(identity, windows))
-
-    def lack(self, windows: Int64s) -> None:
-        """Note windows with rows that could not be taken."""
-        self.lacking.update(windows.tolist())
 
     def take(self, before: int) -> DueRows:
         """Take all windows before a number."""
@@ -84,16 +75,6 @@ class OpenRows:
 
 
 @dataclass(frozen=True, eq=False)
-class SettledWindow:
-    """A settled window."""
-
-    window: int  # its number
-    held: int  # the number of rows and corrections before settling
-    rows: SettledRows
-    unmatched: int  # corrections without a row
-
-
-@dataclass(frozen=True, eq=False)
 class DueRows:
     """The rows of windows that have closed, oldest first."""
 
@@ -102,14 +83,18 @@ class DueRows:
     halvings: dict[int, int]  # how often each window was halved; 0 for windows not listed
     lacking: set[int]  # windows with rows that could not be taken
 
-    def settled(self) -> Iterator[SettledWindow]:
-        """Settle the windows that have rows or corrections, oldest first."""
+    def settled(self) -> Iterator[tuple[int, SettledRows, int, int]]:
+        """Settle the windows that have rows or corrections, oldest first.
+
+        Yields each window's number, its rows, how many rows and corrections it had before, and how many corrections
+        without a row.
+        """
         rows, corrected = merged(self.rows), merged(self.corrected)
         for window in np.union1d(rows.windows, corrected.windows).tolist():
             predictions, corrections = rows.of(window), corrected.of(window)
             halvings, lacks = self.halvings.get(window, 0), window in self.lacking
             settled_rows, unmatched = settled(predictions, corrections, halvings, lacks=lacks)
-            yield SettledWindow(window, len(predictions) + len(corrections), settled_rows, unmatched)
+            yield window, settled_rows, len(predictions) + len(corrections), unmatched
 
 
 def is_sampled(run: Run, halvings: Mapping[int, int]) -> npt.NDArray[np.bool_]:

@@ -58,11 +58,6 @@ class SettledRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of memory of the rows."""
-        return self.rows.nbytes
-
     def halve(self) -> None:
         """Drop half the rows."""
         self.halvings += 1

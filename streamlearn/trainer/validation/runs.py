@@ -40,11 +40,6 @@ class Run:
         return len(self.rows)
 
     @property
-    def nbytes(self) -> int:
-        """The bytes of memory, closed windows included."""
-        return (len(self) + self.gone) * self.rows.dtype.itemsize + self.windows.nbytes + self.ends.nbytes
-
-    @property
     def counts(self) -> Int64s:
         """The number of rows of each window."""
         return np.diff(self.ends, prepend=np.int64(0))
@@ -87,11 +82,6 @@ class Runs:
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of memory of all runs."""
-        return sum(run.nbytes for run in self._runs)
 
     @property
     def runs(self) -> tuple[Run, ...]:

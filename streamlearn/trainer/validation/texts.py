@@ -23,8 +23,8 @@ class Texts:
     Examples:
         >>> texts = Texts(("page",), texts_max=1)
         >>> columns = SegmentColumns("page", ("home", "search"), np.array([1, 1, 0], np.int32))
-        >>> texts.codes((columns,), rows=3)[:, 0].tolist(), texts.of(0)
-        ([0, 0, 1], ('(other)', 'home'))
+        >>> texts.codes((columns,), rows=3)[:, 0].tolist(), texts.all
+        ([0, 0, 1], (('page', ('(other)', 'home')),))
     """
 
     def __init__(self, names: Sequence[str], texts_max: int) -> None:
@@ -32,14 +32,10 @@ class Texts:
         self._texts_max = texts_max
         self._codes: list[dict[str, int]] = [{OTHER: 0} for _ in names]
 
-    def of(self, segment: int) -> tuple[str, ...]:
-        """Return the texts of a segment by code."""
-        return tuple(self._codes[segment])
-
     @property
     def all(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """The names of all segments, each with its texts by code."""
-        return tuple((name, self.of(at)) for at, name in enumerate(self.names))
+        return tuple((name, tuple(codes)) for name, codes in zip(self.names, self._codes, strict=True))
 
     def codes_of(self, segment: int, texts: Sequence[str]) -> npt.NDArray[np.uint8]:
         """Return the codes of some texts of a segment."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from streamlearn.apps import App
 from streamlearn.errors import ConfigError
+from streamlearn.samples import SegmentColumns
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.validation.label_rows import LabelRows
 from streamlearn.trainer.validation.meters import ScoreMeters
@@ -28,18 +29,42 @@ from streamlearn.trainer.validation.prediction_tensors import (
     state_of,
     state_tensors,
 )
-from streamlearn.trainer.validation.predictions import Predicted
-from streamlearn.trainer.validation.rows import HALVINGS_MAX, SettledRows, row_type
+from streamlearn.trainer.validation.rows import HALVINGS_MAX, SettledRows, Uint64s, row_type
 from streamlearn.trainer.validation.score import Window, WindowScore, scores_of
 from streamlearn.trainer.validation.texts import Texts
 from streamlearn.versions.format.pieces import Tensors
 
-__all__ = ["ProgressiveValidation", "WaitingNote"]
+__all__ = ["Predicted", "ProgressiveValidation", "WaitingNote"]
+
+Int64s = npt.NDArray[np.int64]
+Uint32s = npt.NDArray[np.uint32]
+Float32s = npt.NDArray[np.float32]
 
 # The share of `rows_max` that is freed when it is reached.
 _ROOM_SHARE = 0.125
 _SUMMED = ("auc", "log_loss", "calibration", "rows", "positives", "kept")
 _LABELS_MAX = 32  # the bits of a mask
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """The rows of one step: N rows, L labels in the application's order. Bit l of a mask is label l.
+
+    `ProgressiveValidation.add` keeps none of the arrays.
+    """
+
+    identity: Uint64s  # uint64[N]: a hash of (events topic id, partition, offset, item index), equal for repeated rows
+    event_time_ms: Int64s  # int64[N]: impression times
+    logits: Float32s  # float32[N, L]: predictions from before the step
+    learn: Uint32s  # uint32[N]: labels that are learned for the first time
+    correct: Uint32s  # uint32[N]: labels that were learned as negative and are positive
+    positive: Uint32s  # uint32[N]: the positive labels among `learn`
+    rates: Float32s  # float32[N, L]: the share of negatives kept
+    weights: Float32s  # float32[N, L]: sample weights
+    segments: tuple[SegmentColumns, ...] = ()  # the segments that the application declares
+
+    def __len__(self) -> int:
+        return len(self.identity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +83,12 @@ class ProgressiveValidation:
     while they score. Impressions up to the event time `learned_before_ms` may have been learned by an earlier process,
     whose predictions are lost: windows that hold such impressions are not complete. None: there are none. With
     `is_versioned`, what came since the newest committed version is kept for `note`.
+
+    Attributes:
+        unscored: By label, how many rows and corrections were not scored, by reason. Rows that were first learned after
+            their window was closed are `late_rows`. Rows that became positive after that are `late_corrections`: they
+            were scored as negative. Those that became positive and have no prediction here, as after a restart, are
+            `unmatched_corrections`. Rows whose prediction was NaN or infinite are `not_finite`.
     """
 
     def __init__(
@@ -78,7 +109,7 @@ class ProgressiveValidation:
             LabelRows(label.name, waits[label.group], widths_ms, self._settings.summary_s * 1_000, self._kind)
             for label in app.labels
         ]
-        self._lost = {label.name: Counter[str]() for label in app.labels}
+        self.unscored = {label.name: Counter[str]() for label in app.labels}
         self._shortest_s = self._settings.windows_s[0]
         self._lock, self._closing = threading.Lock(), threading.Lock()
         self._held = 0
@@ -90,32 +121,6 @@ class ProgressiveValidation:
     def held_rows(self) -> int:
         """The number of held predictions and corrections, at most `rows_max`."""
         return self._held
-
-    @property
-    def held_bytes(self) -> int:
-        """The bytes of memory of the held rows."""
-        with self._lock:
-            return sum(label.nbytes for label in self._labels)
-
-    @property
-    def late_rows(self) -> dict[str, int]:
-        """By label, rows first learned after their window was closed."""
-        return self._lost_by("late_rows")
-
-    @property
-    def late_corrections(self) -> dict[str, int]:
-        """By label, rows that became positive after their window was closed, which scored them as negative."""
-        return self._lost_by("late_corrections")
-
-    @property
-    def unmatched_corrections(self) -> dict[str, int]:
-        """By label, rows that became positive but have no prediction here, as after a restart."""
-        return self._lost_by("unmatched_corrections")
-
-    @property
-    def not_finite(self) -> dict[str, int]:
-        """By label, rows whose prediction was NaN or infinite."""
-        return self._lost_by("not_finite")
 
     def add(self, rows: Predicted) -> None:
         """Take the predictions and labels of a step. Later predictions of the same row are ignored.
@@ -133,7 +138,7 @@ class ProgressiveValidation:
             if self._used > self._settings.rows_max:
                 self._make_room()
 
-    def refuse(self, event_time_ms: npt.NDArray[np.int64], labels: npt.NDArray[np.uint32]) -> None:
+    def refuse(self, event_time_ms: Int64s, labels: Uint32s) -> None:
         """Note rows that are never learned, which makes their windows incomplete.
 
         `event_time_ms` is int64[N], the impression times; `labels` is uint32[N], a bit for each label that is not
@@ -164,7 +169,7 @@ class ProgressiveValidation:
             rows, corrected = saved_rows(saved, label.name, self._kind, codes_of)
             halved = (saved[f"{label.name}.{name}"].tolist() for name in ("halved", "halvings"))
             label.open.halvings = dict(zip(*halved, strict=True))
-            label.open.lack(saved[f"{label.name}.lacking"])
+            label.open.lacking.update(saved[f"{label.name}.lacking"].tolist())
             self._held += label.add(*rows, is_new=self._is_apart) + label.correct(*corrected, is_new=self._is_apart)
             if state.watermark_ms is not None:
                 self._closed(label, state.watermark_ms, is_again=True)
@@ -200,7 +205,7 @@ class ProgressiveValidation:
         with self._closing:
             for label in self._labels:
                 for window, settled in self._closed(label, watermark_ms):
-                    scores += scores_of(window, settled, self._segments(), is_whole=self._is_whole(window))
+                    scores += scores_of(window, settled, self._texts.all, is_whole=self._is_whole(window))
         scores.sort(key=lambda score: (score.end_ms, score.window_s))
         for score in scores:
             if score.window_s == self._shortest_s and not score.segment:
@@ -234,11 +239,11 @@ class ProgressiveValidation:
             return []
         with self._lock:
             due = label.due(watermark_ms)
-        for entry in due.settled():
-            self._lose(label, "unmatched_corrections", 0 if is_again else entry.unmatched)
+        for window, rows, held, unmatched in due.settled():
+            self._lose(label, "unmatched_corrections", 0 if is_again else unmatched)
             with self._lock:
-                self._held += len(entry.rows) - entry.held
-                label.settle(entry.window, entry.rows)
+                self._held += len(rows) - held
+                label.settle(window, rows)
         with self._lock:
             closed = label.closed(watermark_ms)
             before = sum(map(len, label.settled.values()))
@@ -264,9 +269,7 @@ class ProgressiveValidation:
         records["codes"] = codes[which]
         self._held += label.add(records, windows, is_new=self._is_versioned)
 
-    def _usable(
-        self, label: LabelRows, windows: npt.NDArray[np.int64], logits: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.bool_]:
+    def _usable(self, label: LabelRows, windows: Int64s, logits: Float32s) -> npt.NDArray[np.bool_]:
         """Return which rows have an open window and a finite logit; count the others."""
         is_open, is_finite = label.are_open(windows), np.isfinite(logits)
         self._lose(label, "late_rows", len(windows) - int(np.count_nonzero(is_open)))
@@ -334,16 +337,10 @@ class ProgressiveValidation:
     def _is_whole(self, window: Window) -> bool:
         return self._learned_before_ms is None or window.begin_ms > self._learned_before_ms
 
-    def _segments(self) -> list[tuple[str, tuple[str, ...]]]:
-        return list(self._texts.all)
-
     def _lose(self, label: LabelRows, reason: str, count: int) -> None:
         if count:
-            self._lost[label.name][reason] += count
+            self.unscored[label.name][reason] += count
             self._meters.unscored.labels(label.name, reason).inc(count)
-
-    def _lost_by(self, reason: str) -> dict[str, int]:
-        return {name: counts[reason] for name, counts in self._lost.items()}
 
 
 def _checked(widths_s: list[int]) -> list[int]:

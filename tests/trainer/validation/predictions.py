@@ -15,7 +15,7 @@ from streamlearn.features import FeatureSpec, Label, LabelGroup, Segment, Slot
 from streamlearn.samples import SegmentColumns
 from streamlearn.trainer.validation import Predicted, WindowScore
 
-__all__ = ["BEGIN_MS", "Oracle", "Row", "app_of", "close_to", "step"]
+__all__ = ["BEGIN_MS", "Oracle", "Row", "app_of", "bytes_of", "close_to", "step"]
 
 BEGIN_MS = 1_700_000_040_000  # a multiple of every width in use here
 TEXTS = ("home", "search", "mail")
@@ -29,6 +29,25 @@ def app_of(fast_s: int = 20, slow_s: int = 50) -> App:
     groups = (LabelGroup("fast", wait_s=1, window_s=fast_s), LabelGroup("slow", wait_s=1, window_s=slow_s))
     labels = (Label("click", "click", "fast", sample_rate=0.5), Label("bought", "purchase", "slow"))
     return App("shown", features, groups, labels)
+
+
+def bytes_of(held: object) -> int:
+    """The bytes of all arrays that an object of validation holds; a view counts as the whole array that it is of."""
+    found: dict[int, npt.NDArray[Any]] = {}
+    waiting: list[Any] = [held]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, np.ndarray):
+            while isinstance(part.base, np.ndarray):
+                part = part.base
+            found[id(part)] = part
+        elif isinstance(part, list | tuple | dict):
+            waiting += part.values() if isinstance(part, dict) else part
+        elif type(part).__module__.startswith("streamlearn.trainer.validation"):
+            waiting += [
+                getattr(part, name) for name in (*vars(type(part)).get("__slots__", ()), *getattr(part, "__dict__", ()))
+            ]
+    return sum(array.nbytes for array in found.values())
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 from streamlearn.samples import SegmentColumns
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.validation import Predicted, ProgressiveValidation, WindowScore
-from tests.trainer.validation.predictions import BEGIN_MS, TEXTS, app_of
+from tests.trainer.validation.predictions import BEGIN_MS, TEXTS, app_of, bytes_of
 
 CLICK, BOTH = 1, 3
 
@@ -42,10 +42,10 @@ def test_a_pending_prediction_takes_32_bytes_at_most() -> None:
     for number in range(40):
         found.add(stream(number * 5_000, 5_000, span_ms=600_000, learn=BOTH))
     assert found.held_rows == 400_000
-    assert found.held_bytes <= 32 * found.held_rows
+    assert bytes_of(found) <= 32 * found.held_rows
     found.close(BEGIN_MS + 1_200_000)
     assert found.held_rows == 400_000  # the window of an hour is not over
-    assert found.held_bytes <= 32 * found.held_rows
+    assert bytes_of(found) <= 32 * found.held_rows
 
 
 def test_at_its_bound_it_holds_no_more_and_says_of_how_many_rows_a_score_is() -> None:
@@ -78,7 +78,7 @@ def test_what_is_let_go_of_favours_nobody() -> None:
         found.add(Predicted(**{**vars(one), "identity": names, "positive": first}))
         found.add(Predicted(**{**vars(one), "identity": names, "learn": zeros, "positive": zeros, "correct": later}))
         (score,) = of_width(found.close(BEGIN_MS + 30_000), 10)
-        assert found.unmatched_corrections["click"] == 0
+        assert found.unscored["click"]["unmatched_corrections"] == 0
         return score
 
     exact = scored(1 << 20, 0)
@@ -141,7 +141,7 @@ def test_rows_are_taken_while_another_thread_closes_windows() -> None:
     scores += found.close(1 << 60)
     windows = [(one.begin_ms, one.end_ms, one.text) for one in scores]
     assert len(windows) == len(set(windows))
-    late = found.late_rows["click"]
+    late = found.unscored["click"]["late_rows"]
     estimated = sum(one.weight for one in of_width(scores, 10))
     assert estimated == pytest.approx(steps * 500 - late, rel=0.05)
     assert found.held_rows <= settings.rows_max

@@ -76,12 +76,11 @@ def test_scores_are_those_of_first_predictions_in_any_order_of_steps_and_waterma
         whole = {key: replace(score, is_complete=True) for key, score in got.items()}
         assert all(close_to(whole[key], expected[key]) for key in expected)
         assert [one.end_ms for one in scores] == sorted(one.end_ms for one in scores)
-        lost = (found.unmatched_corrections, found.late_rows, found.late_corrections)
-        if not any(count for counts in lost for count in counts.values()):
+        if not any(found.unscored.values()):
             assert all(score.is_complete for score in scores)
     for label in ("click", "bought"):
-        assert found.late_rows[label] == oracle.late_rows.get(label, 0)
-        assert found.late_corrections[label] == oracle.late_corrections.get(label, 0)
+        assert found.unscored[label]["late_rows"] == oracle.late_rows.get(label, 0)
+        assert found.unscored[label]["late_corrections"] == oracle.late_corrections.get(label, 0)
 
 
 def test_auc_log_loss_and_calibration_have_their_closed_forms() -> None:
@@ -147,7 +146,7 @@ def test_a_correction_of_a_prediction_that_is_not_here_makes_its_window_incomple
     found.add(step([Row(1, BEGIN_MS, learn=CLICK), Row(2, BEGIN_MS, correct=CLICK), Row(3, BEGIN_MS, correct=BOUGHT)]))
     (score,) = whole(found.close(BEGIN_MS + 100_000))
     assert (score.label, score.rows, score.is_complete) == ("click", 1, False)
-    assert found.unmatched_corrections == {"click": 1, "bought": 1}
+    assert found.unscored == {"click": {"unmatched_corrections": 1}, "bought": {"unmatched_corrections": 1}}
 
 
 def test_predictions_that_are_no_numbers_are_counted_and_scored_in_no_window() -> None:
@@ -159,7 +158,7 @@ def test_predictions_that_are_no_numbers_are_counted_and_scored_in_no_window() -
     ]
     found.add(step(rows))
     scores = found.close(BEGIN_MS + 100_000)
-    assert found.not_finite == {"click": 2, "bought": 0}
+    assert found.unscored == {"click": {"not_finite": 2}, "bought": {}}
     assert [(one.label, one.rows, one.is_complete) for one in whole(scores)] == [
         ("click", 1, False),
         ("bought", 2, True),
@@ -272,11 +271,7 @@ def test_where_the_watermark_keeps_its_promise_nothing_is_late(shown: list[tuple
             oracle.add(rows)
         scores += found.close(watermark_ms)
         expected |= oracle.close(watermark_ms)
-    assert (found.late_rows["click"], found.late_corrections["click"], found.unmatched_corrections["click"]) == (
-        0,
-        0,
-        0,
-    )
+    assert found.unscored["click"] == {}
     positives = sum(after_ms <= window_ms for _, after_ms in shown)
     assert sum(one.positives for one in whole(scores)) == positives
     got = {(one.label, one.window_s, one.begin_ms, one.text): one for one in scores}
