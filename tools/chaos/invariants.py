@@ -11,6 +11,7 @@ import numpy.typing as npt
 from streamlearn.errors import StreamlearnError
 from streamlearn.serving.infer import InferAnswer
 from streamlearn.versions.format.log import read_manifest
+from streamlearn.versions.pointer.moves import taints_of
 from tools.chaos.answer_log import ask, check_equal
 from tools.chaos.late_node import LateNode
 from tools.chaos.settled_labels import UNSETTLED, SettledLabels, row_id
@@ -104,12 +105,15 @@ def wrong_labels(
 def answer_violations(target: Target, late_node: LateNode, on_compared: Callable[[int], None]) -> Iterator[str]:
     """Check that answers during the run equal those of the same versions now, loaded from the store, on all nodes.
 
-    The pointer moves to some older versions, one after the other, which the late node never served before.
+    The pointer moves to some older versions that are not tainted, one after the other, which the late node never served
+    before.
     `late_node` must have started after the end of the load. `on_compared` gets the number of compared replies of each
     version.
     """
     recent = [request for version in target.answer_log.versions[-2:] for request, _ in target.answer_log.of(version)]
-    for version in sampled_versions(target.answer_log.versions, target.active):
+    tainted = taints_of(target.loop.model.pointer, target.loop.versions())
+    clean = [version for version in target.answer_log.versions if version not in tainted]
+    for version in sampled_versions(clean, target.active):
         if version != target.active:
             try:
                 target.loop.verb("rollback", "--to", str(version), "--wait", "60", "--reason", "chaos looks at it")
