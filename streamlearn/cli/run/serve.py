@@ -70,11 +70,11 @@ def node(
         str | None, typer.Option(metavar="HOST:PORT", help="Address for HTTP, or `none`; overrides front.http.")
     ] = None,
     lanes: Annotated[
-        int | None, typer.Option(metavar="COUNT", min=1, help="Parallel executions; overrides serving.lanes.")
+        int | None, typer.Option(metavar="COUNT", min=1, max=64, help="Parallel executions; overrides serving.lanes.")
     ] = None,
     versions_kept: Annotated[
         int | None,
-        typer.Option(metavar="COUNT", min=1, help="Older versions to keep; overrides replica.versions_kept."),
+        typer.Option(metavar="COUNT", min=1, max=64, help="Older versions to keep; overrides replica.versions_kept."),
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the node alone; by default HOST:PORT.")] = "",
     token_file: Annotated[
