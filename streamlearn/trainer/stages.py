@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,7 @@ class Stages:
 
     def __exit__(self, *_: object) -> None:
         """End all threads and drop the steps that wait."""
-        self._has_ended.set()
+        self._end()
         for thread in self._threads:
             thread.join()
 
@@ -172,11 +173,21 @@ class Stages:
         while not self._has_ended.is_set():
             self._note_active()
             try:
-                return source.get(timeout=_QUIET_LOOK_S if wait_s is None else wait_s)
+                item = source.get(timeout=_QUIET_LOOK_S if wait_s is None else wait_s)
             except queue.Empty:
                 if wait_s is not None:
                     return _NOTHING
+            else:
+                if not self._has_ended.is_set():
+                    return item
         raise _Ended
+
+    def _end(self) -> None:
+        """End all threads; those that wait for a step wake."""
+        self._has_ended.set()
+        for steps in (self._stepped, self._gathered, self._pulled, self._to_push):
+            with suppress(queue.Full):
+                steps.put_nowait(_NOTHING)
 
     def _put(self, target: queue.Queue[Any], item: Any) -> None:
         while not self._has_ended.is_set():
@@ -196,7 +207,7 @@ class Stages:
         except BaseException as error:
             with self._moved:
                 self._error = self._error or error
-                self._has_ended.set()
+                self._end()
                 self._moved.notify_all()
 
 

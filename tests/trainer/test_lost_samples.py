@@ -92,7 +92,12 @@ def nothing_new(messages: Messages, kind: str, later_ms: int) -> Messages:
 
 
 @pytest.mark.parametrize("kind", ["empty", "repeated"])
-def test_a_shop_that_has_nothing_to_learn_for_longer_than_samples_are_kept_goes_on(shop: Shop, kind: str) -> None:
+def test_a_shop_that_has_nothing_to_learn_for_longer_than_samples_are_kept_goes_on(
+    shop: Shop, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By this clock the shop is silent, so that stages would be looked at less often than by the wall's.
+    monkeypatch.setattr("streamlearn.trainer.stages._QUIET_LOOK_S", 0.01)
+    monkeypatch.setattr("streamlearn.trainer.intake.feed._QUIET_WAIT_S", 0.01)
     shop.write(shop.messages)
     learned = shop.train().tally.rows
     stop, before, passed = threading.Event(), shop.offsets, count()
