@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Node", "NodeLimits"]
 
 # How often metrics and the state that callers see are updated.
-_REPORT_S = 0.2
+_REPORT_S = 0.5
 # How often `wait_ready` checks whether its caller gave up.
 _WAIT_S = 0.25
 

@@ -60,13 +60,13 @@ def test_a_reader_that_gives_nothing_is_looked_at_less_often_until_it_gives_some
     assert found == [*waits, poll_s, waits[0]]
 
 
-def test_a_reader_that_is_silent_for_long_is_looked_at_every_two_seconds(place: Place) -> None:
+def test_a_reader_that_is_silent_for_long_is_looked_at_every_four_seconds(place: Place) -> None:
     source = EventSource(place.plan())
     step: Any = ReadSource(source, source.renewed, IngestSettings(poll_s=0.05))._step
-    waits = [_waited(step, source, []) for _ in range(120)]
+    waits = [_waited(step, source, []) for _ in range(160)]
     assert waits == sorted(waits)
     assert sum(wait for wait in waits if wait <= 0.2) > 3
-    assert waits[-1] == 2.0
+    assert waits[-1] == 4.0
     assert _waited(step, source, ["blob"]) == 0.05
 
 

@@ -33,7 +33,7 @@ _TRACKER: Any = beam.DoFn.RestrictionParam(_PROVIDER)
 _ESTIMATOR: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider())  # type: ignore[no-untyped-call]
 # Each poll without elements doubles the time to the next one, up to this multiple of `poll_s`; and further only after a
 # silence so long that a longer wait adds little to it.
-_QUIET_POLLS_MAX, _QUIET_POLL_S_MAX, _SILENT_POLL_S_MAX = 4, 0.2, 2.0
+_QUIET_POLLS_MAX, _QUIET_POLL_S_MAX, _SILENT_POLL_S_MAX = 4, 0.2, 4.0
 
 
 class _NoFinalization:
