@@ -68,7 +68,7 @@ def test_an_error_cannot_move_the_cursor(error: Exception, ended: Verb, monkeypa
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(sys.modules["streamlearn.cli.main"], "cli", fail)
+    monkeypatch.setattr(sys.modules["streamlearn.cli.main"], "_built", lambda: fail)
     result = ended()
     assert result.status == 1
     assert "\x1b" not in result.err
