@@ -2,7 +2,8 @@
 
 All processes get the words of the command line. If the words name tests, one process runs only those. `--quick` leaves
 out the tests that need a service and those in `tests/slow.txt`; `--write-slow` writes that file after a run of all.
-`--beside COMMAND` runs a shell command at the same time, and fails if it does.
+`--beside COMMAND` runs a shell command at the same time, and fails if it does. Files of tests are in memory where there
+is room, and go at the end: run a single test to look at them.
 """
 
 from __future__ import annotations

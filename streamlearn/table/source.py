@@ -49,7 +49,7 @@ class RowSource(Protocol):
 
 
 def dim_of(dims: Mapping[str, int], table: str) -> int:
-    """Return the length of a table's rows; raises `UsageError` if there is no such table."""
+    """Return how many values each row of a table has; raises `UsageError` if the table is unknown."""
     if table not in dims:
         message = f"no table is named {table!r}"
         raise UsageError(message, help=f"tables are {', '.join(dims)}")

@@ -54,7 +54,7 @@ def test_the_application_that_answers_is_named_on_both_sides() -> None:
     both: dict[str, Any] = {"current": "ctr2", "other": "ctr", "by": "ada", "seq": 3, "wall_ms": 7}
     replaced = said(gathered(moved(3, 10), nodes=(), switch=Switch(**both)), given=Given(app="shop"))
     assert replaced["headline"] == {"level": "good", "said": "ctr2 answers the callers of this model"}
-    assert levels(replaced) == [("note", "switch")], "that it has no nodes is no trouble"
+    assert levels(replaced) == [("note", "switch")], "a replaced application needs no nodes"
     assert replaced["trouble"][0]["said"] == "ctr2 answers the callers of this model (switch 3), by ada"
     assert "`streamlearn switch shop --to ctr`" in replaced["trouble"][0]["help"]
     replacing = said(gathered(moved(3, 10), model="ctr2", switch=Switch(**both)))

@@ -97,7 +97,11 @@ class Change:
         written = run_verb("migrate", str(new), "--from", str(old))
         self.kept = sum(written["rows"].values())
         self.loop = Loop(load_app(new), (), place, len(loop.nodes), _SHARDS, beside=folder.folder)
-        self.loop.wait_up()
+        try:
+            self.loop.wait_up()
+        except BaseException:
+            self.loop.close()
+            raise
 
     def switch(self, to: str) -> float:
         """Move the callers, and return the milliseconds until all nodes had followed."""
@@ -106,8 +110,10 @@ class Change:
 
     def close(self) -> None:
         """End the changed application."""
-        run_verb("switch", str(self._new), "--done")
-        self.loop.close()
+        try:
+            run_verb("switch", str(self._new), "--done")
+        finally:
+            self.loop.close()
 
 
 class _Callers:

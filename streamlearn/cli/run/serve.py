@@ -6,12 +6,10 @@ import gc
 import os
 import sys
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec import structs
 from typer.core import TyperGroup
 
 from streamlearn.cli.options import AppArgument, SetOption, TlsCertOption, TlsKeyOption, stop_event, tls_files
@@ -20,7 +18,7 @@ from streamlearn.hints import with_hints
 from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
-    from streamlearn.apps import AppFolder
+    pass
 
 __all__ = ["serve"]
 
@@ -70,11 +68,11 @@ def node(
         str | None, typer.Option(metavar="HOST:PORT", help="Address for HTTP, or `none`; overrides front.http.")
     ] = None,
     lanes: Annotated[
-        int | None, typer.Option(metavar="COUNT", min=1, max=64, help="Parallel executions; overrides serving.lanes.")
+        int | None, typer.Option(metavar="COUNT", min=1, help="Parallel executions; overrides serving.lanes.")
     ] = None,
     versions_kept: Annotated[
         int | None,
-        typer.Option(metavar="COUNT", min=1, max=64, help="Older versions to keep; overrides replica.versions_kept."),
+        typer.Option(metavar="COUNT", min=1, help="Older versions to keep; overrides replica.versions_kept."),
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the node alone; by default HOST:PORT.")] = "",
     token_file: Annotated[
@@ -96,7 +94,10 @@ def node(
     from streamlearn.serving.inherited_sockets import inherited_sockets
     from streamlearn.telemetry import set_up_logging
 
-    folder = _overridden(load_app(app, tuple(set_ or ())), (listen, http), lanes, versions_kept)
+    names = ("front.listen", "front.http", "serving.lanes", "replica.versions_kept")
+    values = (listen, "" if http == "none" else http, lanes, versions_kept)
+    given = (f"{setting}={value}" for setting, value in zip(names, values, strict=True) if value is not None)
+    folder = load_app(app, (*(set_ or ()), *given))
     settings = folder.settings
     token = None if token_file is None else read_token(token_file).decode()
     sockets = inherited_sockets(os.environ, has_http=bool(settings.front.http))
@@ -128,20 +129,3 @@ def node(
 
 
 serve.command()(with_hints(tune))
-
-
-def _overridden(
-    folder: AppFolder, addresses: tuple[str | None, str | None], lanes: int | None, versions_kept: int | None
-) -> AppFolder:
-    """Return the application with its settings overridden by options."""
-    settings, (listen, http) = folder.settings, addresses
-    front, serving, replica = settings.front, settings.serving, settings.replica
-    if listen is not None:
-        front = structs.replace(front, listen=listen)
-    if http is not None:
-        front = structs.replace(front, http="" if http == "none" else http)
-    if lanes is not None:
-        serving = structs.replace(serving, lanes=lanes)
-    if versions_kept is not None:
-        replica = structs.replace(replica, versions_kept=versions_kept)
-    return replace(folder, settings=structs.replace(settings, front=front, serving=serving, replica=replica))

@@ -17,6 +17,7 @@ from streamlearn.cli.options import AppArgument, JsonOption, SetOption, TlsKeyOp
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.cli.output.units import age_text
 from streamlearn.errors import StoreError, TopicMissing, TopicUnreachable, UsageError
+from streamlearn.hints import Given, completed
 from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
@@ -100,9 +101,15 @@ def up(
                 serve_metrics(folder.settings.telemetry, plan.metrics),
                 node_sockets(plan.members, app, taken) as sockets,
             ):
-                lines = Supervisor(plan.members, folder.settings.up, logs, files, sockets=sockets).run(
-                    signals, show, lambda: _report_ready(folder, plan.members, plan.metrics, json=json)
-                )
+
+                def when_up() -> None:
+                    _report_ready(folder, plan.members, plan.metrics, json=json)
+                    # A store may take long to answer; meanwhile processes are watched.
+                    given = Given(app=str(app), changes=tuple(word for change in changes for word in ("--set", change)))
+                    threading.Thread(target=_report_switch, args=(folder, given), daemon=True).start()
+
+                supervisor = Supervisor(plan.members, folder.settings.up, logs, files, sockets=sockets)
+                lines = supervisor.run(signals, show, when_up)
     print_json(lines) if json else print_table(lines)
 
 
@@ -117,15 +124,19 @@ def _report_ready(folder: AppFolder, members: tuple[Member, ...], metrics: str, 
     PULSE.ready()
     line = f"{folder.app.name} is up: {', '.join([*addresses, f'up metrics {metrics}'])}"
     print(line, file=sys.stderr if json else sys.stdout, flush=True)
+
+
+def _report_switch(folder: AppFolder, given: Given) -> None:
+    """Print which of two applications answers, if a change is under way."""
     from streamlearn.versions import open_store
     from streamlearn.versions.pointer.switch_log import SwitchLog
 
-    with suppress(StoreError):  # nodes say it
+    with suppress(StoreError):  # a node that cannot read the switches is not ready, and says why
         store = open_store(folder.store_url, settings=folder.settings.versions)
         switch = SwitchLog(store, folder.app.served_name).newest()
         if switch.other:
             text = f"{switch.current} answers the callers of {folder.app.served_name}"
-            way = f"`streamlearn switch {folder.folder} --to {switch.other}`"
+            way = completed(f"`streamlearn switch APP --to {switch.other}`", given)
             print(f"{text}; {way} lets {switch.other} answer", file=sys.stderr, flush=True)
 
 
