@@ -101,19 +101,14 @@ def up(
                 serve_metrics(folder.settings.telemetry, plan.metrics),
                 node_sockets(plan.members, app, taken) as sockets,
             ):
-
-                def when_up() -> None:
-                    _report_ready(folder, plan.members, plan.metrics, json=json)
-                    # A store may take long to answer; meanwhile processes are watched.
-                    given = Given(app=str(app), changes=tuple(word for change in changes for word in ("--set", change)))
-                    threading.Thread(target=_report_switch, args=(folder, given), daemon=True).start()
-
-                supervisor = Supervisor(plan.members, folder.settings.up, logs, files, sockets=sockets)
-                lines = supervisor.run(signals, show, when_up)
+                given = Given.of({"app": app, "set_": set_})
+                lines = Supervisor(plan.members, folder.settings.up, logs, files, sockets=sockets).run(
+                    signals, show, lambda: _report_ready(folder, plan.members, plan.metrics, given, json=json)
+                )
     print_json(lines) if json else print_table(lines)
 
 
-def _report_ready(folder: AppFolder, members: tuple[Member, ...], metrics: str, *, json: bool) -> None:
+def _report_ready(folder: AppFolder, members: tuple[Member, ...], metrics: str, given: Given, *, json: bool) -> None:
     """Print the line that scripts wait for; on stderr if stdout is for one JSON document."""
     addresses = [
         f"{member.name} {kind} {address}"
@@ -124,6 +119,8 @@ def _report_ready(folder: AppFolder, members: tuple[Member, ...], metrics: str, 
     PULSE.ready()
     line = f"{folder.app.name} is up: {', '.join([*addresses, f'up metrics {metrics}'])}"
     print(line, file=sys.stderr if json else sys.stdout, flush=True)
+    # A store may take long to answer; meanwhile processes are watched.
+    threading.Thread(target=_report_switch, args=(folder, given), daemon=True).start()
 
 
 def _report_switch(folder: AppFolder, given: Given) -> None:
