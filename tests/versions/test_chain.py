@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -131,6 +132,20 @@ def test_a_version_an_older_run_committed_before_a_newer_took_over_from_another_
     chain = Chain.find(local, MODEL)
     assert (versions_of(chain), chain.superseded) == ([1, 3], (between.folder,))
     refused(local, "older_run", 2)
+
+
+def test_a_damaged_manifest_of_an_older_run_keeps_nobody_from_a_newer_base(local: Store) -> None:
+    first, second = Trainer(local).story([1, 2])
+    new = Trainer(local, run=2, last=second)
+    third = empty(new, 3, second)
+    empty(new, 3, third, kind="base", stands_for=third.ref, parent=second.ref)
+    fourth = empty(new, 4, third)
+    manifest = Path(local.url.removeprefix("file://")) / first.folder / "manifest.json"
+    manifest.chmod(0o644)
+    manifest.write_bytes(manifest.read_bytes()[1:])
+    chain = Chain.find(local, MODEL)
+    assert (versions_of(chain), chain.head.folder, chain.superseded) == ([3, 4], fourth.folder, ())
+    assert refused(local, "corrupted", 2).path == f"{first.folder}/manifest.json"
 
 
 def test_an_older_base_is_of_the_history_when_what_followed_it_is_swept(local: Store) -> None:

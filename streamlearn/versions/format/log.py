@@ -7,6 +7,7 @@ run takes over at the parent of its first version.
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import suppress
 
 from streamlearn.errors import FileMissing, Oversize, VersionDefect
 from streamlearn.versions.format.coverage import check_manifest
@@ -83,15 +84,19 @@ class Log:
             if parent is not None and parent.run < run:
                 run = parent.run
                 continue
-            # The first versions of this run were swept, so the run before it can only be guessed.
+            # The first versions of this run were swept or are damaged, so the run before it can only be guessed.
             older = [folder.run for folder in self.folders if folder.run < run]
             if not older:
                 return last_versions
             run = max(older)
 
     def _first_of(self, run: int, last: int) -> Committed | None:
-        folders = self.between(run, 0, last + 1)
-        return next((version for folder in folders if (version := self.read(folder)) is not None), None)
+        """Return the first version of a run up to `last` that can be read."""
+        for folder in self.between(run, 0, last + 1):
+            with suppress(VersionDefect):  # whoever needs that version itself is told
+                if version := self.read(folder):
+                    return version
+        return None
 
     def _read(self, folder: VersionFolder) -> Committed | None:
         try:
