@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,8 @@ def test_a_deletion_is_asked_for_by_key_and_ends_with_3_until_it_is_served(
     assert (deletion.keys, deletion.reason) == ({"main": expected}, "art. 17")
     assert deletion.until_ms == pytest.approx(deletion.wall_ms + 60_000, abs=5_000)
     assert "deletion 1 of" in ended("versions", MODEL).out
+    (waiting,) = json.loads(ended("versions", MODEL, "--json").out)["deletions"]
+    assert (waiting["seq"], waiting["reason"]) == (1, "art. 17")
 
 
 def test_it_waits_until_a_version_without_the_rows_is_served_by_all_nodes(place: Place, app: Path, ended: Verb) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -125,4 +126,6 @@ def test_while_an_application_relearns_its_versions_say_why_they_have_no_figures
     assert ended("migrate", new, "--from", old, "--relearn")[0] == 0
     said = " ".join(ended("versions", new)[1].split())
     assert "UTC, which learnable has learned: their figures are not comparable, and left out" in said
+    assert "not comparable" in json.loads(ended("versions", new, "--json")[1])["relearning"]
+    assert json.loads(ended("versions", old, "--json")[1])["relearning"] is None
     assert "not comparable" not in ended("versions", old)[1]

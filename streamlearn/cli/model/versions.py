@@ -50,6 +50,9 @@ def versions(
     nodes, no_nodes_reason = model.nodes()
     missing = model.missing(nodes)
     states = standings(pointer, known)
+    relearning = _relearning(model, known[-1])
+    obeyed = obeyed_by(known[-1])
+    deletions = [deletion for deletion in Deletions(model.store, model.name).all() if deletion.seq > obeyed]
     now_ms = SYSTEM_CLOCK.wall_ms()
     rows = [version_facts(entry, states[entry.version], nodes, now_ms) for entry in known[-limit:]]
     if json:
@@ -62,6 +65,8 @@ def versions(
             {"seq": request.seq, "to": request.to.version, "by": request.by, "reason": request.reason}
             for request in waiting
         ]
+        facts["deletions"] = [{"seq": one.seq, "by": one.by, "reason": one.reason} for one in deletions]
+        facts["relearning"] = relearning or None
         facts["refused"] = refused and {"seq": refused.seq, "to": refused.to.version, "reason": refused.reason}
         print_json(facts | {"registry": no_nodes_reason})
         return
@@ -69,14 +74,13 @@ def versions(
     typer.echo(_pointer_line(last_not_gc(pointer, model.log.read), len(known), len(rows)))
     if pointer.canary is not None:
         typer.echo(_canary_line(pointer.canary, nodes))
-    if relearning := _relearning(model, known[-1]):
+    if relearning:
         typer.echo(relearning)
     for request in waiting:
         source = f"request {request.seq} of {printable(request.by)}"
         typer.echo(f"training was asked to go back to version {request.to.version} ({source})")
-    for deletion in Deletions(model.store, model.name).all():
-        if deletion.seq > obeyed_by(known[-1]):
-            typer.echo(f"deletion {deletion.seq} of {printable(deletion.by)} is not carried out yet")
+    for deletion in deletions:
+        typer.echo(f"deletion {deletion.seq} of {printable(deletion.by)} is not carried out yet")
     if refused is not None:
         target = f"version {refused.to.version} (request {refused.seq} of {printable(refused.by)})"
         typer.echo(f"training could not go back to {target} and continues: {printable(refused.reason)}")
