@@ -75,9 +75,9 @@
 | a check of the judge that hangs | publisher/test_judge.py::test_a_judge_that_takes_too_long_rejects_that_version_alone_and_the_next_wait_for_it |
 | thousands of silent connections, at a node | serving/test_hello.py::test_a_node_answers_though_two_thousand_connections_say_nothing |
 | thousands of silent connections, at the console | console/test_api.py::test_silent_connections_keep_nobody_out |
-| gradients that are no numbers | ../native/ps/tests/contract.rs::what_is_no_number_is_refused_and_nothing_learns_from_it |
+| gradients that are no numbers | ../native/ps/tests/all/contract.rs::what_is_no_number_is_refused_and_nothing_learns_from_it |
 | thousands of silent connections and half requests, at a node with a token | ../native/serve/tests/doors.rs::silent_connections_crowd_out_no_caller_who_says_the_token |
-| thousands of silent connections, at a shard | ../native/ps/tests/peers.rs::silent_connections_crowd_out_no_client |
+| thousands of silent connections, at a shard | ../native/ps/tests/all/peers.rs::silent_connections_crowd_out_no_client |
 | a stranger's call to the runner of ingest | ingest/test_samples_pipeline.py::test_a_running_ingest_and_its_runner_listen_for_this_machine_alone |
 | the wall clock jumps ahead | ingest/test_steady_clock.py::test_a_watermark_does_not_follow_a_wall_that_is_ahead_for_a_moment |
 | progress ahead of the wall clock | ingest/test_steady_clock.py::test_a_run_does_not_begin_on_progress_that_is_ahead_of_the_wall |

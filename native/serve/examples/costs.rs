@@ -1,7 +1,7 @@
 //! Measures the cost of a request: decoding and hashing, encoding the answer, and logging an impression.
 //! Prints microseconds of CPU time.
 
-#[path = "../tests/rig/asks.rs"]
+#[path = "../tests/all/rig/asks.rs"]
 #[allow(dead_code)]
 mod asks;
 

@@ -1,7 +1,7 @@
 //! A server without a model, for trying out clients: `cargo run --example fake_model -- GRPC_PORT HTTP_PORT
 //! [TOKEN]`.
 
-#[path = "../tests/rig/fake.rs"]
+#[path = "../tests/all/rig/fake.rs"]
 mod fake;
 
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! `cargo run --release -p streamlearn-serve --example scheduler [goodput|ladders|calls]`
 
 #[allow(dead_code, reason = "tests use more of a run")]
-#[path = "../tests/node/mod.rs"]
+#[path = "../tests/all/node/mod.rs"]
 mod node;
 
 use std::collections::BTreeMap;

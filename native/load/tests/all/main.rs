@@ -1,0 +1,4 @@
+//! The tests of this crate in one binary, which is compiled and linked once.
+
+mod calls;
+mod posts;

@@ -1,0 +1,17 @@
+//! The tests of this crate in one binary, which is compiled and linked once.
+
+mod admission;
+mod any_bytes;
+mod aside;
+mod decode;
+mod descriptors;
+mod grpc;
+mod health;
+mod http;
+mod ladder;
+mod node;
+mod overload;
+mod rig;
+mod sequences;
+mod shown;
+mod tuned;
