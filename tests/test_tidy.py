@@ -271,6 +271,15 @@ def test_rust_functions_are_held_short_by_clippy() -> None:
         assert tomllib.loads((ROOT / member / "Cargo.toml").read_text())["lints"] == {"workspace": True}
 
 
+def test_no_file_of_native_tests_is_left_out_of_its_binary() -> None:
+    mains = list(ROOT.glob("native/*/tests/all/main.rs"))
+    assert mains
+    for main in mains:
+        listed = set(re.findall(r"^mod (\w+);", main.read_text(), flags=re.M))
+        there = {path.stem for path in main.parent.iterdir()} - {"main"}
+        assert listed == there, f"{main.relative_to(ROOT)} lists {listed ^ there} wrongly"
+
+
 def test_functions_take_few_positional_arguments() -> None:
     many = []
     for file in PACKAGE:
