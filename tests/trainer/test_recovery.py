@@ -92,8 +92,9 @@ def test_the_judge_holds_each_learned_label_once_with_its_value_after_recoveries
         for settles, value in [(label.settles[row], int(label.value[row]))]
         if settles
     ]
+    said = outcomes(messages)
     assert len(held) == len(dict(held)) > 500
-    assert dict(held) == {name: outcomes(messages)[name] for name in dict(held)}
+    assert dict(held) == {name: said[name] for name in dict(held)}
 
 
 def test_what_was_read_is_counted_through_recoveries(tmp_path: Path) -> None:
