@@ -18,7 +18,7 @@ from dataclasses import replace
 from streamlearn.features import Slot
 from tests.trainer.stream import learnable_app
 
-app = replace(learnable_app({name!r}), serves="learnable")
+app = replace(learnable_app({name!r}), serves="learnable", model="logistic")
 slots = (*app.features.slots, *{slots})
 app = replace(app, features=replace(app.features, slots=slots))
 """
