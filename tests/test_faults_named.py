@@ -87,7 +87,7 @@
 | shorter windows, and a run that dies soon after | ingest/test_progress.py::test_after_windows_were_shortened_rows_open_in_the_longer_ones_are_read_again_until_written |
 | many dead letters | ingest/test_written.py::test_a_command_that_ends_says_by_its_status_that_too_much_was_lost |
 | other labels under a live model, in ingest | ingest/test_alike.py::test_samples_of_other_labels_are_not_added_to |
-| SIGTERM of a node | serving/test_serve_verb.py::test_a_node_answers_with_what_was_trained_follows_a_rollback_and_drains |
+| SIGTERM of a node | serving/test_serve_verb.py::test_a_node_answers_with_what_was_trained_among_silent_connections_follows_a_rollback_and_drains |
 | kill -9 of one of two applications that share sockets | supervision/test_handover.py::test_sockets_go_on_when_their_first_owner_is_killed |
 | a stopped ingest continues elsewhere | ingest/test_flink.py::test_a_run_on_flink_that_is_told_to_stop_drains_and_another_runner_goes_on_from_t0 |
 | all of it, by chance | versions/test_replica_property.py::test_nodes_answer_with_the_trainers_rows_at_every_version_they_are_moved_to |

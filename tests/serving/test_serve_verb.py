@@ -5,51 +5,65 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from streamlearn.access import check_address
-from streamlearn.apps import AppFolder
+from streamlearn.apps import AppFolder, load_app
+from streamlearn.cli.main import cli
 from streamlearn.errors import ConfigError
 from streamlearn.open_files import allow_connections
 from streamlearn.testing import wait_until
+from streamlearn.trainer import Until, ends_of, train
 from tests.listener import listening
-from tests.trainer.processes import job, said, write_app
+from tests.trainer.processes import write_app
 from tests.trainer.stream import messages_of, write_messages
 
 _WAIT_S = 300.0
 
 
-@pytest.fixture
-def trained(tmp_path: Path) -> AppFolder:
-    """An application with some versions."""
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an application with some versions; its nodes keep in one place what they compile."""
+    root = tmp_path_factory.mktemp("learned")
     app = write_app(
-        tmp_path / "app",
+        root / "app",
         {
             "trainer": {"step_rows": 64},
             "publisher": {"publish_interval_s": 0.05},
             "serving": {
-                "users_buckets": [1, 4], "candidates_buckets": [4, 16], "cache_folder": str(tmp_path / "compiled"),
+                "users_buckets": [1, 4], "candidates_buckets": [4, 16], "cache_folder": str(root / "compiled"),
             },
             "front": {"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "deadline_ms": 30_000},
             "telemetry": {"log_format": "json"},
+            # Beside its topics, so that a copy of the folder has versions of its own.
+            "versions": {},
         },
         model="deepfm",
     )  # fmt: skip
     write_messages(app, messages_of(app.app, 40))
-    with job(app, "--until-offset", "end") as process:
-        assert process.wait(_WAIT_S) == 0, said(app)
-    return app
+    train(app, threading.Event(), until=lambda topic: Until(ends_of(topic, "end")))
+    return app.folder
+
+
+@pytest.fixture
+def trained(learned: Path, tmp_path: Path) -> AppFolder:
+    """An application with some versions, for one test."""
+    return load_app(shutil.copytree(learned, tmp_path / "app"))
 
 
 @contextmanager
@@ -72,60 +86,28 @@ def serving(app: AppFolder, *more: str) -> Iterator[tuple[subprocess.Popen[str],
             process.wait()
 
 
-def ask(http: str, items: int = 3, route: str | None = None) -> dict[str, Any]:
+def ask(http: str, items: int = 3, route: str | None = None, token: str = "") -> dict[str, Any]:
     """The answer to one request."""
     body = {
         "user": {"user_id": 7, "history": [1, 2], "age": 0.5},
         "items": [{"video_id": at, "tags": [at % 3], "length": 1.0} for at in range(items)],
     }
     data = json.dumps(body if route is None else body | {"route_key": route}).encode()
-    asked = urllib.request.Request(f"http://{http}/score", data, {"content-type": "application/json"})
+    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+    asked = urllib.request.Request(f"http://{http}/score", data, headers)
     with urllib.request.urlopen(asked, timeout=60) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 
 
-def streamlearn(*words: str) -> subprocess.CompletedProcess[str]:
-    call = [sys.executable, "-m", "streamlearn", *words]
-    return subprocess.run(call, capture_output=True, text=True, timeout=_WAIT_S, check=False)
+def verb(app: AppFolder, *words: str) -> str:
+    """What a verb on the application's versions says, run in this process."""
+    done = CliRunner().invoke(cli, [words[0], "learnable", *words[1:], "--app", str(app.folder)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
-def test_a_node_answers_with_what_was_trained_follows_a_rollback_and_drains(
-    trained: AppFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with listening(monkeypatch) as (heard, _), serving(trained, "--name", "node-1") as (process, http):
-        heard.wait("WATCHDOG=1")
-        first = ask(http)
-        version = first["version"]
-        assert version > 1
-        assert {name: len(scores) for name, scores in first["scores"].items()} == {"click": 3, "bought": 3}
-        assert all(0 < one < 1 for scores in first["scores"].values() for one in scores)
-        # Merged with others, and beyond every bucket, a candidate is scored the same.
-        with ThreadPoolExecutor(8) as pool:
-            for found in pool.map(lambda items: ask(http, items), [3, 1, 9, 20, 33, 2, 3, 12] * 3):
-                items = min(3, len(found["scores"]["click"]))
-                assert found["scores"]["click"][:items] == pytest.approx(first["scores"]["click"][:items], rel=1e-4)
-        place = ("--app", str(trained.folder))
-        done = streamlearn("promote", "learnable", "1", *place, "--canary", "0.5", "--accept", "--json")
-        assert done.returncode == 0, done.stderr
-        seen = [ask(http, route=f"user-{at % 20}")["version"] for at in range(40)]
-        assert set(seen) == {1, version}
-        assert seen[:20] == seen[20:]
-        done = streamlearn("rollback", "learnable", *place, "--to", "1", "--reason", "try", "--json")
-        assert done.returncode == 0, done.stderr
-        assert [one["node"] for one in json.loads(done.stdout)["acted"]] == ["node-1"]
-        # Whoever waited for the ack is answered by the older version at once.
-        assert ask(http)["version"] == 1
-        heard.heard()
-        heard.wait("WATCHDOG=1")
-        process.send_signal(signal.SIGTERM)
-        heard.wait("STOPPING=1")
-        assert process.wait(_WAIT_S) == 0
-    # Nothing is left of graphs that were brought from the store.
-    assert "Traceback" not in (trained.folder / "serve.log").read_text()
-
-
-def test_a_node_with_a_token_says_that_it_works_while_two_thousand_connections_say_nothing(
+def test_a_node_answers_with_what_was_trained_among_silent_connections_follows_a_rollback_and_drains(
     trained: AppFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = trained.folder / "token"
@@ -136,23 +118,54 @@ def test_a_node_with_a_token_says_that_it_works_while_two_thousand_connections_s
     with ExitStack() as stack:
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         heard, _ = stack.enter_context(listening(monkeypatch))
-        _, where = stack.enter_context(serving(trained, "--token-file", str(token)))
-        allow_connections(5_000)
-        host, _, port = where.rpartition(":")
-        silent = [stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(2_000)]
+        process, http = stack.enter_context(serving(trained, "--name", "node-1", "--token-file", str(token)))
+        heard.wait("WATCHDOG=1")
+        scored = partial(ask, http, token="open-sesame")
+        first = scored()
+        version = first["version"]
+        assert version > 1
+        assert {name: len(scores) for name, scores in first["scores"].items()} == {"click": 3, "bought": 3}
+        assert all(0 < one < 1 for scores in first["scores"].values() for one in scores)
+        # Merged with others, and beyond every bucket, a candidate is scored the same.
+        with ThreadPoolExecutor(8) as pool:
+            for found in pool.map(scored, [3, 1, 9, 20, 33, 2, 3, 12] * 3):
+                items = min(3, len(found["scores"]["click"]))
+                assert found["scores"]["click"][:items] == pytest.approx(first["scores"]["click"][:items], rel=1e-4)
+        with ExitStack() as silence:
+            say_nothing(http, silence)
+            heard.heard()
+            beats: list[str] = []
+
+            def is_heard() -> bool:
+                beats.extend(heard.heard())
+                return len(beats) > 3
+
+            wait_until(is_heard, "it says that it works", 30)
+            for _ in range(20):
+                assert scored()["scores"] == first["scores"]
+        verb(trained, "promote", "1", "--canary", "0.5", "--accept", "--json")
+        seen = [scored(route=f"user-{at % 20}")["version"] for at in range(40)]
+        assert set(seen) == {1, version}
+        assert seen[:20] == seen[20:]
+        done = verb(trained, "rollback", "--to", "1", "--reason", "try", "--json")
+        assert [one["node"] for one in json.loads(done)["acted"]] == ["node-1"]
+        # Whoever waited for the ack is answered by the older version at once.
+        assert scored()["version"] == 1
         heard.heard()
-        beats: list[str] = []
+        heard.wait("WATCHDOG=1")
+        process.send_signal(signal.SIGTERM)
+        heard.wait("STOPPING=1")
+        assert process.wait(_WAIT_S) == 0
+    # Nothing is left of graphs that were brought from the store.
+    assert "Traceback" not in (trained.folder / "serve.log").read_text()
 
-        def is_heard() -> bool:
-            beats.extend(heard.heard())
-            return len(beats) > 3
 
-        wait_until(is_heard, "it says that it works", 30)
-        asked = urllib.request.Request(f"http://{where}/v2", headers={"Authorization": "Bearer open-sesame"})
-        for _ in range(20):
-            with urllib.request.urlopen(asked, timeout=60) as answer:
-                assert answer.status == 200
-        assert len(silent) == 2_000
+def say_nothing(http: str, stack: ExitStack) -> None:
+    """Open two thousand connections."""
+    allow_connections(5_000)
+    host, _, port = http.rpartition(":")
+    for _ in range(2_000):
+        stack.enter_context(socket.create_connection((host, int(port)), 60))
 
 
 def lane_processes(node: int) -> list[int]:
@@ -187,8 +200,7 @@ def test_a_node_whose_lanes_are_processes_outlives_them_and_they_end_with_it(tra
             return len(lane_processes(process.pid)) == 2 and before[0] not in lane_processes(process.pid)
 
         wait_until(is_replaced, "another process", _WAIT_S)
-        done = streamlearn("rollback", "learnable", "--app", str(trained.folder), "--to", "1", "--reason", "try")
-        assert done.returncode == 0, done.stderr
+        verb(trained, "rollback", "--to", "1", "--reason", "try")
         assert ask(http)["version"] == 1
         lanes = lane_processes(process.pid)
         process.kill()
@@ -228,7 +240,8 @@ def test_an_address_that_others_reach_needs_a_token() -> None:
 def test_what_cannot_be_served_is_told_in_two_lines(tmp_path: Path) -> None:
     app = write_app(tmp_path / "app", {}, model="deepfm")
     for words in (["--listen", "0.0.0.0:0"], ["--listen", "nowhere"], ["--tls-cert", "a.pem"]):
-        done = streamlearn("serve", str(app.folder), *words)
+        call = [sys.executable, "-m", "streamlearn", "serve", str(app.folder), *words]
+        done = subprocess.run(call, capture_output=True, text=True, timeout=_WAIT_S, check=False)
         assert done.returncode == 2
         assert "error: " in done.stderr
         assert "help: " in done.stderr
