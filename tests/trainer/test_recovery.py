@@ -200,8 +200,10 @@ def test_recoveries_are_counted_from_the_newest_version_on(tmp_path: Path, monke
     failed_at: list[int] = []
 
     def told(_: LearnedStep) -> None:
+        if len(failed_at) == 2:
+            return
         version = Chain.find(store_of(folder), folder.app.name).version
-        if version not in failed_at and len(failed_at) < 2:
+        if version not in failed_at:
             failed_at.append(version)
             message = f"no shard answers after version {version}"
             raise ShardUnreachable(message, help="a test")

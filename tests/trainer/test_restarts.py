@@ -72,11 +72,9 @@ def test_a_trainer_killed_at_any_time_is_followed_by_one_that_learns_the_same_by
             process.kill()
             assert process.wait() == -signal.SIGKILL, number
     write_messages(app, messages[begun:])
-    with job(app, "--until-offset", "end", "--json") as process:
-        assert process.wait(_DEADLINE_S) == 0, said(app)
-    report = json.loads((app.folder / "job.out").read_text())
-    assert report["run"] == _KILLS + 1
-    assert report["recoveries"] == 0
+    report = run(app)
+    assert report.run == _KILLS + 1
+    assert report.recoveries == 0
 
     whole = write_app(tmp_path / "whole", _SETTINGS | {"publisher": {"publish_interval_s": 3_600}})
     write_messages(whole, messages)
@@ -85,7 +83,7 @@ def test_a_trainer_killed_at_any_time_is_followed_by_one_that_learns_the_same_by
     assert state_of(app) == state_of(whole)
     assert _samples(app) == _samples(whole) == at_once.tally.rows
     # They did not begin from nothing each time.
-    assert report["rows"] < at_once.tally.rows
+    assert report.tally.rows < at_once.tally.rows
 
 
 def on_shards(
