@@ -44,7 +44,6 @@ _MARKERS = {
     "prism": "prism",
     "chromium": "chromium",
     "flink": "flink",
-    "own_flink": "flink",
     "own_flink_cluster": "flink",
 }
 # Written by `python -m tools.run_tests --write-slow`.
@@ -127,7 +126,7 @@ def redis(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def flink(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkJobServer]:
-    """The shared Flink job server of the run: cancel your jobs."""
+    """The shared Flink job server of the run: leave no job, and if you stop it, start it again."""
     _fetched("flink", FlinkJobServer.fetch)
     with _started(pytestconfig, lambda: FlinkJobServer.start(tmp_path_factory.mktemp("flink"))) as service:
         assert isinstance(service, FlinkJobServer)
@@ -180,16 +179,8 @@ def own_kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafk
 
 
 @pytest.fixture
-def own_flink(tmp_path: Path) -> Iterator[FlinkJobServer]:
-    """A Flink job server for one test, which may kill and restart it; it ends with all its jobs."""
-    _fetched("flink", FlinkJobServer.fetch)
-    with FlinkJobServer.start(tmp_path / "own_flink") as service:
-        yield service
-
-
-@pytest.fixture
-def own_flink_cluster(tmp_path: Path) -> Iterator[tuple[FlinkJobs, FlinkJobServer]]:
-    """A Flink cluster and its job server for one test."""
+def own_flink_cluster(tmp_path: Path) -> Iterator[FlinkJobs]:
+    """A Flink cluster for one test: jobs come by the shared job server, with `--flink_master`."""
     _fetched("flink", FlinkJobServer.fetch)
     with flink_cluster(tmp_path / "own_flink_cluster") as cluster:
         yield cluster

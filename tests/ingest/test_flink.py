@@ -55,18 +55,20 @@ def test_a_run_on_flink_that_is_told_to_stop_drains_and_another_runner_goes_on_f
 
 
 def test_flink_killed_in_the_midst_ends_the_run_and_the_next_one_loses_nothing_and_ends_with_its_topics(
-    own_flink: FlinkJobServer, tmp_path: Path
+    flink: FlinkJobServer, tmp_path: Path
 ) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
     feed = Feed(app)
     feed.more(150)
-    with run_on(own_flink, app) as orphan:
+    with run_on(flink, app) as orphan:
         feed.until_acknowledged(T_MS + 160 * STEP_MS, orphan)
-        own_flink.kill()
-        assert code_of(app, orphan) == 1, log_of(app)
+        flink.kill()
+        try:
+            assert code_of(app, orphan) == 1, log_of(app)
+        finally:
+            flink.launch()
     feed.more(50, end=True)
-    own_flink.launch()
-    with run_on(own_flink, app) as last:
+    with run_on(flink, app) as last:
         report = ended(app, last)
     assert not report["stopped"]
     assert report["run"] > 1
@@ -102,17 +104,19 @@ def test_a_worker_killed_in_the_midst_is_replaced_by_flink_and_goes_on_from_its_
 
 
 def test_a_run_on_flink_gives_signs_of_life_while_its_job_goes_on_and_ends_once_a_newer_one_has_begun(
-    own_flink: FlinkJobServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flink: FlinkJobServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
     Feed(app).more(50)
-    with listening(monkeypatch) as (listener, _), run_on(own_flink, app) as replaced:
+    with listening(monkeypatch) as (listener, _), run_on(flink, app) as replaced:
         wait_for_progress(app, replaced, T_MS)
         listener.heard()
         listener.wait("WATCHDOG=1")
-        os.kill(own_flink.pid, signal.SIGSTOP)
-        listener.wait_silence(3.0)
-        os.kill(own_flink.pid, signal.SIGCONT)
+        flink.pause()
+        try:
+            listener.wait_silence(3.0)
+        finally:
+            flink.resume()
         listener.wait("WATCHDOG=1")
         begin_run(app)
         assert code_of(app, replaced) == 1
@@ -120,11 +124,11 @@ def test_a_run_on_flink_gives_signs_of_life_while_its_job_goes_on_and_ends_once_
 
 
 def test_what_a_worker_raises_again_and_again_on_flink_ends_the_run_as_itself(
-    own_flink: FlinkJobServer, tmp_path: Path
+    flink: FlinkJobServer, tmp_path: Path
 ) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
     Feed(app).more(50)
-    with run_on(own_flink, app) as process:
+    with run_on(flink, app) as process:
         wait_until(lambda: "ingest reads from" in log_of(app), "the run begins", DEADLINE_S)
         shutil.rmtree(Path(app.topic_url("samples").removeprefix("file://")))
         assert code_of(app, process) == 1

@@ -36,19 +36,19 @@ def stopped_with_savepoint(cluster: FlinkJobs) -> str:
 
 
 def test_a_run_begins_from_the_savepoint_that_the_run_before_was_stopped_with(
-    own_flink_cluster: tuple[FlinkJobs, FlinkJobServer], tmp_path: Path
+    own_flink_cluster: FlinkJobs, flink: FlinkJobServer, tmp_path: Path
 ) -> None:
-    cluster, server = own_flink_cluster
+    cluster, there = own_flink_cluster, f"--flink_master={own_flink_cluster.address}"
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
     feed = Feed(app)
     feed.more(300)
-    with run_on(server, app) as stopped:
+    with run_on(flink, app, beam=[there]) as stopped:
         wait_for_progress(app, stopped, T_MS + 200 * STEP_MS)
         savepoint = stopped_with_savepoint(cluster)
         report = ended(app, stopped)
     assert report["stopped"]
     feed.more(20, end=True)
-    with run_on(server, app, beam=[f"--savepoint_path={savepoint}"]) as last:
+    with run_on(flink, app, beam=[there, f"--savepoint_path={savepoint}"]) as last:
         job = wait_until(lambda: running(cluster), "the next job runs", DEADLINE_S)
         restored = cluster.ask(f"/jobs/{job}/checkpoints")["latest"]["restored"]
         report = ended(app, last)

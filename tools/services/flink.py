@@ -1,4 +1,4 @@
-"""Beam's Flink job server, which runs each job on an embedded Flink or on a Flink cluster.
+"""Beam's Flink job server, which runs each job on an embedded Flink, or on the cluster of its `--flink_master`.
 
 Beam opens its job and artifact ports, and those of a running job's workers, on every interface, whatever host it is
 given, and has no setting against it. Only the expansion port is on the loopback address.
@@ -6,6 +6,8 @@ given, and has no setting against it. Only the expansion port is on the loopback
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +23,9 @@ from tools.services.service import Service, launch_on
 __all__ = ["FlinkFiles", "FlinkJobServer"]
 
 _JARS = Jars("flink")
+# Beam sends all jars of its class path with each job to a cluster, which has these: 150 MB, and more seconds than the
+# job. It leaves out those in a folder of this name.
+_UNSENT = Path("gradle", "wrapper")
 _PROBE_WAIT_S_MAX = 2.0
 _JVM = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _OPENED = tuple(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("util", "lang", "time", "net", "nio"))
@@ -70,14 +75,13 @@ class FlinkJobServer(Service):
         folder: A folder for staged artifacts, temporary files and the log.
         ports: The job, artifact and expansion ports.
         files: Its runtime and jars.
-        master: The address of the Flink that runs jobs; by default each job runs on an embedded Flink.
     """
 
     name = "flink"
 
-    def __init__(self, folder: Path, ports: Sequence[int], files: FlinkFiles, master: str = "[local]") -> None:
+    def __init__(self, folder: Path, ports: Sequence[int], files: FlinkFiles) -> None:
         super().__init__(folder.absolute(), ports)
-        self._files, self._master = files, master
+        self._files = files
 
     @classmethod
     def fetch(cls, cache: Cache) -> FlinkFiles:
@@ -86,13 +90,14 @@ class FlinkJobServer(Service):
         Raises:
             ServiceError: Java or Maven is missing, or fetching failed.
         """
-        return FlinkFiles(find_java(), _JARS.fetch(cache))
+        java, jars = find_java(), _JARS.fetch(cache)
+        return FlinkFiles(java, cache.get(_unsent_entry(), lambda folder: _link(jars, folder)) / _UNSENT)
 
     @classmethod
     def find(cls, cache: Cache) -> FlinkFiles | None:
         """Return the files, or None if the jars are missing; never fetches."""
-        jars = _JARS.find(cache)
-        return FlinkFiles(find_java(), jars) if jars else None
+        entry = cache.find(_unsent_entry())
+        return FlinkFiles(find_java(), entry / _UNSENT) if entry else None
 
     @classmethod
     def start(
@@ -101,7 +106,6 @@ class FlinkJobServer(Service):
         *,
         cache: Cache | None = None,
         find_ports: FindPorts = free_ports,
-        master: str = "[local]",
     ) -> Self:
         """Fetch missing files, start a job server and wait until it answers. `find_ports` returns three ports.
 
@@ -109,7 +113,7 @@ class FlinkJobServer(Service):
             ServiceError: The files could not be fetched, or the server did not start.
         """
         files = cls.fetch(cache or Cache())
-        return launch_on(find_ports, 3, lambda ports: cls(folder, ports, files, master))
+        return launch_on(find_ports, 3, lambda ports: cls(folder, ports, files))
 
     @property
     def job_endpoint(self) -> str:
@@ -147,7 +151,7 @@ class FlinkJobServer(Service):
             f"--expansion-port={expansion}",
             f"--artifacts-dir={self.folder / 'artifacts'}",
             f"--flink-conf-dir={settings}",
-            f"--flink-master={self._master}",
+            "--flink-master=[local]",
         ]
 
     def _answers(self, pid: int) -> bool:
@@ -156,6 +160,14 @@ class FlinkJobServer(Service):
         return (
             f"JobService started on {self.address}" in log and _port_open(self.ports[0]) and _lists_jobs(self.address)
         )
+
+
+def _unsent_entry() -> str:
+    return f"{_JARS.entry}-unsent"
+
+
+def _link(jars: Path, folder: Path) -> None:
+    shutil.copytree(jars, folder / _UNSENT, copy_function=os.link)
 
 
 def _port_open(port: int) -> bool:

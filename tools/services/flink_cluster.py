@@ -110,8 +110,8 @@ class FlinkTasks(_Part):
 
 
 @contextmanager
-def flink_cluster(folder: Path) -> Iterator[tuple[FlinkJobs, FlinkJobServer]]:
-    """Start a cluster and a job server for it; stop both at the end.
+def flink_cluster(folder: Path) -> Iterator[FlinkJobs]:
+    """Start a cluster for the jobs of any job server whose `--flink_master` is its address; stop it at the end.
 
     Raises:
         ServiceError: The files could not be fetched, or a process did not start.
@@ -120,5 +120,5 @@ def flink_cluster(folder: Path) -> Iterator[tuple[FlinkJobs, FlinkJobServer]]:
     with launch_on(free_ports, 2, lambda ports: FlinkJobs(folder / "jobs", ports, files)) as jobs:
         tasks = FlinkTasks(folder / "tasks", jobs.ports, files)
         tasks.launch()
-        with tasks, FlinkJobServer.start(folder / "server", master=jobs.address) as server:
-            yield jobs, server
+        with tasks:
+            yield jobs
