@@ -10,7 +10,7 @@ import pytest
 
 from streamlearn.settings.versions import VersionSettings
 from streamlearn.versions import Store, open_store
-from tests.versions.server import options, s3_server
+from tests.versions.server import options, s3_server, session
 
 KINDS = ("local", "memory", "s3")
 
@@ -30,9 +30,8 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Stor
     name = f"t-{uuid.uuid4().hex}"
     if request.param == "s3":
         address = request.getfixturevalue("s3_address")
-        return lambda **limits: open_store(
-            f"s3://models/{name}", options=options(address), settings=VersionSettings(**limits)
-        )
+        said = options(address) | {"session": session()}
+        return lambda **limits: open_store(f"s3://models/{name}", options=said, settings=VersionSettings(**limits))
     url = f"memory://{name}" if request.param == "memory" else tmp_path.as_uri() + "/store"
     return lambda **limits: open_store(url, settings=VersionSettings(**limits))
 

@@ -6,12 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import make_server
 
-__all__ = ["SECRET", "options", "s3_server"]
+__all__ = ["SECRET", "options", "s3_server", "session"]
 
 # What no message may ever show.
 SECRET = "sesame-open-wide"
@@ -32,8 +33,7 @@ class _InTurn:
 def s3_server() -> Iterator[str]:
     """Start it; gives its address."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app = DomainDispatcherApplication(create_backend_app)
-    server = make_server("127.0.0.1", 0, _InTurn(app), threaded=True)
+    server = make_server("127.0.0.1", 0, _InTurn(create_backend_app("s3")), threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -46,4 +46,13 @@ def s3_server() -> Iterator[str]:
 
 def options(address: str) -> dict[str, Any]:
     """What s3fs takes to reach it."""
-    return {"key": "someone", "secret": SECRET, "client_kwargs": {"endpoint_url": address}}
+    # Without `verify` each connection would read the certificates of this machine, for no TLS.
+    return {"key": "someone", "secret": SECRET, "client_kwargs": {"endpoint_url": address, "verify": False}}
+
+
+@cache
+def session() -> Any:
+    """A session for all stores of this process: each of its own would parse botocore's descriptions of S3 again."""
+    from aiobotocore.session import AioSession
+
+    return AioSession()
