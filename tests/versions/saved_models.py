@@ -1,6 +1,7 @@
 """A hand-made model of two graphs, with weights as arguments, made and called by TensorFlow in a process of its own.
 
-Run as a program: `python -m tests.versions.saved_models make FOLDER`, or `... call FOLDER INPUTS.npz SCORES.npz`.
+Run as a program: `python -m tests.versions.saved_models FOLDER [INPUTS.npz CALLED SCORES.npz ...]`. It makes the model
+in a folder, and then calls what was saved in others.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
-__all__ = ["call", "main", "make"]
+from streamlearn.models.tensorflow_load import load_tensorflow
+
+load_tensorflow()
+
+import tensorflow as tf  # noqa: E402
+
+__all__ = ["main"]
 
 _FEATURES, _HIDDEN, _LABELS = 6, 4, 2
 
 
-def make(folder: str, others: str = "0") -> None:
-    """Save both graphs, after so many others were made; no weight is in them."""
-    for _ in range(int(others)):
-        tf.function(tf.abs).get_concrete_function(tf.TensorSpec([None]))
+def make(folder: str) -> None:
+    """Save both graphs; no weight is in them."""
     module = tf.Module()
 
     def user(kernel: tf.Tensor, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -60,11 +64,10 @@ def _call(folder: str, inputs: str, scores: str) -> None:
     np.savez(scores, z=answer["z"].numpy(), variables=len(list(getattr(found, "variables", []))))
 
 
-def main(what: str, *given: str) -> None:
-    if what == "make":
-        make(*given)
-    else:
-        call(*given)
+def main(folder: str, *called: str) -> None:
+    make(folder)
+    if called:
+        call(*called)
 
 
 if __name__ == "__main__":
