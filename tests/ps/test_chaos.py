@@ -22,7 +22,7 @@ from tests.ps.actors import newest, run_shard, run_trainer, steps_learned, take_
 from tests.ps.model import KEYS, OPTIONS
 from tests.ps.proxy import Proxy
 
-_KILLS = int(os.environ.get("CHAOS_KILLS", "200"))
+_KILLS = int(os.environ.get("CHAOS_KILLS", "60"))
 _SHARDS = 3
 _WAIT_S_MAX = 60.0
 
