@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
-__all__ = ["away_s", "examples", "some"]
+__all__ = ["away_s", "every", "examples", "some"]
 
 _Case = TypeVar("_Case")
 _TIMES = int(os.environ.get("EXAMPLES_TIMES", "1"))
@@ -21,6 +21,11 @@ def examples(count: int) -> int:
 def away_s() -> float:
     """Return the seconds for which a server is stopped; in a campaign `AWAY_S`."""
     return _AWAY_S
+
+
+def every(steps: int) -> int:
+    """Return how many steps lie between two at which something is killed; in a campaign each is tried."""
+    return 1 if _TIMES > 1 else steps
 
 
 def some(cases: Sequence[_Case]) -> Sequence[_Case]:

@@ -1,6 +1,6 @@
 """Trainers that die: at a chosen change of files, or between two stages beside shards that live on.
 
-Run as a program: `python -m tests.publisher.crashes FOLDER FIRST LAST`; prints, for each step, the signal that a
+Run as a program: `python -m tests.publisher.crashes FOLDER FIRST LAST [EVERY]`; prints, for each step, the signal that a
 trainer died of, forked from a process of one thread, how many versions were committed, and moves made by then.
 """
 
@@ -42,10 +42,10 @@ STAGES: dict[str, tuple[str, str, bool]] = {
 }
 
 
-def main(folder: str, first: int, last: int) -> None:
+def main(folder: str, first: int, last: int, every: int = 1) -> None:
     ends: list[tuple[int, int, int]] = []
     preloaded(partial(_train_again, f"{folder}/whole"))
-    for step in range(first, last):
+    for step in range(first, last, every):
         url = f"{folder}/{step}"
         died = -forked(partial(_train, url, step))
         assert died >= 0, "see above"
@@ -158,4 +158,4 @@ def _die_in(training: Training, stage: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], *(int(one) for one in sys.argv[2:5]))

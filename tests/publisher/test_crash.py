@@ -17,6 +17,7 @@ import pytest
 from streamlearn.ps import PsClient
 from streamlearn.testing import wait_until
 from streamlearn.versions import History, open_store
+from tests.campaign import every
 from tests.processes import started
 from tests.publisher.crashes import SETTINGS, STAGES, check_store, run_dying_shard, run_shard, run_trainer
 from tests.publisher.training import MODEL, OPTIONS, Training
@@ -25,11 +26,12 @@ _WAIT_S_MAX = 60.0
 
 
 def test_a_publisher_killed_at_any_write_loses_nothing_and_promotes_nothing_twice(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.publisher.crashes", str(tmp_path), "0", "1000"]
+    command = [sys.executable, "-m", "tests.publisher.crashes", str(tmp_path), "0", "1000", str(every(2))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     ends = [tuple(one) for one in json.loads(done.stdout)]
-    # Every write of a run was tried, from its fence on: the last trainer found nothing left to die at.
+    # A file is written, linked and unlinked: of two files that follow each other all three are tried. In a campaign
+    # it is every write of a run, from its fence on. In the end the last trainer found nothing left to die at.
     assert ends[0] == (signal.SIGKILL, 0, 0)
     assert ends[-1] == (0, 2, 2)
     assert {one[0] for one in ends[:-1]} == {signal.SIGKILL}

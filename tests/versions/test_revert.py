@@ -40,7 +40,7 @@ from streamlearn.versions.format.manifest import OriginSkip
 from streamlearn.versions.format.scratch import Scratch
 from streamlearn.versions.pointer.moves import taints_of
 from streamlearn.versions.store.settings import ScanSettings
-from tests.campaign import examples
+from tests.campaign import every, examples
 from tests.versions.history import MODEL, OPTIONS, Trainer, everything, rows_of, serving, split
 from tests.versions.seen import beside, known, served
 
@@ -301,11 +301,11 @@ def test_a_revert_killed_at_any_write_leaves_the_newest_version_as_it_was(tmp_pa
     assert ends[0] == (signal.SIGKILL, False)
     killed = [is_there for number, is_there in ends if number == signal.SIGKILL]
     assert sorted(killed) == killed
-    assert len(killed) > 35
+    assert len(killed) > 35 // every(2)
 
 
 def _ends(folder: Path, what: str) -> list[tuple[int, bool]]:
-    command = [sys.executable, "-m", "tests.versions.file_crashes", str(folder / "store"), what, str(_STEPS)]
+    command = [sys.executable, "-m", "tests.versions.file_crashes", str(folder / "store"), what, str(_STEPS), str(every(2))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return [(one[0], one[1]) for one in json.loads(done.stdout)]
