@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISLNK, S_ISREG
 from typing import NoReturn
 
 from streamlearn.errors import BadRecord, FileTaken, Oversize, StoreError, StoreUnfit, StoreUnreachable
@@ -48,6 +48,7 @@ class LocalStore(Store):
     def __init__(self, url: StoreUrl, settings: VersionSettings) -> None:
         super().__init__(str(url), settings)
         self.root = Path(url.root)
+        self._root = str(self.root).rstrip("/")
 
     def writer(self, prefix: str, suffix: str) -> FileWriter:
         return _LocalWriter(self, prefix, suffix)
@@ -91,7 +92,8 @@ class LocalStore(Store):
     def size(self, path: str) -> int | None:
         file = self.locate(path)
         try:
-            return file.stat().st_size if file.is_file() else None
+            status = file.stat()
+            return status.st_size if S_ISREG(status.st_mode) else None
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -134,17 +136,20 @@ class LocalStore(Store):
 
     def locate(self, path: str) -> Path:
         """Return where a file or folder is; raises `StoreError` if a symbolic link below the root leads there."""
-        file = self.root
+        # With texts: this is done for each file that is read, and a `Path` for each folder doubles its time.
+        file = self._root
         for name in check_path(path).split("/"):
-            file /= name
+            file = f"{file}/{name}"
             try:
-                is_link = file.is_symlink()
+                is_link = S_ISLNK(os.lstat(file).st_mode)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
             except OSError as error:
                 self.refuse(path, error)
             if is_link:
-                message = f"{self.url}/{file.relative_to(self.root)} is a symbolic link, which a store does not follow"
+                message = f"{self.url}/{file[len(self._root) + 1 :]} is a symbolic link, which a store does not follow"
                 raise StoreError(message, help="remove the link, and put the files there in its place")
-        return file
+        return Path(file)
 
     def refuse(self, path: str, error: OSError) -> NoReturn:
         """Raise the error of a file that the file system does not let us use."""
