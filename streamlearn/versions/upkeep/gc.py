@@ -132,7 +132,7 @@ def sweep(
     spared = _spared(store, plan)
     still = {file.path for removal in (plan_again or (lambda: plan))().removals for file in removal.files}
     stays = {removal.folder for removal in plan.removals if not still.issuperset(file.path for file in removal.files)}
-    count = size = 0
+    count, size, whole = 0, 0, plan.bytes
     for removal in plan.removals:
         if removal.folder in spared:
             continue
@@ -142,7 +142,7 @@ def sweep(
             _remove(store, file)
             count, size = count + 1, size + file.bytes
             if progress is not None:
-                progress(size, plan.bytes)
+                progress(size, whole)
         store.prune(removal.folder)
     for folder in _places(plan.model):
         store.prune(folder)
