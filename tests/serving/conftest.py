@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,17 +20,26 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def compiled(exported: Path) -> Callable[[str], Made]:
+    """Models by name, the ladder of each compiled once; nothing more may be compiled."""
+
+    @cache
+    def find(name: str) -> Made:
+        found = make(name, exported)
+        found.executables.compile_ladder(found.ladder)
+        return found
+
+    return find
+
+
 @pytest.fixture(scope="session", params=list(MODELS))
-def made(request: pytest.FixtureRequest, exported: Path) -> Made:
-    """Each model, its ladder compiled; nothing more may be compiled."""
-    found = make(request.param, exported)
-    found.executables.compile_ladder(found.ladder)
-    return found
+def made(request: pytest.FixtureRequest, compiled: Callable[[str], Made]) -> Made:
+    """Each model, compiled."""
+    return compiled(request.param)
 
 
 @pytest.fixture(scope="session")
-def din(exported: Path) -> Made:
-    """One model, its ladder compiled; nothing more may be compiled."""
-    found = make("din", exported)
-    found.executables.compile_ladder(found.ladder)
-    return found
+def din(compiled: Callable[[str], Made]) -> Made:
+    """One model, compiled."""
+    return compiled("din")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from streamlearn.errors import BadRecord, VersionRefused
-from streamlearn.models import DeepFm, PackedSide, export_graphs, load_graphs
+from streamlearn.models import PackedSide, export_graphs, load_graphs
+from streamlearn.models.logistic import Logistic
 from streamlearn.samples import SampleCodec, golden_bytes, read_golden
 from streamlearn.serving.graphs.definitions import Definitions
 from streamlearn.serving.graphs.dense import Dense
@@ -30,7 +31,7 @@ REQUESTS, ROWS = 7, 40
 def test_samples_are_scored_as_the_graphs_score_them_in_pieces_of_the_ladder(tmp_path: Path) -> None:
     app = small_app()
     batch = small_batch(app, REQUESTS, ROWS, seed=3)
-    export_graphs(DeepFm(hidden=(4,)), app.features, [one.name for one in app.labels], tmp_path / "graphs")
+    export_graphs(Logistic(), app.features, [one.name for one in app.labels], tmp_path / "graphs")
     graphs = load_graphs(tmp_path / "graphs")
     settings = ServingSettings(users_buckets=[1, 3], candidates_buckets=[4, 16])
     ladder = Ladder.of(settings, graphs.described)

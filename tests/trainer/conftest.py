@@ -1,4 +1,4 @@
-"""What tests of the trainer share: graphs that are exported once, and the verb that trains, run in this process."""
+"""What tests of the trainer share: the verb that trains, run in this process, with graphs that are exported once."""
 
 from __future__ import annotations
 
@@ -14,42 +14,43 @@ from typer.testing import CliRunner
 
 from streamlearn.cli.main import cli
 from streamlearn.features import FeatureSpec
-from streamlearn.models import Model, export_graphs
+from streamlearn.models import Model
 from streamlearn.models.description import Description, read_description
-from tests.trainer.toy import Toy
 
 __all__: list[str] = []
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Description]:
-    """`export_graphs`, which for the same toy gives a copy of what it wrote at first."""
+def exported_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Description]:
+    """`export_graphs`, which for the same toy gives a copy of what it wrote at first.
+
+    Exporting takes as long as a run on all that such a test writes, and tests of models look at what is exported.
+    """
+    from streamlearn.models import export_graphs
+    from tests.trainer.toy import Toy
+
     folders: dict[tuple[object, ...], Path] = {}
     source = inspect.getsource(Toy)
 
     def export(model: Model, features: FeatureSpec, labels: Sequence[str], folder: Path, seed: int = 0) -> Description:
-        # The bytes do not depend on the seed, nor on the process.
-        key = (tuple(vars(model).items()), features.fingerprint, tuple(labels))
         if type(model).__name__ != Toy.__name__ or inspect.getsource(type(model)) != source:
             return export_graphs(model, features, labels, folder, seed)
+        # The bytes depend neither on the seed nor on the process.
+        key = (tuple(vars(model).items()), features.fingerprint, tuple(labels))
         if key not in folders:
-            folders[key] = tmp_path_factory.mktemp("exported") / "graphs"
-            export_graphs(model, features, labels, folders[key], seed)
+            exported = tmp_path_factory.mktemp("exported") / "graphs"
+            export_graphs(model, features, labels, exported, seed)
+            folders[key] = exported
         shutil.copytree(folders[key], folder)
         return read_description(folder)
 
     return export
 
 
-@pytest.fixture(autouse=True)
-def _exported_once(exported: Callable[..., Description], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exporting takes as long as a run on all that the test has written; tests/models looks at what is exported."""
-    monkeypatch.setattr("streamlearn.trainer.trainer_setup.export_graphs", exported)
-
-
 @pytest.fixture
-def verb(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def verb(exported_once: Callable[..., Description], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Runs `streamlearn train` on an application; gives typer's result."""
+    monkeypatch.setattr("streamlearn.trainer.trainer_setup.export_graphs", exported_once)
     monkeypatch.setenv("COLUMNS", "120")
     yield lambda app, *words: CliRunner().invoke(cli, ["train", str(app.folder), *words])
     gc.unfreeze()

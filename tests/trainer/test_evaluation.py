@@ -251,9 +251,9 @@ def evaluate(monkeypatch: pytest.MonkeyPatch, app: AppFolder) -> Callable[..., A
 
 
 def test_the_verb_says_each_pass_and_leaves_everything_live_as_it_was(
-    app: AppFolder, evaluate: Callable[..., Any], messages: Messages
+    app: AppFolder, verb: Callable[..., Any], evaluate: Callable[..., Any], messages: Messages
 ) -> None:
-    trained = CliRunner().invoke(cli, ["train", str(app.folder), "--until-offset", "end"])
+    trained = verb(app, "--until-offset", "end")
     assert trained.exit_code == 0, trained.output
     before = files_of(app.folder)
     assert any("manifest.json" in name for name in before)

@@ -44,7 +44,7 @@ def number_of(message: Message) -> tuple[int, int]:
     return message.partition, (message.offset - message.partition) // 3
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(80))
 @given(partitions, st.data())
 def test_the_order_depends_on_nothing_but_what_messages_say(marks: Partitions, data: st.DataObject) -> None:
     messages = messages_of(marks)
@@ -66,7 +66,7 @@ def test_the_order_depends_on_nothing_but_what_messages_say(marks: Partitions, d
     assert list(merge.waiting) == [0] * len(marks)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(50))
 @given(partitions)
 def test_it_goes_on_from_wherever_messages_were_consumed(marks: Partitions) -> None:
     messages, order = messages_of(marks), expected(marks)
@@ -100,7 +100,7 @@ def test_how_far_a_lot_is_is_heard_in_the_partition_of_its_samples_alone() -> No
     assert merge.reached.lots_ms == (300, 500)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(50))
 @given(partitions)
 def test_what_was_consumed_is_told_by_partition(marks: Partitions) -> None:
     messages = messages_of(marks)
@@ -126,7 +126,7 @@ def test_what_was_consumed_is_told_by_partition(marks: Partitions) -> None:
         assert merge.reached.watermark_ms == (min(known) if len(known) == len(marks) else None)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(50))
 @given(partitions, st.data())
 def test_without_waiting_each_comes_once_and_in_the_order_of_its_partition(
     marks: Partitions, data: st.DataObject

@@ -17,6 +17,7 @@ from streamlearn.trainer.intake.identity import identity_of, request_identity
 from streamlearn.trainer.intake.recent import RecentSamples
 from streamlearn.trainer.step import Piece
 from streamlearn.versions import TimeSkip
+from tests.campaign import examples
 from tests.trainer.stream import STEP_MS, T_MS, learnable_app, messages_of
 
 APP = learnable_app()
@@ -133,7 +134,7 @@ _PIECE = st.builds(
 _STEP = st.tuples(st.lists(_PIECE, max_size=3), st.integers(0, 250))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(40))
 @given(st.lists(_STEP, max_size=10), st.sampled_from([5, 20, 60, 1_000]))
 def test_what_is_held_is_what_copies_of_single_rows_would_be(
     steps: list[tuple[list[Piece], int]], rows_max: int

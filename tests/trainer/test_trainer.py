@@ -214,7 +214,7 @@ def test_versions_are_not_judged_by_what_is_skipped(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("streamlearn.trainer.trainer.RecentSamples", NotedSamples)
     folder = strict_folder(tmp_path, publish_interval_s=0.001)
-    write_messages(folder, messages_of(folder.app, 240))
+    write_messages(folder, messages_of(folder.app, 240, 10))
     skip = TimeSkip(begin_ms=T_MS + 10 * STEP_MS, end_ms=T_MS + 12 * STEP_MS)
     asked: list[int] = []
 

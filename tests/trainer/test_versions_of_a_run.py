@@ -70,7 +70,7 @@ def test_the_judge_scores_in_batches_of_one_size_however_small_steps_are(
     }
     folder = learnable_folder(tmp_path, settings)
     # The first version is active when the second is judged.
-    write_messages(folder, messages_of(folder.app, 160, 10))
+    write_messages(folder, messages_of(folder.app, 160, 4))
     scored: list[int] = []
     score = Learner.score
 

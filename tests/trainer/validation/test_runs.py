@@ -15,6 +15,7 @@ from streamlearn.samples import SegmentColumns
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.validation import Predicted, ProgressiveValidation, WindowScore
 from streamlearn.trainer.validation.runs import Run, Runs, merged, run_of
+from tests.campaign import examples
 from tests.trainer.validation.predictions import BEGIN_MS, TEXTS, app_of, bytes_of
 
 KIND = np.dtype(np.uint64)
@@ -32,7 +33,7 @@ def is_no_multiple(of: np.uint64, run: Run) -> npt.NDArray[np.bool_]:
     return found
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(60))
 @given(st.lists(_DONE, max_size=60), st.sampled_from([0, -(1 << 40), 1 << 40]), st.sampled_from([1, 1 << 20]))
 def test_each_window_has_its_rows_in_the_order_they_came(
     done: list[list[int] | int | tuple[int]], first: int, apart: int
@@ -119,7 +120,7 @@ def test_scores_are_the_same_to_the_bit_whether_a_step_is_of_one_window_or_of_hu
     chosen = ValidationSettings(windows_s=[10, 60, 600], summary_s=60)
     whole, split = (ProgressiveValidation(app_of(), chosen) for _ in range(2))
     scores: list[WindowScore] = []
-    for number in range(40):
+    for number in range(22):
         step = predicted(rng, 1_000)
         whole.add(step)
         for part in by_windows(step):

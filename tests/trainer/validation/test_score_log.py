@@ -19,6 +19,7 @@ from streamlearn.settings import ValidationSettings
 from streamlearn.testing import ManualClock
 from streamlearn.trainer.validation import WindowScore, score_log
 from streamlearn.trainer.validation.score_log import COLUMNS, ScoreLog, read_scores
+from tests.campaign import examples
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
@@ -32,7 +33,7 @@ def score(
     return WindowScore("click", begin, begin + 60_000, segment, text, *numbers, is_complete)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 @given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.floats(0, 1)), st.booleans()), min_size=1))
 def test_what_was_written_is_read_again(
     tmp_path_factory: pytest.TempPathFactory, said: list[tuple[str, float | None, bool]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.validation import ProgressiveValidation, WindowScore
 from streamlearn.trainer.validation.label_rows import LabelRows
 from streamlearn.trainer.validation.rows import SettledRows, row_type
+from tests.campaign import examples
 from tests.trainer.validation.predictions import BEGIN_MS, Oracle, Row, app_of, close_to, step
 
 WIDTHS_S = [10, 30]
@@ -54,7 +56,7 @@ def at_its_time(row: Row) -> Row:
     return replace(row, time_ms=BEGIN_MS + row.identity * 1_700)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(st.lists(st.one_of(_STEP, _CLOSE), max_size=12))
 def test_scores_are_those_of_first_predictions_in_any_order_of_steps_and_watermarks(
     steps: list[list[Row] | int],
@@ -240,7 +242,7 @@ def test_metrics_say_the_newest_closed_window_and_what_was_lost() -> None:
     assert held == found.held_rows / SETTINGS.rows_max > 0
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(30))
 @given(
     st.lists(
         st.tuples(st.integers(0, 60_000), st.integers(0, 25_000)), min_size=1, max_size=40, unique_by=lambda one: one[0]
@@ -312,11 +314,17 @@ def test_closing_windows_costs_in_proportion_to_their_number() -> None:
         label = LabelRows("click", 0, [1_000, 60_000, 86_400_000], 3_600_000, row_type(0))
         rows = SettledRows(np.zeros(1, row_type(0)), 0, True)
         label.settled = {BEGIN_MS + 1_000 * number: rows for number in range(count)}
-        begin_s = time.thread_time()
-        closed = label.closed(BEGIN_MS + 1_000 * count)
+        # A collection of garbage, which goes through all that is loaded, would be the most of it.
+        gc.disable()
+        try:
+            begin_s = time.thread_time()
+            closed = label.closed(BEGIN_MS + 1_000 * count)
+            took_s = time.thread_time() - begin_s
+        finally:
+            gc.enable()
         assert len(closed) > count
-        return time.thread_time() - begin_s
+        return took_s
 
     # Four times as many: sixteen times the work where each window looks at all others.
-    few_s, many_s = (min(seconds(count) for _ in range(7)) for count in (5_000, 20_000))
+    few_s, many_s = (min(seconds(count) for _ in range(7)) for count in (2_000, 8_000))
     assert many_s < 9 * few_s

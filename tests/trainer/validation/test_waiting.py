@@ -31,6 +31,7 @@ from streamlearn.versions import (
 )
 from streamlearn.versions.format.manifest import TableRecord
 from streamlearn.versions.format.predictions import waiting_in
+from tests.campaign import examples
 from tests.trainer.validation.predictions import BEGIN_MS, Row, app_of, step
 
 SETTINGS = ValidationSettings(windows_s=[10, 30], summary_s=30)
@@ -106,7 +107,7 @@ _EVENT = st.tuples(
 )
 
 
-@settings(max_examples=30, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=examples(15), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.lists(_EVENT, max_size=14))
 def test_a_process_that_is_killed_is_followed_by_one_that_scores_the_same_windows_once(
     events: list[tuple[list[Row], int, str]],
