@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -194,8 +195,19 @@ def _mask(batch: SampleBatch, name: str) -> np.ndarray[tuple[int], np.dtype[np.u
 
 def acknowledged_ms(app: AppFolder) -> int:
     """The least watermark of all lots, as the progress topic has it."""
+    with watched(app) as reached_ms:
+        return reached_ms()
+
+
+@contextmanager
+def watched(app: AppFolder) -> Iterator[Callable[[], int]]:
+    """What returns the least watermark of all lots again and again: to open a topic costs more than to read on."""
     with ProgressLog.open(app.topic_url("progress"), app.access) as log:
-        lots = log.standing().lots
-    if len(lots) < app.settings.ingest.lots:
-        return 0
-    return min(one.watermark_ms for one in lots.values())
+
+        def reached_ms() -> int:
+            lots = log.standing().lots
+            if len(lots) < app.settings.ingest.lots:
+                return 0
+            return min(one.watermark_ms for one in lots.values())
+
+        yield reached_ms

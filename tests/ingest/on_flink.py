@@ -15,7 +15,7 @@ from typing import Any
 
 from streamlearn.apps import AppFolder
 from streamlearn.testing import wait_until
-from tests.ingest.history import acknowledged_ms, fill
+from tests.ingest.history import fill, watched
 from tools.services import FlinkJobServer, free_ports
 from tools.services.ports import is_taken
 
@@ -137,4 +137,5 @@ class Feed:
 
     def until_acknowledged(self, time_ms: int, process: subprocess.Popen[str]) -> None:
         """Until a run has acknowledged all lots up to an event time."""
-        self.until(lambda: acknowledged_ms(self._app) >= time_ms, f"progress of {time_ms} ms", process)
+        with watched(self._app) as reached_ms:
+            self.until(lambda: reached_ms() >= time_ms, f"progress of {time_ms} ms", process)

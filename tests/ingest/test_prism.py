@@ -14,13 +14,13 @@ from typing import Any
 
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.events import Producer
-from streamlearn.ingest import ProgressLog
 from streamlearn.testing import small_impression, wait_until
 from streamlearn.topics import create_topic, open_topic
 from tests.events.place import written
+from tests.ingest.history import acknowledged_ms, watched
 from tests.ingest.place import T_MS, longest_window_ms
 
-REQUESTS, STEP_MS, PARTITIONS = 1_500, 10_000, 2
+REQUESTS, STEP_MS, PARTITIONS = 1_000, 10_000, 2
 DEADLINE_S = 90.0
 _APP = """\
 from streamlearn.testing import small_app
@@ -90,17 +90,17 @@ def test_everything_that_was_written_comes_to_its_lot_also_when_a_run_is_killed(
     counts_url = f"{tmp_path.as_uri()}/counts"
     create_topic(counts_url).close()
     fill(app, 0, end=False)
-    with job(app, prism, counts_url) as first:
-        # Its last heartbeat is that of request 1,499: all up to then is acknowledged before it is killed.
+    with job(app, prism, counts_url) as first, watched(app) as reached_ms:
+        # Its last heartbeat is that of request 999: all up to then is acknowledged before it is killed.
         def has_read_all() -> bool:
             assert first.poll() is None, (app.folder / "job.log").read_text()[-4000:]
-            return acknowledged(app) >= T_MS + (REQUESTS - 20) * STEP_MS
+            return reached_ms() >= T_MS + (REQUESTS - 20) * STEP_MS
 
         wait_until(has_read_all, "the first run has acknowledged what there is", DEADLINE_S)
         first.send_signal(signal.SIGKILL)
     first_run = identities(counted(counts_url), "impressions")
     assert len(first_run) == REQUESTS
-    t0_ms = acknowledged(app) - longest_window_ms(app) - 30_000
+    t0_ms = acknowledged_ms(app) - longest_window_ms(app) - 30_000
     assert t0_ms > T_MS + 100 * STEP_MS
 
     fill(app, REQUESTS, end=True)
@@ -120,14 +120,5 @@ def test_everything_that_was_written_comes_to_its_lot_also_when_a_run_is_killed(
         assert len(identities(said, what)) == 2 * REQUESTS  # each of them, and no other
         for run in runs:
             assert set(identities(said, what, run).values()) == {1}  # and once a run
-    assert acknowledged(app) >= T_MS + (2 * REQUESTS - 100) * STEP_MS
+    assert acknowledged_ms(app) >= T_MS + (2 * REQUESTS - 100) * STEP_MS
     assert {line["lot"] for line in said} == set(range(app.settings.ingest.lots))
-
-
-def acknowledged(app: AppFolder) -> int:
-    """The least watermark of all lots, as the progress topic has it."""
-    with ProgressLog.open(app.topic_url("progress"), app.access) as log:
-        lots = log.standing().lots
-    if len(lots) < app.settings.ingest.lots:
-        return 0
-    return min(one.watermark_ms for one in lots.values())

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from streamlearn.apps import AppFolder
 from streamlearn.testing import wait_until
+from streamlearn.topics import Reader, Topic
 from tests.ingest.family import family_of, is_alive, one_of
-from tests.ingest.history import STEP_MS, T_MS, acknowledged_ms, fill, learned, messages, outcomes, write_app
+from tests.ingest.history import STEP_MS, T_MS, fill, learned, messages, outcomes, watched, write_app
 from tests.ingest.test_samples_pipeline import check_messages
 from tools.services import Kafka
 
@@ -55,17 +56,22 @@ def said(app: AppFolder) -> str:
 def written_to(app: AppFolder) -> int:
     """How many messages of samples there are."""
     with app.open_topic("samples") as topic, topic.reader() as reader:
-        return sum(reader.end(partition) for partition in range(topic.partitions))
+        return ends_of(topic, reader)
+
+
+def ends_of(topic: Topic, reader: Reader) -> int:
+    return sum(reader.end(partition) for partition in range(topic.partitions))
 
 
 def wait_for(app: AppFolder, process: subprocess.Popen[str], time_ms: int, written: int) -> None:
     """Wait until lots are as far, or samples as many, whichever comes first."""
+    with watched(app) as reached_ms, app.open_topic("samples") as topic, topic.reader() as reader:
 
-    def has_come() -> bool:
-        assert process.poll() is None, said(app)[-4000:]
-        return acknowledged_ms(app) >= time_ms or written_to(app) >= written
+        def has_come() -> bool:
+            assert process.poll() is None, said(app)[-4000:]
+            return reached_ms() >= time_ms or ends_of(topic, reader) >= written
 
-    wait_until(has_come, f"progress of {time_ms} ms, or {written} messages", _DEADLINE_S)
+        wait_until(has_come, f"progress of {time_ms} ms, or {written} messages", _DEADLINE_S)
 
 
 def kill(app: AppFolder, process: subprocess.Popen[str], victim: str) -> None:

@@ -33,6 +33,7 @@ from tests.ingest.history import (
     messages,
     outcomes,
     records_of,
+    watched,
     write_app,
 )
 from tests.listener import listening
@@ -64,11 +65,13 @@ def ended(app: AppFolder, process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def wait_for_progress(app: AppFolder, process: subprocess.Popen[str], time_ms: int) -> None:
-    def has_come() -> bool:
-        assert process.poll() is None, (app.folder / "job.log").read_text()[-4000:]
-        return acknowledged_ms(app) >= time_ms
+    with watched(app) as reached_ms:
 
-    wait_until(has_come, f"progress of {time_ms} ms", DEADLINE_S)
+        def has_come() -> bool:
+            assert process.poll() is None, (app.folder / "job.log").read_text()[-4000:]
+            return reached_ms() >= time_ms
+
+        wait_until(has_come, f"progress of {time_ms} ms", DEADLINE_S)
 
 
 def test_what_is_learned_is_the_oracles_though_a_run_is_killed_and_another_stopped(prism: Path, tmp_path: Path) -> None:
