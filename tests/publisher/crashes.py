@@ -1,7 +1,7 @@
 """Trainers that die: at a chosen change of files, or between two stages beside shards that live on.
 
-Run as a program: `python -m tests.publisher.crashes FOLDER FIRST LAST [EVERY]`; prints, for each step, the signal that a
-trainer died of, forked from a process of one thread, how many versions were committed, and moves made by then.
+Run as a program: `python -m tests.publisher.crashes FOLDER FIRST LAST [EVERY]`; prints, for each step, the signal that
+a trainer died of, forked from a process of one thread, how many versions were committed, and moves made by then.
 """
 
 from __future__ import annotations

@@ -162,7 +162,8 @@ def test_progress_goes_up_to_all_parts_of_all_tables(local: Store) -> None:
 
 
 def test_a_compactor_that_is_killed_changes_no_version(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.versions.file_crashes", str(tmp_path / "store"), "compact", "300", str(every(3))]
+    words = [str(tmp_path / "store"), "compact", "300", str(every(3))]
+    command = [sys.executable, "-m", "tests.versions.file_crashes", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     ends = [tuple(one) for one in json.loads(done.stdout)]

@@ -305,7 +305,8 @@ def test_a_revert_killed_at_any_write_leaves_the_newest_version_as_it_was(tmp_pa
 
 
 def _ends(folder: Path, what: str) -> list[tuple[int, bool]]:
-    command = [sys.executable, "-m", "tests.versions.file_crashes", str(folder / "store"), what, str(_STEPS), str(every(2))]
+    words = [str(folder / "store"), what, str(_STEPS), str(every(2))]
+    command = [sys.executable, "-m", "tests.versions.file_crashes", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return [(one[0], one[1]) for one in json.loads(done.stdout)]
