@@ -162,11 +162,11 @@ def _logs_of_one_test() -> Iterator[None]:
     own.setLevel(logging.NOTSET)
 
 
-@pytest.fixture
-def own_kafka(tmp_path: Path) -> Iterator[Kafka]:
-    """A Kafka for one test, which may kill, pause and restart it."""
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A Kafka for the tests of one module, which may kill and pause it, and start it again: use your own topics."""
     _fetched("kafka", Kafka.fetch)
-    with Kafka.start(tmp_path / "own_kafka") as service:
+    with Kafka.start(tmp_path_factory.mktemp("own_kafka")) as service:
         yield service
 
 

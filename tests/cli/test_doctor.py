@@ -24,7 +24,7 @@ from streamlearn.testing import small_batch
 from streamlearn.topics import TopicSettings, create_topic
 from streamlearn.topics.settings import Durability
 from streamlearn.versions import Cut, VersionWriter, open_store
-from tools.services import Kafka, KafkaCluster
+from tools.services import Kafka
 
 __all__: list[str] = []
 
@@ -128,20 +128,6 @@ def test_topics_that_lose_records_with_a_broker_are_named() -> None:
     assert "replicas=1 for actions:" in found["replicas in sync"].detail
     assert "1 for progress:" in found["replicas"].detail
     assert not list(durability_findings({"impressions": safe, "dead_letters": None}))
-
-
-def test_topics_made_on_three_brokers_are_safe_until_somebody_changes_them(
-    own_kafka_cluster: KafkaCluster, small: Path, verb: Callable[..., Any]
-) -> None:
-    root = f"topics.root=kafka://{own_kafka_cluster.address}"
-    assert verb("topics", small, "--create", "1", "--set", root).exit_code == 0
-    found = _found(small, root)
-    assert {finding.state for finding in found.values()} == {"ok"}
-    name = load_app(small).topic_url("samples").rpartition("/")[2]
-    own_kafka_cluster.set_topic(name, {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"})
-    found = _found(small, root)
-    assert "for samples:" in found["unclean elections"].detail
-    assert "for samples:" in found["replicas in sync"].detail
 
 
 def test_a_topic_of_one_replica_is_no_failure_and_its_risk_is_named(

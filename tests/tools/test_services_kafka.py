@@ -1,4 +1,4 @@
-"""Kafka: stock to its clients, on loopback, and back on its port with its data after a kill."""
+"""Kafka: stock to its clients, and on loopback; tests/topics/test_kafka_down.py has how it is back after a kill."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from kafka.errors import KafkaTimeoutError
 
 from streamlearn.errors import ServiceError
 from tools.services import Kafka
-from tools.services.kafka_metadata import read_cluster
 from tools.services.ports import LOOPBACK
 
 __all__: list[str] = []
@@ -89,20 +88,6 @@ def test_a_topic_is_not_made_by_writing_to_it(kafka: Kafka, topic_name: str) -> 
         assert topic_name not in admin.list_topics()
     finally:
         admin.close()
-
-
-def test_records_outlive_a_kill_and_the_broker_is_back_on_its_port(own_kafka: Kafka, topic_name: str) -> None:
-    address = own_kafka.address
-    _create(address, topic_name)
-    _produce(address, topic_name, [b"before"])
-    cluster = read_cluster(LOOPBACK, own_kafka.ports[0], 5.0)
-    own_kafka.kill()
-    assert read_cluster(LOOPBACK, own_kafka.ports[0], 0.5) is None
-    own_kafka.restart()
-    assert own_kafka.address == address
-    assert read_cluster(LOOPBACK, own_kafka.ports[0], 5.0) == cluster
-    _produce(address, topic_name, [b"after"])
-    assert _consume(address, topic_name, 2) == [b"before", b"after"]
 
 
 def test_all_that_kafka_writes_is_in_its_folder(kafka: Kafka) -> None:

@@ -22,6 +22,8 @@ from streamlearn.errors import NotDelivered, TopicError, TopicUnreachable
 from streamlearn.topics import AccessSettings, Topic, WriterSettings, create_topic, kafka_link, open_topic
 from streamlearn.topics.kafka_link import KafkaLink, LinkDown
 from tests.topics.places import ACCESS, SETTINGS, Place
+from tools.services.kafka_metadata import read_cluster
+from tools.services.ports import LOOPBACK
 
 pytestmark = pytest.mark.kafka
 
@@ -40,6 +42,8 @@ def topic(own_kafka: Any, tmp_path: Path) -> Iterator[Topic]:
 def test_a_killed_broker_is_named_within_the_bound_and_work_goes_on_when_it_is_back(
     own_kafka: Any, topic: Topic
 ) -> None:
+    address, port = own_kafka.address, own_kafka.ports[0]
+    cluster = read_cluster(LOOPBACK, port, 5.0)
     with (
         open_topic(topic.url, IMPATIENT) as hurried,
         hurried.writer(WriterSettings(delivery_timeout_ms=600)) as writer,
@@ -50,6 +54,7 @@ def test_a_killed_broker_is_named_within_the_bound_and_work_goes_on_when_it_is_b
         assert len(reader.read(0, 0, wait_ms=2_000)) > 0
         own_kafka.kill()
         try:
+            assert read_cluster(LOOPBACK, port, 0.5) is None
             started_s = time.monotonic()
             with pytest.raises(TopicUnreachable, match=f"{own_kafka.address} did not answer for .* ms") as caught:
                 writer.append(0, [b"lost"])
@@ -66,6 +71,7 @@ def test_a_killed_broker_is_named_within_the_bound_and_work_goes_on_when_it_is_b
             assert time.monotonic() - started_s < 4 * WAIT_S_MAX
         finally:
             own_kafka.restart()
+        assert (own_kafka.address, read_cluster(LOOPBACK, port, 5.0)) == (address, cluster)
         assert patient_writer.append(0, [b"after"]).tolist() == [2]
         with topic.reader() as patient_reader:
             assert patient_reader.read(0, 0, wait_ms=5_000).values == [b"before", b"before too", b"after"]

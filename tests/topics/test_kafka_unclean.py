@@ -1,11 +1,19 @@
-"""Kafka that loses: after an unclean election no reader takes other records for those that were lost."""
+"""Kafka that loses: after an unclean election no reader takes other records for those that were lost.
+
+Topics that `streamlearn topics` makes do not lose, as `streamlearn doctor` says.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from streamlearn.apps import load_app
+from streamlearn.cli.doctor.app_findings import app_findings
+from streamlearn.cli.main import cli
 from streamlearn.errors import PositionLost
 from streamlearn.testing import wait_until
 from streamlearn.topics import Position, Reader, Records, Topic, open_topic
@@ -21,6 +29,20 @@ def topic(own_kafka_cluster: KafkaCluster, topic_name: str) -> Iterator[Topic]:
     own_kafka_cluster.create_topic(topic_name, [2, 3], {"min.insync.replicas": "1"})
     with open_topic(f"kafka://{own_kafka_cluster.address}/{topic_name}") as topic:
         yield topic
+
+
+def test_topics_made_on_three_brokers_are_safe_until_somebody_changes_them(
+    own_kafka_cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text("from streamlearn.testing import small_app\n\napp = small_app()\n")
+    root = f"topics.root=kafka://{own_kafka_cluster.address}"
+    assert CliRunner().invoke(cli, ["topics", str(tmp_path), "--create", "1", "--set", root]).exit_code == 0
+    assert {finding.state for finding in app_findings(tmp_path, [root])} == {"ok"}
+    name = load_app(tmp_path).topic_url("samples").rpartition("/")[2]
+    own_kafka_cluster.set_topic(name, {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"})
+    found = {finding.what: finding.detail for finding in app_findings(tmp_path, [root])}
+    assert "for samples:" in found["unclean elections"]
+    assert "for samples:" in found["replicas in sync"]
 
 
 def test_a_log_that_lost_what_was_read_and_has_grown_again_is_noticed_by_every_reader(
