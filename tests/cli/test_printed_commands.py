@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,16 @@ def filled(command: list[str]) -> list[str]:
     return [VALUES.get(word, word) for word in command]
 
 
+@cache
+def parser() -> Any:
+    """The program's own; to make it takes longer than to use it."""
+    return typer.main.get_command(cli)
+
+
 def reach(command: list[str]) -> Any:
     """Parse a command line as the program does, and return what its command was given."""
     words = filled(command)
-    reached: Any = typer.main.get_command(cli)
+    reached = parser()
     context = reached.make_context("streamlearn", words)
     while hasattr(reached, "resolve_command"):
         name, reached, words = reached.resolve_command(context, [*context._protected_args, *context.args])
