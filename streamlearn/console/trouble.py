@@ -168,7 +168,8 @@ def _way_out(found: Gathered, tainted: Container[int]) -> str:
     if found.requests:
         ways.insert(0, "wait until training has gone back, as it was asked to")
     elif targets:
-        ways.insert(0, f"`streamlearn rewind MODEL --to {targets[-1]}` takes training back")
+        rewind = f"`streamlearn rewind MODEL --to {targets[-1]}`"
+        ways.insert(0, f"{rewind} takes training back, with --skip past data that was wrong")
     return f"{', or '.join(ways)}{'; then `streamlearn release MODEL`' if found.pointer.held else ''}"
 
 

@@ -263,7 +263,7 @@ def check_sides(old: AppFolder, new: AppFolder) -> None:
         help = f'give the changed one a name of its own, and serves="{old.app.served_name}" to keep the served name'
         raise UsageError(message, help=help)
     sides = {
-        "serves in app.py": (old.app.served_name, new.app.served_name),
+        "serves": (old.app.served_name, new.app.served_name),
         "versions.store": (old.store_url, new.store_url),
         "registry.url": (old.registry_url, new.registry_url),
         "topics.impressions": (old.topic_url("impressions"), new.topic_url("impressions")),
@@ -272,9 +272,15 @@ def check_sides(old: AppFolder, new: AppFolder) -> None:
     wrong = {name: values for name, values in sides.items() if values[0] != values[1]}
     if wrong:
         name, (before, now) = next(iter(wrong.items()))
-        lines = "; ".join(f'{name} = "{before}"' for name, (before, _) in wrong.items())
+        lines = "; ".join(_setting_line(name, before) for name, (before, _) in wrong.items())
         message = f"{name} of {new.app.name!r} is {now!r}; {old.app.name!r} has {before!r}"
-        raise UsageError(message, help=f"set what both applications share in the new one: {lines}")
+        help = f"set what both applications share in the new one's app.py (serves) and app.toml: {lines}"
+        raise UsageError(message, help=help)
+
+
+def _setting_line(name: str, value: str) -> str:
+    section, _, key = name.rpartition(".")
+    return f'{key} = "{value}" below [{section}]' if section else f'{key} = "{value}"'
 
 
 def _difference(table: TableRecord, source: TableRecord | None) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from streamlearn.apps import TOPICS, load_app
 from streamlearn.cli.doctor.app_findings import app_findings, durability_findings
@@ -19,11 +20,12 @@ from streamlearn.cli.doctor.machine_findings import Finding, machine_findings
 from streamlearn.ingest import ProgressLog, begin_run
 from streamlearn.publisher import Lineage
 from streamlearn.samples import SampleCodec
+from streamlearn.settings.versions import RegistrySettings
 from streamlearn.table import declared_tables
-from streamlearn.testing import small_batch
+from streamlearn.testing import small_batch, wait_until
 from streamlearn.topics import TopicSettings, create_topic
 from streamlearn.topics.settings import Durability
-from streamlearn.versions import Cut, VersionWriter, open_store
+from streamlearn.versions import Cut, Node, Registry, VersionWriter, open_registry, open_store
 from tools.services import Kafka
 
 __all__: list[str] = []
@@ -76,6 +78,19 @@ def test_the_last_line_says_what_the_status_is_of(
     assert done.stdout.splitlines()[-1].startswith(
         "fix what is wrong: topics; missing but optional: gpu, topic actions, "
     )
+
+
+def test_a_node_without_heartbeat_is_wrong(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def impatient(url: str, name: str, settings: RegistrySettings) -> Registry:
+        return open_registry(url, name, structs.replace(settings, node_ttl_s=0.05))
+
+    monkeypatch.setattr("streamlearn.cli.doctor.app_findings.open_registry", impatient)
+    folder = load_app(small)
+    with impatient(folder.registry_url, folder.app.name, folder.settings.registry) as registry:
+        registry.beat(Node(boot_id="a", name="node-1", state="ready", active=4))
+        wait_until(registry.silent, "it falls silent")
+    [found] = [one for name, one in _found(small).items() if name.startswith("registry")]
+    assert (found.state, found.detail) == ("wrong", "no version is active, 0 nodes; no heartbeat from node-1")
 
 
 def test_an_application_is_compared_with_what_it_has_made(small: Path, tmp_path: Path) -> None:

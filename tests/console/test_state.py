@@ -147,7 +147,7 @@ def test_a_hold_says_who_holds_since_when_and_why_and_what_ends_it() -> None:
     state = said(gathered(held, moves=(moved(3, 10), held)))
     tainted, hold = state["trouble"]
     rewind, promote = "`streamlearn rewind MODEL --to 9`", "`streamlearn promote MODEL 10 --accept`"
-    ways = f"{rewind} takes training back, or {promote} if the model was good"
+    ways = f"{rewind} takes training back, with --skip past data that was wrong, or {promote} if the model was good"
     assert tainted["help"] == f"{ways}; then `streamlearn release MODEL`"
     assert hold["said"].endswith(". Held by anna since 2023-11-14 22:11:44 UTC: clicks fell")
     assert hold["help"] == "a release is refused until a newer version is clean"

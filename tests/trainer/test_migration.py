@@ -209,7 +209,7 @@ def test_both_applications_answer_the_same_callers_from_the_same_places(old: App
     fields: Any
     for fields, said in (
         ({"name": "learnable"}, "both applications have the name 'learnable'"),
-        ({"name": "other", "serves": ""}, r"serves in app\.py of 'other' is 'other'; 'learnable' has 'learnable'"),
+        ({"name": "other", "serves": ""}, r"serves of 'other' is 'other'; 'learnable' has 'learnable'"),
     ):
         app = replace(changed("other", old.app), **fields)
         with pytest.raises(UsageError, match=said):
@@ -217,8 +217,8 @@ def test_both_applications_answer_the_same_callers_from_the_same_places(old: App
     elsewhere = AppFolder(changed("other", old.app), old.folder / "elsewhere", old.settings)
     with pytest.raises(UsageError, match=r"versions\.store of 'other' is") as refused:
         migration_of(old, elsewhere)
-    assert f'versions.store = "{old.store_url}"' in refused.value.help
-    assert f'registry.url = "{old.registry_url}"' in refused.value.help
+    assert f'store = "{old.store_url}"' in refused.value.help
+    assert f'url = "{old.registry_url}"' in refused.value.help
     once = migrated(old, changed("once", old.app))
     with pytest.raises(UsageError, match="'once' has versions"):
         migration_of(old, once)

@@ -163,6 +163,8 @@ def test_what_a_move_was_is_told_by_what_it_changed() -> None:
     assert kind_of_move(tried, promote(tried, known, 4)) == "promote"
     assert kind_of_move(three, held) == kind_of_move(held, rollback(held, known, 1)) == "rollback"
     assert kind_of_move(tried, rollback(tried, known, 3)) == "rollback"
+    later = [*known, Known(ref=ref(6), kind="delta", outcome="passed")]
+    assert kind_of_move(held, rollback(held, later, 2)) == "rollback"  # to where it is held already
     assert kind_of_move(held, promote(held, known, 5, accept=True)) == "promote"
     assert kind_of_move(three, release(three, known)) == "promote"
     assert kind_of_move(rollback(three, known, 3), release(rollback(three, known, 3), known)) == "release"

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from streamlearn.apps import TOPICS, AppFolder, load_app
 from streamlearn.cli.doctor.machine_findings import Finding, wrong
+from streamlearn.cli.output.units import counted
 from streamlearn.errors import StreamlearnError, TopicMissing, TopicUnreachable, UnknownSchema
 from streamlearn.events import EventDecoder
 from streamlearn.ingest.output.progress_log import DeadShare
+from streamlearn.printable import printable
 from streamlearn.publisher import Lineage
 from streamlearn.samples import SampleCodec
 from streamlearn.table import declared_tables
@@ -22,6 +24,7 @@ from streamlearn.topics import AccessSettings, Topic, open_topic
 from streamlearn.topics.settings import Durability
 from streamlearn.versions import open_registry, open_store
 from streamlearn.versions.format.log import Log
+from streamlearn.versions.pointer.registry import missing
 
 __all__ = ["app_findings", "durability_findings"]
 
@@ -37,6 +40,7 @@ _WINDOWS_HELP = (
     "if you meant to change them, restart ingest and the trainer: samples whose windows are still open get the new "
     "ones. Otherwise restore app.py"
 )
+_SILENT_HELP = "it may still answer, with an old version: end it, and start it again if it is needed"
 
 
 def app_findings(app: Path, overrides: list[str]) -> Iterator[Finding]:
@@ -170,14 +174,19 @@ def _store(folder: AppFolder) -> Finding:
 
 
 def _registry(folder: AppFolder) -> Finding:
-    """Check that the registry answers."""
+    """Check that the registry answers, and that all nodes it knows send heartbeats."""
     try:
         with open_registry(folder.registry_url, folder.app.name, folder.settings.registry) as registry:
             pointer, nodes = registry.pointer(), registry.nodes()
+            silent = missing(registry.silent(), nodes)
     except StreamlearnError as error:
         return wrong("registry", error)
     at = "no version is active" if pointer is None or pointer.active is None else f"version {pointer.active.version}"
-    return Finding(f"registry {registry.url}", "ok", f"{at}, {len(nodes)} nodes")
+    detail = f"{at}, {counted(len(nodes), 'node')}"
+    if silent:
+        names = printable(", ".join(node.name for node in silent))
+        return Finding(f"registry {registry.url}", "wrong", f"{detail}; no heartbeat from {names}", _SILENT_HELP)
+    return Finding(f"registry {registry.url}", "ok", detail)
 
 
 def _newest(topic: Topic) -> list[bytes]:

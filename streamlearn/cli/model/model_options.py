@@ -103,6 +103,8 @@ def model_and_versions(words: Sequence[str], count: int) -> tuple[str | None, li
     numbers = words[1:] if model else words
     if len(numbers) != count or not all(text.isdigit() and 0 < int(text) <= _VERSION_MAX for text in numbers):
         message = f"{' '.join(words)!r} is not a model and {count} version{'s' if count != 1 else ''}"
+        if not numbers:
+            message = "VERSION is missing"
         raise UsageError(message, help=f"give [MODEL]{' VERSION' * count}, such as ctr{' 1841' * count}")
     return model, [int(text) for text in numbers]
 

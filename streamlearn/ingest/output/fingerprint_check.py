@@ -31,9 +31,7 @@ def require_alike(folder: AppFolder) -> None:
                 )
                 help = (
                     "a model learns from one kind of samples: give the changed application a new name "
-                    "(docs/operating/changing.md), or undo the change; to start over under "
-                    "this name, run `streamlearn topics APP --delete --only samples --only progress` and set "
-                    "another versions.store"
+                    "(docs/operating/changing.md), or undo the change"
                 )
                 raise ConfigError(message, help=help) from error
             except (BadRecord, Oversize):

@@ -259,8 +259,8 @@ def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
         if after:
             help = (
                 "wait if training was asked to go back already; otherwise put it back with "
-                f"`streamlearn rewind MODEL --to {active}`, or serve a tainted version with "
-                f"`streamlearn promote MODEL {after[-1]} --accept`"
+                f"`streamlearn rewind MODEL --to {active}` (with --skip past data that was wrong), "
+                f"or serve a tainted version with `streamlearn promote MODEL {after[-1]} --accept`"
             )
         raise MoveRefused(message, help=help)
     if newest.ref == pointer.active and not pointer.held and pointer.canary is None:

@@ -91,11 +91,12 @@ def kind_of_move(before: Pointer, after: Pointer) -> str:
     if before.held and not after.held:
         return "release"
     is_back = before.active is not None and after.active is not None and after.active_version < before.active_version
-    if after.held and (not before.held or len(after.taints) > len(before.taints) or is_back):
+    stays = after.active == before.active and after.canary == before.canary
+    if after.held and (not before.held or after.taints != before.taints or is_back or stays):
         return "rollback"
     if after.canary is not None and after.canary != before.canary:
         return after.canary.kind
-    return "floor" if after.active == before.active and after.canary == before.canary else "promote"
+    return "floor" if stays else "promote"
 
 
 def is_of(registry: Registry, log: PointerLog) -> bool:

@@ -157,8 +157,9 @@ def parse_skip(text: str, now: datetime, topic_id: abc.Callable[[str], str] = st
         return OriginSkip(topic_id=topic_id(topic[0]), partition=int(topic[1]), begin=first, end=last)
     begin_ms, end_ms = parse_time_ms(begin, now), parse_time_ms(end, now)
     if begin_ms >= end_ms:
-        message = f"--skip {text!r} ends before it begins"
-        raise UsageError(message, help=_SKIP_HELP)
+        message = f"--skip {text!r} ends before it begins: it is {_time(begin_ms)} to {_time(end_ms)}"
+        help = "a time without a date is the last one before now: give an end that is still to come with its date"
+        raise UsageError(message, help=help)
     return TimeSkip(begin_ms=begin_ms, end_ms=end_ms)
 
 
