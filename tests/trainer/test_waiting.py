@@ -51,7 +51,10 @@ class Scores:
         self.is_dead = False
 
     def take(self, scores: Sequence[WindowScore]) -> None:
-        for score in () if self.is_dead else scores:
+        # A version whose scores were not handed over is not written by a process that is dead.
+        if self.is_dead:
+            raise _Killed
+        for score in scores:
             key = (score.label, score.begin_ms, score.end_ms, score.segment, score.text)
             assert self.known.setdefault(key, score) == score
             self.times[key] = self.times.get(key, 0) + 1
