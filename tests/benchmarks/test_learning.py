@@ -19,10 +19,10 @@ _ORDER = Order("fake", 20_000, ("learn",), window_steps=2)
 
 
 class _Learner:
-    """A logistic regression with a weight an item id, in a dict."""
+    """A logistic regression with a weight an item id, in the order of ids."""
 
     def __init__(self) -> None:
-        self._weights: dict[int, float] = {}
+        self._ids, self._weights = np.zeros(0, np.int64), np.zeros(0)
         self._bias = 0.0
         self._dense = np.zeros(8)
         self.fed = 0
@@ -33,25 +33,27 @@ class _Learner:
             yield step
 
     def step(self, samples: Any) -> float:
-        distinct, at = np.unique(samples.item_ids, return_inverse=True)
-        for ids in (samples.user_ids, samples.history_ids):
-            for id_ in np.unique(ids).tolist():
-                self._weights.setdefault(id_, 0.0)
-        weights = np.array([self._weights.get(id_, 0.0) for id_ in distinct.tolist()])
-        logit = weights[at].reshape(samples.item_ids.shape).sum(axis=1) + samples.dense @ self._dense + self._bias
+        self._put(np.concatenate([samples.user_ids.ravel(), samples.history_ids, samples.item_ids.ravel()]))
+        at = np.searchsorted(self._ids, samples.item_ids)
+        logit = self._weights[at].sum(axis=1) + samples.dense @ self._dense + self._bias
         apart = 1 / (1 + np.exp(-logit)) - samples.label
-        gradients = np.bincount(at.ravel(), np.repeat(apart, samples.item_ids.shape[1]), len(distinct))
-        weights -= 2.0 * gradients / STEP_SAMPLES
-        self._weights.update(zip(distinct.tolist(), weights.tolist(), strict=True))
+        gradients = np.bincount(at.ravel(), np.repeat(apart, samples.item_ids.shape[1]), len(self._ids))
+        self._weights -= 2.0 * gradients / STEP_SAMPLES
         self._dense -= 0.5 * samples.dense.T @ apart / STEP_SAMPLES
         self._bias -= 0.5 * float(apart.mean())
         return float(np.logaddexp(0, np.where(samples.label > 0, -logit, logit)).mean())
 
     def insert(self, ids: NDArray[np.int64]) -> None:
-        self._weights.update(dict.fromkeys(ids.tolist(), 0.0))
+        self._put(ids)
+
+    def _put(self, ids: NDArray[np.int64]) -> None:
+        new = np.setdiff1d(ids, self._ids)
+        if len(new):
+            at = np.searchsorted(self._ids, new)
+            self._ids, self._weights = np.insert(self._ids, at, new), np.insert(self._weights, at, 0.0)
 
     def count(self) -> int | None:
-        return len(self._weights)
+        return len(self._ids)
 
 
 class _Idle(_Learner):
@@ -76,7 +78,7 @@ class _Seeing(_Learner):
 
 class _Forgetful(_Learner):
     def count(self) -> int | None:
-        return len(self._weights) - 1
+        return len(self._ids) - 1
 
 
 class _Static(_Learner):

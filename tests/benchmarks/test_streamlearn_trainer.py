@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -85,9 +86,11 @@ def learner(tmp_path: Path) -> Iterator[StreamLearner]:
         yield StreamLearner(tmp_path, _KEYS, ends)
 
 
-def test_steps_are_the_peers_and_every_key_they_met_is_stored(learner: StreamLearner) -> None:
-    losses = []
-    for number, done in enumerate(learner.feed(_STEPS)):
+def test_steps_are_the_peers_every_key_they_met_is_stored_and_one_that_is_not_whole_is_told(
+    learner: StreamLearner,
+) -> None:
+    losses, fed = [], learner.feed([*_STEPS, *_WORKLOAD.steps(1)])
+    for number, done in enumerate(islice(fed, len(_STEPS))):
         losses.append(learner.step(done))
         positive = done.columns.positive != 0
         assert np.array_equal(positive, _STEPS[number].label != 0)
@@ -95,16 +98,12 @@ def test_steps_are_the_peers_and_every_key_they_met_is_stored(learner: StreamLea
     assert learner.count() == len(np.unique(np.concatenate(met)))
     assert len(losses) == len(_STEPS)
     assert 0.3 < losses[-1] < losses[0] < 0.9
+    done = next(fed)
+    object.__setattr__(done.step, "pieces", done.step.pieces[:1])
+    with pytest.raises(Wrong, match=r"step 4 had \d\d\d rows"):
+        learner.step(done)
 
 
 def test_keys_that_are_inserted_are_there_before_any_step(learner: StreamLearner) -> None:
     learner.insert(_WORKLOAD.ids(0, 1_000))
     assert learner.count() == 1_000
-
-
-def test_a_step_that_is_not_whole_is_told(learner: StreamLearner) -> None:
-    short = _WORKLOAD.steps(1)
-    done = next(iter(learner.feed(short)))
-    object.__setattr__(done.step, "pieces", done.step.pieces[:1])
-    with pytest.raises(Wrong, match=r"had 10\d\d rows"):
-        learner.step(done)

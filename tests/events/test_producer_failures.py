@@ -161,7 +161,7 @@ def test_closing_tells_a_failure_and_lets_go_all_the_same(place: Place) -> None:
 
 def test_what_waits_in_packs_counts_against_the_bound_of_unsent_bytes(tmp_path: Path) -> None:
     settings = Settings(
-        events=EventSettings(linger_ms=60_000, unsent_bytes_max=1 << 20), topics=TopicsSettings(time="event")
+        events=EventSettings(linger_ms=60_000, unsent_bytes_max=1 << 18), topics=TopicsSettings(time="event")
     )
     folder, name, wide = small_folder(tmp_path, settings=settings), uuid.uuid4().hex, TopicSettings(partitions=64)
     with (
@@ -171,10 +171,10 @@ def test_what_waits_in_packs_counts_against_the_bound_of_unsent_bytes(tmp_path: 
         impressions.reader() as reader,
     ):
         most, given = 0.0, small_impression(1, items=8)
-        for request in range(4_000):  # about 2 MiB; no pack of 64 is full by then
+        for request in range(1_000):  # about 512 KiB; no pack of 64 is full by then
             producer.impression(**given | {"request_id": f"q{request}"})
             most = max(most, _unsent_bytes(f"{name}.i"))
-        assert 1 << 19 < most <= 1 << 20
+        assert 1 << 17 < most <= 1 << 18
         assert sum(reader.end(partition) for partition in range(64)) > 0
 
 

@@ -16,18 +16,17 @@ from streamlearn.versions.upkeep.cleanup import clean_up, plan_cleanup
 from tests.publisher.training import MODEL, Training, check_learned
 
 # `make chaos-parts` has a year of versions every 6 hours, and a week of one a minute.
-_DAYS = int(os.environ.get("YEAR_DAYS", "20"))
+_DAYS = int(os.environ.get("YEAR_DAYS", "11"))
 _MINUTES = int(os.environ.get("WEEK_MINUTES", "125"))
-_BASE_DELTAS_MAX = 20
 
 
 class Life:
     """A trainer for months, with a registry, a store and settings as the product's."""
 
-    def __init__(self, folder: Path, interval_s: float, retention: RetentionSettings) -> None:
+    def __init__(self, folder: Path, interval_s: float, deltas_max: int, retention: RetentionSettings) -> None:
         self.folder = folder
         self.store: Store = open_store(f"file://{folder}/store")
-        publishing = PublisherSettings(publish_interval_s=interval_s, base_deltas_max=_BASE_DELTAS_MAX)
+        publishing = PublisherSettings(publish_interval_s=interval_s, base_deltas_max=deltas_max)
         self.model = Model(
             MODEL, self.store.url, "", Settings(publisher=publishing, retention=retention), is_alone=True
         )
@@ -61,17 +60,21 @@ class Life:
 
 
 @pytest.mark.parametrize(
-    ("interval_s", "versions", "kept"), [(6 * 3_600.0, _DAYS * 4, 16), (60.0, _MINUTES, 10)], ids=["year", "week"]
+    ("interval_s", "versions", "kept", "deltas_max"),
+    [(6 * 3_600.0, _DAYS * 4, 12, 8), (60.0, _MINUTES, 10, 20)],
+    ids=["year", "week"],
 )
-def test_months_of_versions_stay_within_their_disk(interval_s: float, versions: int, kept: int, tmp_path: Path) -> None:
-    life = Life(tmp_path, interval_s, RetentionSettings(keep_versions_min=10, keep_s=kept * interval_s))
+def test_months_of_versions_stay_within_their_disk(
+    interval_s: float, versions: int, kept: int, deltas_max: int, tmp_path: Path
+) -> None:
+    life = Life(tmp_path, interval_s, deltas_max, RetentionSettings(keep_versions_min=10, keep_s=kept * interval_s))
     # Those that are kept, as many up to the base before, those of an hour between removals, and of a new base.
-    most = 2 * kept + max(1, round(3_600 / interval_s)) + _BASE_DELTAS_MAX + 2
+    most = 2 * kept + max(1, round(3_600 / interval_s)) + deltas_max + 2
     for _ in range(versions):
         life.publish()
         assert sum(1 for _ in (tmp_path / "store" / MODEL / "deltas").iterdir()) <= most
     life.publisher.close()
-    assert versions > most + _BASE_DELTAS_MAX
+    assert versions > most + deltas_max
     assert 1 < sum(1 for _ in (tmp_path / "store" / MODEL / "bases").iterdir()) <= 4
     known = [known.version for known in History(life.store, MODEL).read()]
     assert known[-1] == versions + 1
