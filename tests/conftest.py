@@ -11,11 +11,14 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import typer.testing
 from hypothesis import settings as hypothesis_settings
+from typer.main import get_command
 
 from streamlearn.errors import ServiceError
 from tools.services import (
@@ -62,6 +65,9 @@ _WARNINGS_ALLOWED = (
 # Slow examples on a busy machine are not failures.
 hypothesis_settings.register_profile("suite", deadline=None)
 hypothesis_settings.load_profile("suite")
+
+# All verbs are built once for all calls of a process, as the command line does: a runner would build them for each.
+typer.testing._get_command = cache(get_command)  # type: ignore[attr-defined]
 
 
 def pytest_configure(config: pytest.Config) -> None:
