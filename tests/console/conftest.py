@@ -101,10 +101,16 @@ def nodes(place: Place) -> Iterator[list[Replica]]:
 
 
 @pytest.fixture
-def console(place: Place) -> Iterator[Console]:
-    """A console that may be moved with the token."""
+def open_console(place: Place) -> Iterator[Opener]:
+    """Serves a console of it; settings and what it is given may be others."""
     with _opening(place) as serve:
-        yield serve()
+        yield serve
+
+
+@pytest.fixture
+def console(open_console: Opener) -> Console:
+    """A console that may be moved with the token."""
+    return open_console()
 
 
 @pytest.fixture(scope="package")

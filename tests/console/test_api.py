@@ -64,7 +64,8 @@ def test_a_rollback_says_of_each_node_how_long_it_took(console: Console, nodes: 
     assert (newest["what"], newest["by"]) == ("rollback", "anna (console)"), "the page sees it at once"
 
 
-def test_hold_release_and_promote_do_as_the_decisions_do(console: Console) -> None:
+def test_hold_release_and_promote_do_as_the_decisions_do(open_console: Opener) -> None:
+    console = open_console(move_wait_s=0.1)  # there are no nodes to wait for
     held = console.ask.move("hold", {})
     assert (held.status, held.json["active"], held.json["held"], held.json["taints"]) == (200, 5, True, [])
     again = console.ask.move("hold", {})

@@ -17,10 +17,19 @@ from tools.services import Browser, Chromium
 DEADLINE_S = 60.0
 
 
+@pytest.fixture(scope="module")
+def opened(chromium: Chromium) -> Iterator[Browser]:
+    with chromium.open() as found:
+        yield found
+
+
 @pytest.fixture
-def browser(chromium: Chromium) -> Iterator[Browser]:
-    with chromium.open() as opened:
-        yield opened
+def browser(opened: Browser) -> Iterator[Browser]:
+    """One browser for all tests: each console is an origin of its own, whose page and storage no other one sees."""
+    yield opened
+    opened.visit("about:blank")
+    opened.resize(width=0, height=0, deviceScaleFactor=0, mobile=False)  # as it was opened
+    opened.logged()
 
 
 def see(browser: Browser, selector: str, *words: str) -> str:
@@ -117,16 +126,14 @@ def test_a_console_that_ends_is_told_on_the_page(open_still: Opener, browser: Br
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_nothing_hangs_over_the_edge(
-    still: Console, still_nodes: list[Replica], chromium: Chromium, width: int
-) -> None:
-    with chromium.open(width=max(width, 500)) as browser:
-        frame: dict[str, Any] = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-        browser.resize(**frame)
-        browser.visit(still.server.url)
-        see(browser, "#nodes", "node-1")
-        over = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert browser.run(over) <= 0
+def test_nothing_hangs_over_the_edge(still: Console, still_nodes: list[Replica], browser: Browser, width: int) -> None:
+    frame: dict[str, Any] = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.resize(**frame)
+    browser.visit(still.server.url)
+    see(browser, "#nodes", "node-1")
+    over = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.run("return window.innerWidth") == width
+    assert browser.run(over) <= 0
 
 
 def test_every_control_has_a_name(still: Console, browser: Browser) -> None:
