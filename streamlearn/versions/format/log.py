@@ -7,7 +7,6 @@ run takes over at the parent of its first version.
 from __future__ import annotations
 
 from bisect import bisect_left
-from contextlib import suppress
 
 from streamlearn.errors import FileMissing, Oversize, VersionDefect
 from streamlearn.versions.format.coverage import check_manifest
@@ -91,11 +90,16 @@ class Log:
             run = max(older)
 
     def _first_of(self, run: int, last: int) -> Committed | None:
-        """Return the first version of a run up to `last` that can be read."""
+        """Return the first version of a run up to `last`, past damaged manifests, but not past unsigned ones."""
         for folder in self.between(run, 0, last + 1):
-            with suppress(VersionDefect):  # whoever needs that version itself is told
-                if version := self.read(folder):
-                    return version
+            try:
+                version = self.read(folder)
+            except VersionDefect as error:
+                if error.defect == "unsigned":
+                    raise
+                continue
+            if version is not None:
+                return version
         return None
 
     def _read(self, folder: VersionFolder) -> Committed | None:
