@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import copy
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -248,17 +250,14 @@ def test_every_number_says_its_unit(path: str) -> None:
 
 
 PACKAGE = Path(__file__).parents[1] / "streamlearn"
-MODULES = {
-    file: ast.parse(file.read_text())
-    for file in sorted(PACKAGE.rglob("*.py"))
-    if not file.is_relative_to(PACKAGE / "settings")
-}
+MODULES = [file for file in sorted(PACKAGE.rglob("*.py")) if not file.is_relative_to(PACKAGE / "settings")]
 
 
-def _named(tree: ast.AST) -> set[str]:
+@cache
+def _named(file: Path) -> set[str]:
     """Every name, attribute, import and short text of a module."""
     named = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Attribute):
             named.add(node.attr)
         elif isinstance(node, ast.Name):
@@ -270,15 +269,21 @@ def _named(tree: ast.AST) -> set[str]:
     return named
 
 
-NAMED = {file: _named(tree) for file, tree in MODULES.items()}
+def _calls(*names: str) -> Iterator[tuple[Path, ast.Call]]:
+    """Every call of these functions."""
+    for file in MODULES:
+        if any(name in _named(file) for name in names):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
+                    yield file, node
 
 
 @pytest.mark.parametrize("path", [field.path for field in FIELDS], ids=str)
 def test_every_setting_is_read_where_its_section_is_used(path: str) -> None:
     section, _, name = path.partition(".")
     kind = type(getattr(Settings(), section)).__name__
-    rooms = [file.parent for file, named in NAMED.items() if kind in named]
-    read = [file for file, named in NAMED.items() if name in named]
+    rooms = [file.parent for file in MODULES if kind in _named(file)]
+    read = [file for file in MODULES if name in _named(file)]
     by_section = [file for file in read if re.search(rf"settings\.{section}\b", file.read_text())]
     assert by_section or [file for file in read if any(file.is_relative_to(room) for room in rooms)], (
         f"nothing that has {kind} reads {name}: the setting has no effect"
@@ -286,12 +291,8 @@ def test_every_setting_is_read_where_its_section_is_used(path: str) -> None:
 
 
 def test_every_store_and_registry_of_the_product_is_opened_with_its_settings() -> None:
-    opened = [
-        (file.name, node.lineno, ast.unparse(node))
-        for file, tree in MODULES.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open_store", "open_registry")
-    ]
+    calls = _calls("open_store", "open_registry")
+    opened = [(file.name, call.lineno, ast.unparse(call)) for file, call in calls]
     assert len(opened) >= 8
     without = [
         call for call in opened if not re.search(r"settings\.versions|settings\.registry|VersionSettings", call[2])
@@ -301,11 +302,8 @@ def test_every_store_and_registry_of_the_product_is_opened_with_its_settings() -
 
 def test_limits_of_files_and_of_loading_come_from_the_store_that_is_used() -> None:
     by_hand = [
-        (file.name, node.lineno)
-        for file, tree in MODULES.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func) in ("FileSettings", "LoadSettings")
-        and file != PACKAGE / "versions" / "store" / "interface.py"
+        (file.name, call.lineno)
+        for file, call in _calls("FileSettings", "LoadSettings")
+        if file != PACKAGE / "versions" / "store" / "interface.py"
     ]
     assert not by_hand, "use Store.files and Store.loading"

@@ -85,17 +85,17 @@ def _paragraphs(file: Path) -> Iterator[tuple[int, str]]:
 
 def _python_texts(file: Path) -> Iterator[tuple[int, str]]:
     """Yield texts that people read: all with a space. Docstrings count only as help of commands and settings."""
-    tree = ast.parse(file.read_text())
+    nodes = list(ast.walk(ast.parse(file.read_text())))
     docs = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
     is_shown = not {"cli", "settings"}.isdisjoint(file.parts)
-    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    inner = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             parts = (part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
             yield node.lineno, "".join(map(str, parts))

@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from streamlearn.config import fields_of
@@ -49,17 +50,19 @@ _RUST_FUNCTION = re.compile(
 def figures(root: Path = ROOT) -> dict[str, float]:
     """Return every figure of a checkout."""
     python, rust = sorted((root / "streamlearn").rglob("*.py")), sorted((root / "native").glob("*/src/**/*.rs"))
-    trees = {file: ast.parse(file.read_text()) for file in python}
-    functions = [*_python_lengths(trees.values()), *(length for file in rust for length in _rust_lengths(file))]
+    # To walk a tree costs as much as to parse it.
+    nodes = {file: list(ast.walk(ast.parse(file.read_text()))) for file in python}
+    functions = [*_python_lengths(nodes.values()), *(length for file in rust for length in _rust_lengths(file))]
     return {
         "settings": len(list(fields_of(Settings))),
-        "type_names_shared": round(_shared(root, trees, rust), 3),
+        "type_names_shared": round(_shared(root, nodes, rust), 3),
         "participle_modules": sum(is_participle(file.stem) for file in (*python, *rust)),
-        "package_cycles": len(package_cycles(_imports(root, trees))),
+        "package_cycles": len(package_cycles(_imports(root, nodes))),
         "banned_phrases": len(banned_phrases(root)),
         "public_names": sum(
-            len(declared_names(trees[file]) or [])
-            for file in python
+            len(declared_names(tree) or [])
+            for file, (tree, *_) in nodes.items()
+            if isinstance(tree, ast.Module)
             if file.name == "__init__.py" and file.parent.parent == root / "streamlearn"
         ),
         "folder_files_max": max(_folder_sizes(root).values()),
@@ -121,12 +124,12 @@ def _reached(imports: Mapping[str, set[str]], name: str) -> set[str]:
     return reached
 
 
-def _imports(root: Path, trees: Mapping[Path, ast.Module]) -> dict[str, set[str]]:
+def _imports(root: Path, nodes: Mapping[Path, list[ast.AST]]) -> dict[str, set[str]]:
     """Return the packages that each package imports, also inside functions and only for types."""
     packages: dict[str, set[str]] = defaultdict(set)
-    for file, tree in trees.items():
+    for file, of_file in nodes.items():
         package = package_of(root, file)
-        for node in ast.walk(tree):
+        for node in of_file:
             modules: list[str] = []
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
@@ -140,12 +143,12 @@ def _imports(root: Path, trees: Mapping[Path, ast.Module]) -> dict[str, set[str]
     return dict(packages)
 
 
-def _shared(root: Path, trees: Mapping[Path, ast.Module], rust: list[Path]) -> float:
+def _shared(root: Path, nodes: Mapping[Path, list[ast.AST]], rust: list[Path]) -> float:
     """Return the share of types whose name also stands in another file of their package."""
     places: dict[tuple[str, str], set[Path]] = defaultdict(set)
     types: list[tuple[str, str]] = []
-    for file, tree in trees.items():
-        names = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    for file, of_file in nodes.items():
+        names = [node.name for node in of_file if isinstance(node, ast.ClassDef)]
         types += [(package_of(root, file), name) for name in names]
         for name in names:
             places[package_of(root, file), name].add(file)
@@ -195,11 +198,10 @@ def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (function.end_lineno or 0) - function.lineno + 1 - doc
 
 
-def _python_lengths(trees: Iterable[ast.Module]) -> Iterator[int]:
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield code_lines(node)
+def _python_lengths(nodes: Iterable[list[ast.AST]]) -> Iterator[int]:
+    for node in chain.from_iterable(nodes):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield code_lines(node)
 
 
 def _rust_lengths(file: Path) -> Iterator[int]:
