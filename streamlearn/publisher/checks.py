@@ -12,7 +12,7 @@ import numpy.typing as npt
 from streamlearn.errors import UsageError, VersionRefused
 from streamlearn.publisher.case import Case, Scorer
 from streamlearn.publisher.figures import KEY, NAN, NOT_FINITE, RMS
-from streamlearn.publisher.logit_scores import Fit, fit_of
+from streamlearn.publisher.logit_scores import Fit, auc_error_of, fit_of, loss_error_of
 from streamlearn.samples import SampleBatch
 from streamlearn.settings import JudgeSettings
 from streamlearn.versions import Finding
@@ -24,6 +24,9 @@ Float32s = npt.NDArray[np.float32]
 _NAMES_MAX = 10
 # Smaller norms count as this: numbers that began at zero may grow by any factor without harm.
 _NORM_FLOOR = 0.1
+# A difference between two versions counts from this many of its standard errors on: by chance alone, one comparison in
+# 700 has such a fall.
+_ERRORS = 3
 
 
 class Finite:
@@ -119,7 +122,8 @@ class _Scored:
 class Scores:
     """Rejects a version whose AUC, log loss or calibration on the same samples is worse than the active one's.
 
-    The weight of a negative is divided by its keep rate. The version is not checked, and the finding says why, if there
+    A difference that may be due to chance, because it is less than three of its standard errors, rejects nothing. The
+    weight of a negative is divided by its keep rate. The version is not checked, and the finding says why, if there
     is no scorer, if the active version's rows are gone, or if too few samples have closed windows.
     """
 
@@ -161,7 +165,7 @@ class Scores:
                 f"{label.name}: AUC {now.auc:.4f} ({before.auc:.4f}), log loss {now.log_loss:.4f} "
                 f"({before.log_loss:.4f}), calibration {now.calibration:.3f} ({before.calibration:.3f})"
             )
-            worse += [f"{label.name}: {what}" for what in _worse(now, before, case.settings)]
+            worse += [f"{label.name}: {what}" for what in _worse(label, now, before, case.settings)]
         text = "; ".join([*worse, *texts])
         if not values:
             return self._not_checked(text)
@@ -171,15 +175,16 @@ class Scores:
         return Finding(check=self.name, is_ok=True, is_checked=False, said=text, values=values or {})
 
 
-def _worse(now: Fit, before: Fit, settings: JudgeSettings) -> list[str]:
-    """The limits that a fit exceeds, in words."""
+def _worse(label: _Scored, now: Fit, before: Fit, settings: JudgeSettings) -> list[str]:
+    """The limits that a fit exceeds by more than chance, in words."""
     texts = []
-    drop = (before.auc - now.auc) / before.auc if before.auc else 0.0
-    if settings.auc_drop_ratio_max and drop > settings.auc_drop_ratio_max:
-        texts.append(f"AUC fell by {drop:.2%}")
-    rise = (now.log_loss - before.log_loss) / before.log_loss if before.log_loss else 0.0
-    if settings.log_loss_rise_ratio_max and rise > settings.log_loss_rise_ratio_max:
-        texts.append(f"log loss rose by {rise:.2%}")
+    both = (label.now, label.before, label.labels, label.weights)
+    limit, fall = settings.auc_drop_ratio_max, before.auc - now.auc
+    if limit and fall > limit * before.auc and fall > _ERRORS * (error := auc_error_of(*both)):
+        texts.append(f"AUC fell by {fall / before.auc:.2%} (standard error {error / before.auc:.2%})")
+    limit, rise = settings.log_loss_rise_ratio_max, now.log_loss - before.log_loss
+    if limit and rise > limit * before.log_loss and rise > _ERRORS * (error := loss_error_of(*both)):
+        texts.append(f"log loss rose by {rise / before.log_loss:.2%} (standard error {error / before.log_loss:.2%})")
     ratio_max = settings.calibration_ratio_max
     if ratio_max and _miscalibration(now.calibration) > ratio_max >= _miscalibration(before.calibration):
         texts.append(f"calibration is {now.calibration:.3f}")

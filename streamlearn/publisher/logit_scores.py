@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Fit", "auc_of", "chances_of", "fit_of", "losses_of"]
+__all__ = ["Fit", "auc_error_of", "auc_of", "chances_of", "fit_of", "loss_error_of", "losses_of"]
 
 Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,52 @@ def auc_of(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> floa
 
     Some positive and some negative must have a weight above 0.
     """
-    order = np.argsort(logits)  # the order within a tie does not matter
-    ranked = logits[order]
-    begins = np.concatenate(([0], np.flatnonzero(np.diff(ranked)) + 1))
-    positive = np.add.reduceat(np.where(labels, weights, 0.0)[order], begins)
-    negative = np.add.reduceat(np.where(labels, 0.0, weights)[order], begins)
+    _, _, positive, negative = _ties(logits, labels, weights)
     below = np.cumsum(negative) - negative
     return float((positive * (below + negative / 2)).sum() / (positive.sum() * negative.sum()))
+
+
+def auc_error_of(now: Array, before: Array, labels: npt.NDArray[np.bool_], weights: Array) -> float:
+    """The standard error of the difference between the AUCs of two scores of the same independent rows.
+
+    It is what DeLong, DeLong and Clarke-Pearson (1988) derive: the AUC is a mean over the positives of the share of
+    negatives below each, and a mean over the negatives of the share of positives above each.
+    """
+    moved = _won(now, labels, weights) - _won(before, labels, weights)
+    return float(np.hypot(_mean_error(moved[labels], weights[labels]), _mean_error(moved[~labels], weights[~labels])))
+
+
+def loss_error_of(now: Array, before: Array, labels: npt.NDArray[np.bool_], weights: Array) -> float:
+    """The standard error of the difference between the log losses of two scores of the same independent rows.
+
+    The loss of a row counts as changed by 1 at most: a few rows with absurd scores shall not hide in the error that
+    they cause.
+    """
+    return _mean_error(np.clip(losses_of(now, labels) - losses_of(before, labels), -1, 1), weights)
+
+
+def _won(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> Array:
+    """For each row, the share of rows of the other class that it is ranked rightly against, a tie counted half."""
+    order, begins, positive, negative = _ties(logits, labels, weights)
+    below = (np.cumsum(negative) - negative / 2) / negative.sum()
+    above = 1 - (np.cumsum(positive) - positive / 2) / positive.sum()
+    tie_of = np.empty(len(logits), np.int64)
+    tie_of[order] = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(logits)))
+    won: Array = np.where(labels, below[tie_of], above[tie_of])
+    return won
+
+
+def _ties(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> tuple[Ints, Ints, Array, Array]:
+    """The rows by logit; where each group of equal logits begins; its weight of positives and of negatives."""
+    order = np.argsort(logits)  # the order within a tie does not matter
+    begins = np.concatenate(([0], np.flatnonzero(np.diff(logits[order])) + 1))
+    positive = np.add.reduceat(np.where(labels, weights, 0.0)[order], begins)
+    negative = np.add.reduceat(np.where(labels, 0.0, weights)[order], begins)
+    return order, begins, positive, negative
+
+
+def _mean_error(values: Array, weights: Array) -> float:
+    """The standard error of the weighted mean of independent values."""
+    total = weights.sum()
+    mean = (values * weights).sum() / total
+    return float(np.sqrt((np.square(weights * (values - mean))).sum()) / total)
