@@ -38,7 +38,7 @@ RANKS: tuple[set[str], ...] = (
         "settings",
     },
     {"access", "hints", "native", "niceness", "pulse", "struct_decoder", "telemetry", "times"},
-    {"config", "features", "marks", "metrics_server", "topics"},
+    {"config", "features", "given_up", "marks", "metrics_server", "topics"},
     {"apps"},
     {"models", "schemas"},
     {"events", "samples"},

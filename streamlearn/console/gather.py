@@ -7,6 +7,7 @@ from collections.abc import Callable
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.console.snapshot import Gathered
 from streamlearn.errors import FileMissing, VersionDefect
+from streamlearn.given_up import GivenUpProcess
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.versions import Known, Pointer, Request, Requests
 from streamlearn.versions.pointer.model import Model
@@ -20,7 +21,8 @@ class Gatherer:
     """Reads a model, for one thread at a time.
 
     `served_name` is the model's name for callers, by default its own. `dead_share` returns the share of ingest's recent
-    events that became dead letters; it is called when versions are listed.
+    events that became dead letters; it is called when versions are listed. `given_up` returns the processes that `up`
+    gave up.
     """
 
     def __init__(
@@ -31,9 +33,10 @@ class Gatherer:
         served_name: str = "",
         clock: Clock = SYSTEM_CLOCK,
         dead_share: Callable[[], float] = lambda: 0.0,
+        given_up: Callable[[], tuple[GivenUpProcess, ...]] = tuple,
     ) -> None:
         self._model, self._settings, self._clock = model, settings, clock
-        self._dead_share, self._dead = dead_share, 0.0
+        self._dead_share, self._dead, self._given_up = dead_share, 0.0, given_up
         self._switches = SwitchLog(model.store, served_name or model.name)
         self._switch: Switch | None = None
         self._known: tuple[Known, ...] = ()
@@ -71,6 +74,7 @@ class Gatherer:
             refused=self._refused,
             switch=self._switch if self._switch and self._switch.seq else None,
             is_live=self._model.settings.topics.time == "wall",
+            given_up=self._given_up(),
             dead_share=self._dead if self._dead > self._model.settings.ingest.dead_share_max else 0.0,
         )
 

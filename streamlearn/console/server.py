@@ -25,6 +25,7 @@ from streamlearn.console.state import state_of
 from streamlearn.console.trouble import LateAfter
 from streamlearn.console.watch import Watch
 from streamlearn.errors import ServiceError, UsageError
+from streamlearn.given_up import GivenUpProcess
 from streamlearn.hints import Given
 from streamlearn.loopback import is_loopback
 from streamlearn.settings import Settings
@@ -55,8 +56,8 @@ _HEADERS = {
 class ConsoleServer:
     """The console of one model, from its construction until it is closed; it listens at `address`, HOST:PORT.
 
-    Without a token for moves it is read-only. `tls` are the files of a certificate and its key. `served_name` and
-    `dead_share` are those of `Gatherer`. `given` completes the commands that the page shows.
+    Without a token for moves it is read-only. `tls` are the files of a certificate and its key. `served_name`,
+    `dead_share` and `given_up` are those of `Gatherer`. `given` completes the commands that the page shows.
     `first_window` says when there will be figures of validation, as `AppFolder.first_window` does.
     """
 
@@ -69,6 +70,7 @@ class ConsoleServer:
         tls: tuple[Path, Path] | None = None,
         served_name: str = "",
         dead_share: Callable[[], float] = lambda: 0.0,
+        given_up: Callable[[], tuple[GivenUpProcess, ...]] = tuple,
         given: Given | None = None,
         first_window: Callable[[Sequence[int]], str] = lambda _: "",
     ) -> None:
@@ -77,7 +79,7 @@ class ConsoleServer:
         self._server.context = context
         self.address = socket_address(self._server.socket)
         self.url = f"{'http' if context is None else 'https'}://{self.address}/"
-        gatherer = Gatherer(model, settings, served_name=served_name, dead_share=dead_share)
+        gatherer = Gatherer(model, settings, served_name=served_name, dead_share=dead_share, given_up=given_up)
         given, after = given or Given(model=model.name), _late_after(model.settings)
         self._watch = Watch(
             gatherer.gather,

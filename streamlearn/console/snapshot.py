@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamlearn.given_up import GivenUpProcess
 from streamlearn.versions import Known, Node, Pointer, Request
 from streamlearn.versions.pointer.request import Refusal
 from streamlearn.versions.pointer.switch_log import Switch
@@ -31,6 +32,7 @@ class Gathered:
         is_live: Whether event time follows wall time, as it does outside a replay.
         switch: Which application answers the callers of this one; None if no other has its served name.
         dead_share: The share of ingest's recent events that became dead letters, if it is above its limit; else 0.
+        given_up: The processes of this machine that `up` gave up.
     """
 
     model: str
@@ -48,6 +50,7 @@ class Gathered:
     is_live: bool = True
     switch: Switch | None = None
     dead_share: float = 0.0
+    given_up: tuple[GivenUpProcess, ...] = ()
 
     @property
     def answers_callers(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import PartlyDone, ServiceError
+from streamlearn.given_up import GivenUpFile, GivenUpProcess
 from streamlearn.process_exit import how_ended
 from streamlearn.pulse import PULSE
 from streamlearn.settings.up import UpSettings
@@ -57,7 +58,8 @@ class Supervisor:
     """Runs members until they have ended; use it in the main thread. `logs` is an existing folder for their logs.
 
     A change of `files`, which each member reads when it starts, is logged once. Members that were given up then start
-    again. Nodes get `sockets`, which are given to the `up` of another application that asks for them.
+    again. Nodes get `sockets`, which are given to the `up` of another application that asks for them. The file
+    `given_up` says at any time who was given up.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Supervisor:
         clock: Clock = SYSTEM_CLOCK,
         *,
         sockets: NodeSockets | None = None,
+        given_up: GivenUpFile | None = None,
     ) -> None:
         self._clock, self._settings = clock, settings
         self._sockets = sockets or NodeSockets({})
@@ -77,6 +80,8 @@ class Supervisor:
         self._meters = Meters(settings)
         self._processes: dict[str, MemberProcess] = {}
         self._watch = FileWatch(files, clock)
+        self._given_up_file = given_up
+        self._told: list[str] | None = None
 
     def run(
         self,
@@ -103,6 +108,7 @@ class Supervisor:
                 PULSE.beat()
                 for order in self._course.orders():
                     self._obey(order.act, self._course.standing(order.name).member)
+                self._tell_given_up()
                 self._meters.tell(self._course.standings, self._logs, self._clock.monotonic_s())
                 show(self._seen())
                 if not was_up and self._course.is_up:
@@ -208,6 +214,17 @@ class Supervisor:
             return
         self._processes[member.name] = process
         _LOG.info("started %s", member.name, extra={"pid": process.pid, "log": str(log.path)})
+
+    def _tell_given_up(self) -> None:
+        names = [one.name for one in self._course.given_up]
+        if self._given_up_file is not None and names != self._told:
+            self._told, now_ms = names, self._clock.wall_ms()
+            self._given_up_file.write(
+                [
+                    GivenUpProcess(one.name, how_ended(one.status), str(self._logs[one.name].path.resolve()), now_ms)
+                    for one in self._course.given_up
+                ]
+            )
 
     def _seen(self) -> list[Seen]:
         now_s, seen = self._clock.monotonic_s(), []

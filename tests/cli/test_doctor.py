@@ -17,6 +17,7 @@ from msgspec import structs
 from streamlearn.apps import TOPICS, load_app
 from streamlearn.cli.doctor.app_findings import app_findings, durability_findings
 from streamlearn.cli.doctor.machine_findings import Finding, machine_findings
+from streamlearn.given_up import GivenUpFile, GivenUpProcess
 from streamlearn.ingest import ProgressLog, begin_run
 from streamlearn.publisher import Lineage
 from streamlearn.samples import SampleCodec
@@ -91,6 +92,13 @@ def test_a_node_without_heartbeat_is_wrong(small: Path, monkeypatch: pytest.Monk
         wait_until(registry.silent, "it falls silent")
     [found] = [one for name, one in _found(small).items() if name.startswith("registry")]
     assert (found.state, found.detail) == ("wrong", "no version is active, 0 nodes; no heartbeat from node-1")
+
+
+def test_a_process_that_was_given_up_is_wrong(small: Path) -> None:
+    GivenUpFile(small).write([GivenUpProcess("ingest", "status 2", "/logs/ingest.log", 1_000)])
+    found = _found(small)["process ingest"]
+    assert (found.state, found.detail) == ("wrong", "`up` gave it up: it ended with status 2")
+    assert "/logs/ingest.log" in found.help
 
 
 def test_an_application_is_compared_with_what_it_has_made(small: Path, tmp_path: Path) -> None:

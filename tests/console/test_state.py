@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from streamlearn.console.snapshot import Gathered
 from streamlearn.console.state import may_go_back_to
 from streamlearn.errors import MoveRefused
+from streamlearn.given_up import GivenUpProcess
 from streamlearn.hints import Given
 from streamlearn.versions import Pointer, Request
 from streamlearn.versions.pointer import moves as decisions
@@ -48,6 +49,17 @@ def test_events_that_become_dead_letters_are_trouble() -> None:
     state = said(gathered(moved(3, 10), dead_share=0.4))
     assert levels(state) == [("warn", "ingest")]
     assert state["trouble"][0]["said"] == "40.0% of ingest's recent events became dead letters"
+
+
+def test_a_process_that_was_given_up_is_trouble() -> None:
+    """All was green for minutes otherwise: nodes answer without ingest, and versions become late much later."""
+    ingest = GivenUpProcess("ingest", "status 2", "/logs/ingest.log", 1_000)
+    state = said(gathered(moved(3, 10), given_up=(ingest,)))
+    assert state["headline"]["level"] == "warn"
+    assert levels(state) == [("warn", "process")]
+    assert state["trouble"][0]["said"] == "`up` gave ingest up, which ended with status 2; it does not run"
+    assert "/logs/ingest.log" in state["trouble"][0]["help"]
+    assert state["trouble"][0]["since_ms"] == 1_000
 
 
 def test_the_application_that_answers_is_named_on_both_sides() -> None:

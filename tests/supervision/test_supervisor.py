@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 from prometheus_client import REGISTRY
 
 from streamlearn.errors import PartlyDone, ServiceError
+from streamlearn.given_up import GivenUpFile, GivenUpProcess
 from streamlearn.settings.up import UpSettings
 from streamlearn.supervision import Member, Seen, Signals
 from streamlearn.supervision.course import State
@@ -261,14 +263,24 @@ while not ended.wait(0.01):
             pids.append(seen[1].pid)
             app.write_text("good")
         states.append(state)
+        told.append([state is State.GIVEN_UP, *file.read()])
 
+    file = GivenUpFile(tmp_path)
+    file.write([GivenUpProcess("trainer", "status 2", "of an `up` that was killed", 1)])
+    told = list[list[object]]()
     pids = list[int | None]()
     signals = Signals(threading.Event(), threading.Event())
     timer = threading.Timer(_WAIT_S, signals.kill.set)
     timer.start()
     with caplog.at_level("INFO"):
-        ended = Supervisor(members, _SETTINGS, tmp_path, [app]).run(signals, show)
+        ended = Supervisor(members, _SETTINGS, tmp_path, [app], given_up=file).run(signals, show)
     timer.cancel()
+    assert {len(found) for found in told if not found[0]} == {1}
+    named = {found[1] for found in told if found[0]}  # twice if the bad change starts it again
+    assert {msgspec.structs.replace(one, wall_ms=0) for one in named if isinstance(one, GivenUpProcess)} == {
+        GivenUpProcess("ingest", "status 2", str(tmp_path / "ingest.log"), 0)
+    }
+    assert file.path.name not in [path.name for path in file.path.parent.iterdir()]
     # Each change starts it again. The bad one does too, if it is noticed only after the process has ended.
     assert ended[0]["restarts"] in (1, 2)
     assert ended[1]["restarts"] == 0

@@ -15,6 +15,7 @@ from streamlearn.cli.doctor.machine_findings import Finding, wrong
 from streamlearn.cli.output.units import counted
 from streamlearn.errors import StreamlearnError, TopicMissing, TopicUnreachable, UnknownSchema
 from streamlearn.events import EventDecoder
+from streamlearn.given_up import GivenUpFile
 from streamlearn.ingest.output.progress_log import DeadShare
 from streamlearn.printable import printable
 from streamlearn.publisher import Lineage
@@ -56,6 +57,9 @@ def app_findings(app: Path, overrides: list[str]) -> Iterator[Finding]:
     yield from _topics(folder)
     yield _store(folder)
     yield _registry(folder)
+    for process in GivenUpFile(app).read():
+        detail = f"`up` gave it up: it ended with {process.how}"
+        yield Finding(f"process {process.name}", "wrong", detail, process.help)
 
 
 def _dead_letters(folder: AppFolder) -> Iterator[Finding]:

@@ -53,6 +53,7 @@ def console(
     from streamlearn.apps import load_app
     from streamlearn.console import ConsoleServer
     from streamlearn.errors import ServiceError
+    from streamlearn.given_up import GivenUpFile
     from streamlearn.hints import Given
     from streamlearn.ingest.output.progress_log import DeadShare
     from streamlearn.metrics_server import serve_metrics
@@ -84,6 +85,7 @@ def console(
             tls=tls,
             served_name=folder.app.served_name,
             dead_share=dead_share,
+            given_up=GivenUpFile(app).read,
             given=given,
             first_window=folder.first_window,
         ) as server,

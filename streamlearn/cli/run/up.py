@@ -80,6 +80,7 @@ def up(
         raise UsageError(message, help="run ps, ingest, train and serve separately")
     from streamlearn.access import socket_address
     from streamlearn.apps import load_app
+    from streamlearn.given_up import GivenUpFile
     from streamlearn.metrics_server import serve_metrics
     from streamlearn.supervision import claimed, node_sockets, planned, taken_over
     from streamlearn.supervision.plan import UpOptions
@@ -102,7 +103,10 @@ def up(
                 node_sockets(plan.members, app, taken) as sockets,
             ):
                 given = Given.of({"app": app, "set_": set_})
-                lines = Supervisor(plan.members, folder.settings.up, logs, files, sockets=sockets).run(
+                supervisor = Supervisor(
+                    plan.members, folder.settings.up, logs, files, sockets=sockets, given_up=GivenUpFile(app)
+                )
+                lines = supervisor.run(
                     signals, show, lambda: _report_ready(folder, plan.members, plan.metrics, given, json=json)
                 )
     print_json(lines) if json else print_table(lines)

@@ -1,0 +1,60 @@
+"""GivenUpFile: the processes that `up` gave up, for the console and `doctor`, which see no processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from streamlearn.struct_decoder import from_json
+
+__all__ = ["GivenUpFile", "GivenUpProcess"]
+
+_LOG = logging.getLogger("streamlearn.up")
+_BYTES_MAX = 1 << 16
+
+
+class GivenUpProcess(Struct, frozen=True):
+    """A process that does not run and does not start again by itself: how it ended, its log and when."""
+
+    name: str
+    how: str
+    log: str
+    wall_ms: int
+
+    @property
+    def help(self) -> str:
+        """What starts it again."""
+        return f"mend the cause, which {self.log} ends with; it starts when app.py or app.toml change, or with `up`"
+
+
+class GivenUpFile:
+    """A file in the folder of an application. `up` clears it when it starts."""
+
+    def __init__(self, app: Path) -> None:
+        self.path = app / ".streamlearn" / "given_up.json"
+
+    def read(self) -> tuple[GivenUpProcess, ...]:
+        """Return the processes; none if there is no file, or none that can be read."""
+        try:
+            with self.path.open("rb") as file:
+                return tuple(from_json(file.read(_BYTES_MAX), list[GivenUpProcess]))
+        except (OSError, msgspec.DecodeError):
+            return ()
+
+    def write(self, processes: Sequence[GivenUpProcess]) -> None:
+        """Replace the content; without processes, remove the file. A disk error is logged."""
+        beside = self.path.with_suffix(f".{os.getpid()}")
+        try:
+            if not processes:
+                self.path.unlink(missing_ok=True)
+                return
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_bytes(msgspec.json.encode(processes))
+            beside.replace(self.path)
+        except OSError as error:
+            _LOG.warning("the console cannot say who was given up: %s: %s", self.path, error.strerror or error)
