@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import App, AppFolder
+from streamlearn.apps.sides import check_sides
 from streamlearn.errors import UsageError
 from streamlearn.features import Dense, Slot
 from streamlearn.models import Model, model_of
@@ -35,7 +36,7 @@ from streamlearn.versions.format.manifest import Origin, TableRecord
 from streamlearn.versions.format.scratch import scan_table
 from streamlearn.versions.pointer.fence import Fence
 
-__all__ = ["Migration", "Part", "check_sides"]
+__all__ = ["Migration", "Part"]
 
 _TABLE_FIELDS = ("dim", "initial_range", "seed", "optimizer", "tick_ms")
 _BEFORE_ALL_MS = -(1 << 62)
@@ -254,33 +255,6 @@ class Migration:
 def _lineage_of(folder: AppFolder) -> Lineage:
     options = declared_tables(folder.app.features, folder.settings.tables)
     return Lineage.of(folder.app, options, folder.settings.publisher.row_type)
-
-
-def check_sides(old: AppFolder, new: AppFolder) -> None:
-    """Raise `UsageError` unless two applications answer the same callers from the same places; it names all of them."""
-    if new.app.name == old.app.name:
-        message = f"both applications have the name {new.app.name!r}"
-        help = f'give the changed one a name of its own, and serves="{old.app.served_name}" to keep the served name'
-        raise UsageError(message, help=help)
-    sides = {
-        "serves": (old.app.served_name, new.app.served_name),
-        "versions.store": (old.store_url, new.store_url),
-        "registry.url": (old.registry_url, new.registry_url),
-        "topics.impressions": (old.topic_url("impressions"), new.topic_url("impressions")),
-        "topics.actions": (old.topic_url("actions"), new.topic_url("actions")),
-    }
-    wrong = {name: values for name, values in sides.items() if values[0] != values[1]}
-    if wrong:
-        name, (before, now) = next(iter(wrong.items()))
-        lines = "; ".join(_setting_line(name, before) for name, (before, _) in wrong.items())
-        message = f"{name} of {new.app.name!r} is {now!r}; {old.app.name!r} has {before!r}"
-        help = f"set what both applications share in the new one's app.py (serves) and app.toml: {lines}"
-        raise UsageError(message, help=help)
-
-
-def _setting_line(name: str, value: str) -> str:
-    section, _, key = name.rpartition(".")
-    return f'{key} = "{value}" below [{section}]' if section else f'{key} = "{value}"'
 
 
 def _difference(table: TableRecord, source: TableRecord | None) -> str:

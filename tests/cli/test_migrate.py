@@ -116,6 +116,22 @@ def test_an_application_is_changed_switched_to_and_switched_back(
     assert "shop9" in ended("switch", new, "--to", "shop9")[1]
 
 
+def test_what_can_be_refused_without_a_model_is_refused_before_one_is_built(
+    learned: Path, ended: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamlearn.models.tensorflow_load.load_tensorflow", lambda: pytest.fail("it was built"))
+    same = ended("migrate", learned, "--from", learned)
+    assert same == (2, same[1])
+    assert "both applications have the name 'learnable'" in same[1]
+    new = folder_of(learned.parent, "learnable3", ADDED)
+    assert ended("migrate", new, "--from", learned)[0] == 2
+    assert ended("schema", learned, "--out", f"{new}/learnable")[0] == 0
+    known = 'topics.old_schemas=["learnable/impression.avsc", "learnable/action.avsc"]'
+    status, said = ended("migrate", new, "--from", learned, "--version", 999, "--set", known)
+    assert status == 1
+    assert "version 999" in said
+
+
 def test_while_an_application_relearns_its_versions_say_why_they_have_no_figures(
     tmp_path: Path, ended: Callable[..., tuple[int, str]]
 ) -> None:

@@ -51,19 +51,20 @@ def migrate(
 ) -> None:
     """Begin APP with what another application learned, so that it can replace it while both run."""
     from streamlearn.apps import load_app
+    from streamlearn.apps.sides import check_sides
     from streamlearn.models.tensorflow_load import load_tensorflow
-
-    new, old = load_app(app, tuple(set_ or ())), load_app(from_)
-    load_tensorflow()
-    from streamlearn.trainer import put_graphs, samples_of
-    from streamlearn.trainer.migration import Migration, check_sides
     from streamlearn.versions import Chain, open_store
     from streamlearn.versions.pointer.switch_log import SwitchLog
 
+    new, old = load_app(app, tuple(set_ or ())), load_app(from_)
     check_sides(old, new)
     _check_events(old, new)
     store = open_store(new.store_url, settings=new.settings.versions)
     source = Chain.find(store, old.app.name, version)
+    load_tensorflow()  # after all that can be refused without it
+    from streamlearn.trainer import put_graphs, samples_of
+    from streamlearn.trainer.migration import Migration
+
     migration = Migration(old, new, store, source, is_relearning=relearn)
     facts: dict[str, Any] = {"from": old.app.name, "from_version": source.version, "model": new.app.name}
     parts = [_part_row(part) for part in migration.parts]

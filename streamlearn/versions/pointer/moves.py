@@ -258,8 +258,8 @@ def release(pointer: Pointer, known: Sequence[Known]) -> Pointer:
         help = "wait for the next version"
         if after:
             help = (
-                "wait if training was asked to go back already; otherwise put it back with "
-                f"`streamlearn rewind MODEL --to {active}` (with --skip past data that was wrong), "
+                "wait if `streamlearn versions MODEL` says that training was asked to go back; otherwise put it back "
+                f"with `streamlearn rewind MODEL --to {active}` (with --skip past data that was wrong), "
                 f"or serve a tainted version with `streamlearn promote MODEL {after[-1]} --accept`"
             )
         raise MoveRefused(message, help=help)
