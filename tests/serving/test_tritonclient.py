@@ -165,7 +165,7 @@ def test_numbers_stand_in_the_json_or_behind_it(http: Any, inputs: bool, outputs
 
 def test_bodies_whose_parts_do_not_fit_are_refused(rig: Rig) -> None:
     body = {"inputs": [{"name": "user_id", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}}]}
-    for length, says in (("7", "invalid body"), ("999999", "exceeds the"), ("x", "a number of bytes")):
+    for length, says in (("7", "the body is not JSON"), ("999999", "exceeds the"), ("x", "a number of bytes")):
         status, told = rig.ask("/v2/models/shop/infer", body, **{"inference-header-content-length": length})
         assert (status, says in told["error"]) == (400, True), told
     status, told = rig.ask("/v2/models/shop/infer", body)

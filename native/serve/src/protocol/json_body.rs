@@ -37,7 +37,10 @@ pub fn read<'de, V: Visitor<'de>>(
 ) -> Result<V::Value, Refusal> {
     let mut from = serde_json::Deserializer::from_slice(body);
     let read = from.deserialize_any(NoText(visitor)).and_then(|value| from.end().map(|()| value));
-    read.map_err(|error| slot.take().unwrap_or_else(|| Refusal::Bad(format!("invalid body: {error}"))))
+    let bad = |error: serde_json::Error| {
+        Refusal::Bad(format!("{}: {error}", if error.is_data() { "invalid body" } else { "the body is not JSON" }))
+    };
+    read.map_err(|error| slot.take().unwrap_or_else(|| bad(error)))
 }
 
 /// Reads a part of a body that was left as text; `owner` says in errors whose part it is.
