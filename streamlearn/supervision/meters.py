@@ -30,13 +30,16 @@ class Meters:
         help_lost = "Log lines of the process that could not be written."
         self._lost = counter("supervision", "log_lines_lost", help_lost, process)
         self._before: dict[tuple[str, str], int] = {}
+        self._shown: dict[str, State] = {}
 
     def tell(self, standings: Sequence[Standing], logs: dict[str, MemberLog], now_s: float) -> None:
         """Set the metrics of all members; `now_s` is on the course's clock."""
         for standing in standings:
             name = standing.member.name
-            for state in State:
-                self._states.labels(name, str(state)).set(standing.state is state)
+            if self._shown.get(name) is not standing.state:  # `tell` is called twice a second
+                self._shown[name] = standing.state
+                for state in State:
+                    self._states.labels(name, str(state)).set(standing.state is state)
             recent = sum(now_s - at_s < self._settings.restarts_window_s for at_s in standing.recent_s)
             self._ratio.labels(name).set(recent / max(1, self._settings.restarts_max))
             is_limited = standing.state is State.RUNNING and standing.silence_s_max > 0

@@ -32,7 +32,7 @@ __all__ = ["NodeStatus", "Replica"]
 
 _LOG = logging.getLogger(__name__)
 # How long one call waits for news of the registry, so that the end of a node does not wait for it.
-_WAIT_S = 0.25
+_WAIT_S = 0.5
 _ERROR_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
 
 
