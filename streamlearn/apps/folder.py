@@ -90,10 +90,13 @@ class AppFolder:
         return WriterSettings(fsync=topics.fsync, delivery_timeout_ms=_ms(topics.delivery_timeout_s))
 
     def first_window(self, watermarks_ms: Sequence[int]) -> str:
-        """Say when the first window of first predictions closes, from the watermarks of versions; empty without one."""
-        if not watermarks_ms:
-            return ""
+        """Say when the first window of first predictions closes, from the watermarks of versions."""
         width_s, wait_s = self.settings.validation.windows_s[0], min(group.window_s for group in self.app.groups)
+        if not watermarks_ms:
+            return (
+                f"figures come about {width_s + wait_s:g} s after the first impressions, when the first window "
+                f"closes (a label is final after window_s = {wait_s})"
+            )
         closes_ms = (watermarks_ms[0] // (width_s * 1_000) + 1) * width_s * 1_000 + wait_s * 1_000
         return (
             f"the first window closes once samples are complete up to about {time_text(closes_ms)} UTC (a label is "

@@ -117,7 +117,7 @@ def write(app: Path, found: list[WindowScore] | None = None) -> None:
 
 
 def test_without_scores_it_says_so_and_what_writes_them(small: Path, verb: Verb) -> None:
-    refused(verb("report", small), 1, "has no scores", "help: a trainer writes them")
+    refused(verb("report", small), 1, "has no scores", "help: figures come about ")
 
 
 def test_before_the_first_window_closes_it_says_when(small: Path, verb: Verb, store: Store) -> None:
