@@ -46,8 +46,8 @@ class Graphs:
         return self._score(*weights, *given)["scores"]
 
 
-def load_graphs(folder: Path, *, compiled: bool = False) -> Graphs:
-    """Load graphs that `export_graphs` wrote; `compiled` compiles them with XLA, once for each input shape.
+def load_graphs(folder: Path) -> Graphs:
+    """Load graphs that `export_graphs` wrote.
 
     Raises:
         BadRecord: The folder holds no exported graphs, or something that exported graphs do not have.
@@ -58,21 +58,13 @@ def load_graphs(folder: Path, *, compiled: bool = False) -> Graphs:
     options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=True)
     try:
         loaded = tf.saved_model.load(str(folder), options=options)
-        score = _callable(loaded.score, compiled)
-        user = None if described.user is None else _callable(loaded.user, compiled)
+        # The only concrete function is called directly, which skips TensorFlow's dispatch.
+        score = loaded.score.concrete_functions[0]
+        user = None if described.user is None else loaded.user.concrete_functions[0]
     except Exception as error:  # TensorFlow raises errors of any type for a broken graph
         message = f"{folder} holds no graphs TensorFlow can load: {type(error).__name__}: {error}"
         raise BadRecord(message, help="export the graphs again, or restore them from the store") from error
     return Graphs(described, user, score)
-
-
-def _callable(function: Any, compiled: bool) -> Any:
-    # The only concrete function, called directly to skip TensorFlow's dispatch.
-    concrete = function.concrete_functions[0]
-    if not compiled:
-        return concrete
-    specs = [tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name.split(":")[0]) for tensor in concrete.inputs]
-    return tf.function(lambda *given: concrete(*given), jit_compile=True, autograph=False).get_concrete_function(*specs)
 
 
 def _tensors(side: PackedSide) -> list[Tensor]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
 
-from streamlearn.apps import App
+from streamlearn.apps import AppFolder
 from streamlearn.errors import UsageError
 from streamlearn.features import labels_differ
-from streamlearn.table import RowType, TableOptions
+from streamlearn.table import RowType, declared_tables
 from streamlearn.versions import Head, VersionRef, record_of
 from streamlearn.versions.format.manifest import Origin, TableRecord
 
@@ -44,12 +44,14 @@ class Lineage:
             raise UsageError(message, help="give every table its own name")
 
     @classmethod
-    def of(cls, app: App, options: Sequence[TableOptions], row_type: RowType = "float32") -> Lineage:
-        """The lineage of an application with the parameter server's tables.
+    def of(cls, folder: AppFolder) -> Lineage:
+        """The lineage of an application.
 
-        Versions store rows for serving as `row_type`; training reads float32 from a second file.
+        Versions store rows for serving as `publisher.row_type`; training reads float32 from a second file.
         """
-        tables = tuple(record_of(table, row_type=row_type) for table in options)
+        app, settings = folder.app, folder.settings
+        options = declared_tables(app.features, settings.tables)
+        tables = tuple(record_of(table, row_type=settings.publisher.row_type) for table in options)
         labels, features = app.label_names, app.features.fingerprint
         return cls(app.name, app.model_fingerprint, app.window_settings, tables, labels, features)
 
@@ -95,7 +97,7 @@ class Lineage:
         if stored - {row_type}:
             types = ", ".join(sorted(stored))
             message = f"publisher.row_type is {row_type}, but the tables of this model are stored as {types}"
-            raise UsageError(message, help="make it with Lineage.of(app, options, settings.publisher.row_type)")
+            raise UsageError(message, help="make it with Lineage.of(folder)")
 
 
 def _difference(now: Sequence[TableRecord], then: Sequence[TableRecord]) -> str:

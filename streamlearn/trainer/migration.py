@@ -20,7 +20,7 @@ from streamlearn.errors import UsageError
 from streamlearn.features import Dense, Slot
 from streamlearn.models import Model, model_of
 from streamlearn.publisher import Lineage
-from streamlearn.table import Changes, declared_tables
+from streamlearn.table import Changes
 from streamlearn.topics import Topic
 from streamlearn.trainer.inherited_weights import Channels, Inheritance, Outcome, inherit
 from streamlearn.trainer.intake.feed import beginning_of
@@ -67,7 +67,7 @@ class Migration:
     ) -> None:
         self._old, self._new, self._store, self._source = old, new, store, source
         self._is_relearning = is_relearning
-        self._old_lineage, self._lineage = _lineage_of(old), _lineage_of(new)
+        self._old_lineage, self._lineage = Lineage.of(old), Lineage.of(new)
         check_sides(old, new)
         self._old_lineage.check(source.manifest)
         if Log(store, new.app.name).newest() is not None:
@@ -250,11 +250,6 @@ class Migration:
             for (changes,) in scan_table([self._source], name):
                 rows[name] += len(changes.keys)
                 yield changes
-
-
-def _lineage_of(folder: AppFolder) -> Lineage:
-    options = declared_tables(folder.app.features, folder.settings.tables)
-    return Lineage.of(folder.app, options, folder.settings.publisher.row_type)
 
 
 def _difference(table: TableRecord, source: TableRecord | None) -> str:

@@ -34,7 +34,6 @@ from streamlearn.publisher.bases import Compact
 from streamlearn.publisher.cleaner import Clean
 from streamlearn.pulse import PULSE
 from streamlearn.samples import SampleCodec, golden_bytes
-from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.intake.extract import golden_rows
@@ -108,9 +107,8 @@ class Trainer:
         app, settings = folder.app, folder.settings
         self._folder, self._topic, self._client, self._clock = folder, topic, client, clock
         self._graph, self._on_step, self._on_scores = graph, on_step, on_scores
-        options = declared_tables(app.features, settings.tables)
         self._store = store
-        self._lineage = Lineage.of(app, options, settings.publisher.row_type)
+        self._lineage = Lineage.of(folder)
         self._codec = SampleCodec(app, settings.samples)
         self._learner = Learner(app, model, settings.trainer)
         self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables)

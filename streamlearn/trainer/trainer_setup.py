@@ -97,8 +97,7 @@ def _check_newest(folder: AppFolder, store: Store) -> None:
     newest = log.newest()
     entry = None if newest is None else log.read(newest)
     if entry is not None:
-        options = declared_tables(folder.app.features, folder.settings.tables)
-        Lineage.of(folder.app, options, folder.settings.publisher.row_type).check(entry.manifest)
+        Lineage.of(folder).check(entry.manifest)
         store.signatures.check_can_sign(entry.manifest)
 
 

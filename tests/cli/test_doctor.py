@@ -22,7 +22,6 @@ from streamlearn.ingest import ProgressLog, begin_run
 from streamlearn.publisher import Lineage
 from streamlearn.samples import SampleCodec
 from streamlearn.settings.versions import RegistrySettings
-from streamlearn.table import declared_tables
 from streamlearn.testing import small_batch, wait_until
 from streamlearn.topics import TopicSettings, create_topic
 from streamlearn.topics.settings import Durability
@@ -112,8 +111,7 @@ def test_an_application_is_compared_with_what_it_has_made(small: Path, tmp_path:
         batch = small_batch(folder.app, requests=2, rows=4)
         writer.append(0, [SampleCodec(folder.app, folder.settings.samples).encode(batch)])
     versions = open_store(folder.store_url)
-    options = declared_tables(folder.app.features, folder.settings.tables)
-    lineage = Lineage.of(folder.app, options, folder.settings.publisher.row_type)
+    lineage = Lineage.of(folder)
     version = VersionWriter(versions, lineage.head(run=1, version=1, parent=None))
     version.add_rows([])
     version.finish(Cut())

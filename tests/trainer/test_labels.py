@@ -70,8 +70,8 @@ def write_of_before(folder: AppFolder, messages: Messages) -> None:
 def run_of_before(folder: AppFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train as the release before did: manifests name no labels."""
 
-    def of_before(app: App, *options: Any) -> Lineage:
-        tables = of(app, *options).tables
+    def of_before(folder: AppFolder) -> Lineage:
+        app, tables = folder.app, of(folder).tables
         return Lineage(app.name, app.features.fingerprint, app.window_settings, tables)
 
     of = Lineage.of

@@ -20,7 +20,6 @@ from streamlearn.ingest.output.progress_log import DeadShare
 from streamlearn.printable import printable
 from streamlearn.publisher import Lineage
 from streamlearn.samples import SampleCodec
-from streamlearn.table import declared_tables
 from streamlearn.topics import AccessSettings, Topic, open_topic
 from streamlearn.topics.settings import Durability
 from streamlearn.versions import open_registry, open_store
@@ -167,8 +166,7 @@ def _store(folder: AppFolder) -> Finding:
         entry = None if newest is None else log.read(newest)
         if entry is None:
             return Finding(what, "ok", f"it has no version of {folder.app.name} yet")
-        options = declared_tables(folder.app.features, folder.settings.tables)
-        Lineage.of(folder.app, options, folder.settings.publisher.row_type).check(entry.manifest)
+        Lineage.of(folder).check(entry.manifest)
     except StreamlearnError as error:
         return wrong("newest version", error)
     version, windows = f"version {entry.manifest.version}", entry.manifest.windows
