@@ -22,13 +22,14 @@ ROOT = Path(__file__).parent.parent
 # Folders whose tests take about the same time in total. The last process runs the other folders and the files. Only
 # two of them need a Kafka.
 SHARES = (
-    ("benchmarks", "examples", "ingest", "native", "replay"),
-    ("serving", "trainer"),
-    ("console", "ps", "publisher", "settings", "supervision", "table", "versions"),
+    ("benchmarks", "ingest", "native", "ps", "replay"),
+    ("console", "serving", "trainer"),
+    ("examples", "publisher", "settings", "supervision", "table", "versions"),
 )
 _NO_TESTS = 5
 _QUICK = "not (slow or kafka or redis or prism or flink or chromium)"
 _SLOW_S = 0.5
+_NICE = 10
 # Tests write thousands of small files, each with an fsync: in memory, where there is room for them.
 _MEMORY, _MEMORY_BYTES_MIN = Path("/dev/shm"), 8 << 30
 
@@ -58,6 +59,8 @@ def run_tests(words: Sequence[str], *, write_slow: bool = False, beside: str = "
     """Run the tests, print the output of one process after the other, and return the highest status."""
     if any(word.startswith("tests") for word in words):
         return subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, check=False).returncode
+    # Some tests wait for processes of low priority, which get no time beside processes of a higher one.
+    os.nice(max(0, _NICE - os.getpriority(os.PRIO_PROCESS, 0)))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_fast_folder())))
         environment = os.environ | {"TMPDIR": str(folder)}

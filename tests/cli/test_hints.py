@@ -74,7 +74,8 @@ def test_a_tainted_version_leads_to_its_acceptance(place: Place, words: list[str
 
 def test_a_release_that_finds_nothing_clean_leads_back_and_forth(place: Place, words: list[str], verb: Verb) -> None:
     roll_back(place, 2)
-    rewind, promote = commands_in(verb("release", *words, "--wait", 0).err)
+    versions, rewind, promote = commands_in(verb("release", *words, "--wait", 0).err)
+    assert verb(*versions).status == 0
     assert verb(*rewind).status == 0
     assert "training was asked to go back to version 2" in verb("versions", *words).out
     assert verb(*promote, "--wait", 0).status == 0
