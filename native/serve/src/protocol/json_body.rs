@@ -38,7 +38,10 @@ pub fn read<'de, V: Visitor<'de>>(
     let mut from = serde_json::Deserializer::from_slice(body);
     let read = from.deserialize_any(NoText(visitor)).and_then(|value| from.end().map(|()| value));
     let bad = |error: serde_json::Error| {
-        Refusal::Bad(format!("{}: {error}", if error.is_data() { "invalid body" } else { "the body is not JSON" }))
+        Refusal::Bad(format!(
+            "{}: {error}",
+            if error.is_data() { "invalid body" } else { "the body is not JSON" }
+        ))
     };
     read.map_err(|error| slot.take().unwrap_or_else(|| bad(error)))
 }

@@ -210,7 +210,10 @@ async fn rows_that_are_not_as_they_must_be_are_refused_by_place() {
             "items[1].item_id: 9223372036854775809, expected a whole number below 2^63",
         ),
         (items(r#"{"item_id": 18446744073709551617}"#), "1.8446744073709552e19, expected a whole number"),
-        (r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}]} x"#.to_owned(), "the body is not JSON: trailing characters"),
+        (
+            r#"{"user": {"user_id": 5}, "items": [{"item_id": 7}]} x"#.to_owned(),
+            "the body is not JSON: trailing characters",
+        ),
         ("not json".to_owned(), "the body is not JSON: expected ident at line 1 column 2"),
         (r#"{"user": {"user_id": 5}"#.to_owned(), "the body is not JSON: EOF"),
         ("[".repeat(5000), "invalid body: invalid type: sequence"),
