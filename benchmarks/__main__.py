@@ -19,6 +19,7 @@ NAMES = (
     "trainer",
     "learning",
     "freshness",
+    "models",
     "executables",
     "serving",
     "loop",

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from streamlearn.models.din import Din
     from streamlearn.models.graphs import Graphs, load_graphs
     from streamlearn.models.keras_model import KerasModel
+    from streamlearn.models.mmoe import Mmoe
+    from streamlearn.models.ple import Ple
     from streamlearn.models.saved_model import export_graphs
 
 __all__ = [
@@ -20,8 +22,10 @@ __all__ = [
     "Din",
     "Graphs",
     "KerasModel",
+    "Mmoe",
     "Model",
     "PackedSide",
+    "Ple",
     "export_graphs",
     "load_graphs",
     "model_of",
@@ -37,5 +41,7 @@ __getattr__ = lazy_names(
         "saved_model": "export_graphs",
         "graphs": "Graphs load_graphs",
         "keras_model": "KerasModel",
+        "mmoe": "Mmoe",
+        "ple": "Ple",
     },
 )

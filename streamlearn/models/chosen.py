@@ -13,7 +13,9 @@ from streamlearn.models.protocol import Model
 __all__ = ["READY_MADE", "model_of"]
 
 # By the name in `App.model`, which is also the module: the class.
-READY_MADE = {"logistic": "Logistic", "deepfm": "DeepFm", "dcn_v2": "DcnV2", "din": "Din"}
+READY_MADE = {
+    "logistic": "Logistic", "deepfm": "DeepFm", "dcn_v2": "DcnV2", "din": "Din", "mmoe": "Mmoe", "ple": "Ple",
+}  # fmt: skip
 _CALLS = {"build": ("features", "labels", "seed"), "user": ("weights", "inputs")}
 _CALLS["score"] = ("weights", "user", "user_index", "inputs")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from streamlearn.features import FeatureSpec
-from streamlearn.models import DcnV2, DeepFm, Din, Model, export_graphs
+from streamlearn.models import DcnV2, DeepFm, Din, Model, Ple, export_graphs
 from streamlearn.models.logistic import Logistic
 from tests.models.networks import Made, two_networks
 from tests.models.packed import most_of_all, only_items
@@ -22,6 +22,7 @@ EXPORTED: dict[str, tuple[Callable[[], Model], Callable[[], FeatureSpec]]] = {
     "deepfm": (lambda: DeepFm(hidden=(6,)), most_of_all),
     "dcn_v2": (lambda: DcnV2(hidden=(6,), rank=3), most_of_all),
     "din": (lambda: Din(hidden=(6,), attention=(3,), softmax=True, compute="bfloat16"), most_of_all),
+    "ple": (lambda: Ple(expert=(6,), tower=(3,)), most_of_all),
     "keras": (lambda: Made(two_networks), most_of_all),
     "only_items": (lambda: DcnV2(hidden=(6,), rank=3), only_items),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ from streamlearn.features import FeatureSpec, PackColumn, PackSide
 from streamlearn.models import PackedSide
 from tests.models.packed import Packed
 
-__all__ = ["dcn_v2", "dcn_v2_own", "deepfm", "deepfm_own", "din", "logistic"]
+__all__ = ["dcn_v2", "dcn_v2_own", "deepfm", "deepfm_own", "din", "logistic", "mmoe", "mmoe_own", "ple"]
 
 # In float64, whatever the model's numbers are.
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -94,6 +95,51 @@ def din(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int,
     kernel = np.concatenate([weights[f"mlp_0_{part}"] for part in ("user", "item", "history")])
     z: Numbers = weights["bias"] + _tower(weights, "mlp", np.concatenate(x) @ kernel) @ weights["out"]
     return z
+
+
+def mmoe(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int, own: int = 0) -> Numbers:
+    """Experts that gates weigh, level by level, and a tower for each label; each expert and each gate by itself."""
+    x = np.concatenate([_whole(features, inputs, candidate, side) for side in ("user", "item")])
+    labels, count = len(weights["bias"]), weights["gates_0_bias"].shape[1]
+    owners = [None] * (count - labels * own) + [label for label in range(labels) for _ in range(own)]
+    level, sums = 0, dict.fromkeys(range(labels + 1), x)
+    while f"gates_{level}_bias" in weights:
+        outputs, layers = [], len([name for name in weights if re.fullmatch(f"experts_{level}_._bias", name)])
+        for expert, owner in enumerate(owners):
+            if level:
+                kernel = weights[f"experts_{level}_0"][expert]
+            else:
+                kernel = np.split(_stacked(weights, "experts_0"), count, axis=1)[expert]
+            y = sums[labels if owner is None else owner] @ kernel
+            for layer in range(layers):
+                y = y @ weights[f"experts_{level}_{layer}"][expert] if layer else y
+                y = np.maximum(y + weights[f"experts_{level}_{layer}_bias"][expert], 0)
+            outputs.append(y)
+        kernels = weights[f"gates_{level}"] if level else _stacked(weights, "gates_0")
+        new = {}
+        for gate, bias in enumerate(weights[f"gates_{level}_bias"]):
+            seen = [e for e, owner in enumerate(owners) if owner is None or gate in (owner, labels)]
+            shares = np.exp(sums[gate] @ kernels[:, gate] + bias)[seen]
+            new[gate] = sum(share * outputs[e] for share, e in zip(shares / shares.sum(), seen, strict=True))
+        level, sums = level + 1, new
+    z = []
+    for label in range(labels):
+        y, layer = sums[label], 0
+        while f"tower_{layer}" in weights:
+            y = np.maximum(y @ weights[f"tower_{layer}"][label] + weights[f"tower_{layer}_bias"][label], 0)
+            layer += 1
+        z.append(y @ weights["out"][label][:, 0] + weights["bias"][label])
+    return np.array(z)
+
+
+def ple(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int) -> Numbers:
+    """The same with an expert of each label's own."""
+    return mmoe(features, weights, inputs, candidate, own=1)
+
+
+def mmoe_own(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int) -> Numbers:
+    """Mixtures of what is left of rows, and keys' own numbers."""
+    return _own(mmoe, features, weights, inputs, candidate)
 
 
 def _own(

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from streamlearn.errors import SpecError, UsageError
 from streamlearn.features import Dense, FeatureSpec, Slot
-from streamlearn.models import DcnV2, DeepFm, Din, Model, PackedSide
+from streamlearn.models import DcnV2, DeepFm, Din, Mmoe, Model, PackedSide, Ple
 from streamlearn.models.logistic import Logistic
 from streamlearn.models.ready import ReadyModel
 from tests.models import reference
@@ -36,6 +36,9 @@ KINDS: dict[str, Callable[..., ReadyModel]] = {
     "deepfm_own": lambda **more: DeepFm(hidden=(12, 8), first_order=True, **more),
     "dcn_v2_own": lambda **more: DcnV2(hidden=(12, 8), cross=2, rank=3, first_order=True, **more),
     "din": lambda **more: Din(hidden=(12, 8), attention=(6, 4), **more),
+    "mmoe": lambda **more: Mmoe(experts=3, expert=(6, 5), tower=(4, 3), **more),
+    "mmoe_own": lambda **more: Mmoe(experts=2, expert=(6,), tower=(4,), first_order=True, **more),
+    "ple": lambda **more: Ple(expert=(6, 5), tower=(4,), levels=3, **more),
 }
 REFERENCES = {name: getattr(reference, name) for name in KINDS}
 CASES = [(kind, spec) for kind in KINDS for spec in SPECS if kind != "din" or spec == "most_of_all"]
@@ -256,6 +259,11 @@ def test_counts_of_any_size_come_near_to_one() -> None:
         (lambda: DcnV2(rank=True), "rank is True"),
         (lambda: Din(attention=()), "attention is ()"),
         (lambda: Din(softmax=1), "softmax is 1"),  # type: ignore[arg-type]
+        (lambda: Mmoe(experts=0), "experts is 0"),
+        (lambda: Mmoe(own=True), "own is True"),
+        (lambda: Ple(levels=65), "levels is 65"),
+        (lambda: Ple(expert=()), "expert is ()"),
+        (lambda: Mmoe(tower=(0,)), "tower is (0,)"),
         (lambda: Logistic(compute="int8"), "compute is 'int8'"),  # type: ignore[arg-type]
         (lambda: Logistic(dense_scale="square"), "dense_scale is 'square'"),  # type: ignore[arg-type]
     ],
@@ -273,7 +281,7 @@ def test_logistic_needs_a_number_a_label() -> None:
     assert "set dim=4" in refused.value.help
 
 
-@pytest.mark.parametrize("make", [DeepFm, DcnV2])
+@pytest.mark.parametrize("make", [DeepFm, DcnV2, Mmoe])
 def test_keys_with_numbers_of_their_own_need_a_number_a_label_and_each_side_a_vector(make: Any) -> None:
     with pytest.raises(SpecError, match="slot 'user_id' has dim 3, and there are 4 labels") as refused:
         make(first_order=True).build(no_sequence(), ["a", "b", "c", "d"], 0)
@@ -286,7 +294,7 @@ def test_keys_with_numbers_of_their_own_need_a_number_a_label_and_each_side_a_ve
 def test_own_numbers_of_a_side_without_slots_are_none() -> None:
     slots = (Slot("video_id", "item", dim=5),)
     features = FeatureSpec(slots, dense=(Dense("age", "user"),), item_id="video_id")
-    for kind in ("deepfm_own", "dcn_v2_own"):
+    for kind in ("deepfm_own", "dcn_v2_own", "mmoe_own"):
         model, inputs = KINDS[kind](), packed(features)
         weights = filled(model.build(features, LABELS, 0))
         wanted = expected(kind, features, model, weights, inputs)

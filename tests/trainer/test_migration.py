@@ -101,7 +101,7 @@ def same_rows(old: AppFolder, new: AppFolder, tables: Iterable[str] = ("main", "
     return all(begun[name] == learned[name] for name in names)
 
 
-@pytest.mark.parametrize("model", ["dcn_v2", "din", "deepfm"])
+@pytest.mark.parametrize("model", ["dcn_v2", "din", "deepfm", "mmoe", "ple"])
 def test_an_added_slot_and_an_added_dense_column_change_no_score_and_no_row(model: str, tmp_path: Path) -> None:
     old = learned_app(tmp_path, replace(learnable_app(), model=model))
     # The pairs of deepfm have no weight for a single slot, so its rows themselves begin at zero.
@@ -151,7 +151,9 @@ def test_renamed_features_and_labels_keep_everything(old: AppFolder) -> None:
     np.testing.assert_allclose(scores(new, again), before, atol=1e-6)
 
 
-def test_labels_keep_their_weights_and_marks_wherever_they_stand(old: AppFolder) -> None:
+@pytest.mark.parametrize("model", ["dcn_v2", "mmoe"])
+def test_labels_keep_their_weights_and_marks_wherever_they_stand(model: str, tmp_path: Path) -> None:
+    old = learned_app(tmp_path, replace(learnable_app(), model=model))
     click, bought = old.app.labels
     shared = Label("share", "share", "fast")
     messages = messages_of(old.app, MESSAGES)

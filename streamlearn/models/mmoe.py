@@ -1,0 +1,160 @@
+"""MMoE: perceptrons that all labels share, weighed for each label by a gate of its own, and a tower for each label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from streamlearn.models.columns import Channel, Columns
+from streamlearn.models.protocol import PackedSide, Tensor
+from streamlearn.models.ready import Built, ReadyModel
+from streamlearn.models.tower import matmul
+from streamlearn.models.weights import Weight, glorot, same
+
+__all__ = ["Mmoe"]
+
+COUNT_MAX = 64
+_SHARED = "shared experts"
+# Added to what a gate says of the experts of other labels: their weight is zero.
+_CLOSED = -1e9
+
+
+@dataclass(kw_only=True, eq=False)
+class Mmoe(ReadyModel):
+    """The multi-gate mixture of experts, for labels that have something in common.
+
+    Each expert is a perceptron over all inputs. For each label, a gate over the same inputs weighs the experts'
+    outputs, and a tower makes the logit from their weighted sum. All weights of a gate are equal at first.
+
+    Attributes:
+        experts: The number of experts that all labels share.
+        expert: The widths of an expert's layers.
+        tower: The widths of the layers of a label's tower.
+        own: The number of experts of each label, which only the label's gate weighs.
+        levels: The number of layers of experts. The own experts of a label take the sum of the level before by the
+            label's gate, and shared ones a sum by a gate over all experts.
+        first_order: As `DeepFm.first_order`: rows begin with first-order numbers, which are added to the logits.
+    """
+
+    experts: int = 4
+    expert: tuple[int, ...] = (128, 64)
+    tower: tuple[int, ...] = (32,)
+    own: int = 0
+    levels: int = 1
+    first_order: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the arguments; a wrong one raises a `UsageError`."""
+        super().__post_init__()
+        for name, least in (("experts", 1), ("own", 0), ("levels", 1)):
+            count = getattr(self, name)
+            is_fit = isinstance(count, int) and not isinstance(count, bool) and least <= count <= COUNT_MAX
+            self._require(name, is_fit, f"it is a whole number from {least} to {COUNT_MAX}")
+        self._require_widths("expert")
+        self._require_widths("tower")
+        self._require("first_order", isinstance(self.first_order, bool), "it is True or False")
+
+    def _weights(self, built: Built) -> Iterator[Weight]:
+        count, first, last = self._count(built), self.expert[0], self.expert[-1]
+        widths = {side: columns.width for side, columns in (("user", built.user), ("item", built.item))}
+        for level in range(self.levels):
+            axes = ("labels" if self._is_last(level) else "gates", "experts")
+            gates = built.labels + (not self._is_last(level))
+            # The user's part of the first level is computed once a request.
+            for part, width in (widths if level == 0 else {"": last}).items():
+                if width:
+                    yield same(f"gates_{level}_{part}".rstrip("_"), (width, gates, count), axes=(part, *axes))
+            yield same(f"gates_{level}_bias", (gates, count), axes=axes)
+            for part, width in widths.items():
+                if level == 0 and width:
+                    kernel = glorot(f"experts_0_{part}", (width, first), sum(widths.values()))
+                    yield kernel._replace(shape=(width, count * first), axes=(part, "first"))
+            for layer, shape in enumerate(zip((last, *self.expert), self.expert, strict=False)):
+                if level or layer:
+                    yield _several(f"experts_{level}_{layer}", count, shape, "experts")
+                yield same(f"experts_{level}_{layer}_bias", (count, shape[1]), axes=("experts", ""))
+        for layer, shape in enumerate(zip((last, *self.tower), self.tower, strict=False)):
+            yield _several(f"tower_{layer}", built.labels, shape, "labels")
+            yield same(f"tower_{layer}_bias", (built.labels, shape[1]), axes=("labels", ""))
+        yield _several("out", built.labels, (self.tower[-1], 1), "labels")
+        yield same("bias", (built.labels,), axes=("labels",))
+
+    def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
+        return PackedSide(tf.concat(self._parts(weights, "user", inputs), axis=1), None)
+
+    def _score(self, weights: Mapping[str, Tensor], user: PackedSide, inputs: PackedSide) -> Tensor:
+        built, parts = self._known(), self._parts(weights, "item", inputs)
+        if user.flat is not None:
+            sizes = [self._count(built) * self.expert[0], int(np.prod(weights["gates_0_bias"].shape)), built.user.own]
+            of_user = tf.split(user.flat, sizes[: len(parts)], axis=1)
+            parts = [one + other for one, other in zip(parts, of_user, strict=True)]
+        hidden, gates, *numbers = parts
+        count = self._count(built)
+        hidden = tf.transpose(tf.reshape(hidden, [-1, count, self.expert[0]]), [1, 0, 2])
+        gates = tf.transpose(tf.reshape(gates, [-1, *weights["gates_0_bias"].shape]), [1, 0, 2])
+        mixed = hidden
+        for level in range(self.levels):
+            if level:
+                kernel = tf.transpose(weights[f"gates_{level}"], [1, 0, 2])
+                gates = matmul(mixed[: kernel.shape[0]], kernel, self.compute)
+                hidden = matmul(tf.gather(mixed, self._sources(built)), weights[f"experts_{level}_0"], self.compute)
+            mixed = self._mixed(weights, level, hidden, gates)
+        for layer in range(len(self.tower)):
+            product = matmul(mixed, weights[f"tower_{layer}"], self.compute)
+            mixed = tf.nn.relu(product + weights[f"tower_{layer}_bias"][:, None])
+        logits = tf.transpose(matmul(mixed, weights["out"], self.compute)[:, :, 0])
+        return sum(numbers, logits + weights["bias"])
+
+    def _mixed(self, weights: Mapping[str, Tensor], level: int, hidden: Tensor, gates: Tensor) -> Tensor:
+        """Return (gates, rows, width): what each gate makes of a level's experts, whose first products are `hidden`."""
+        hidden = tf.nn.relu(hidden + weights[f"experts_{level}_0_bias"][:, None])
+        for layer in range(1, len(self.expert)):
+            product = matmul(hidden, weights[f"experts_{level}_{layer}"], self.compute)
+            hidden = tf.nn.relu(product + weights[f"experts_{level}_{layer}_bias"][:, None])
+        closed = self._closed(self._known(), level)
+        shares = tf.nn.softmax(gates + (weights[f"gates_{level}_bias"] + closed)[:, None], axis=-1)
+        return tf.reduce_sum(tf.transpose(shares, [0, 2, 1])[..., None] * hidden, axis=1)
+
+    def _parts(self, weights: Mapping[str, Tensor], side: str, inputs: PackedSide) -> list[Tensor]:
+        """Return one side's terms of the experts' first layers, of the first gates, and of the logits."""
+        columns: Columns = getattr(self._known(), side)
+        whole = columns.whole(inputs, self.dense_scale)
+        gates = tf.reshape(weights[f"gates_0_{side}"], [columns.width, -1])
+        numbers = [columns.numbers(inputs)] if self.first_order else []
+        hidden = matmul(whole, weights[f"experts_0_{side}"], self.compute)
+        return [hidden, matmul(whole, gates, self.compute), *numbers]
+
+    def _channels(self, built: Built) -> dict[str, Sequence[Channel]]:
+        labels, width = [f"label {label}" for label in built.label_names], self.expert[0]
+        experts = [(_SHARED, number) for number in range(self.experts)]
+        experts += [(label, number) for label in labels for number in range(self.own)]
+        first = [(owner, number * width + channel) for owner, number in experts for channel in range(width)]
+        gates = [*((label, 0) for label in labels), (_SHARED, 0)]
+        return super()._channels(built) | {"experts": experts, "first": first, "gates": gates}
+
+    def _count(self, built: Built) -> int:
+        """Return the number of experts of a level."""
+        return self.experts + built.labels * self.own
+
+    def _is_last(self, level: int) -> bool:
+        return level == self.levels - 1
+
+    def _sources(self, built: Built) -> list[int]:
+        """Return the gate whose sum each expert of a later level takes: that of its label, or the last one."""
+        return [built.labels] * self.experts + [label for label in range(built.labels) for _ in range(self.own)]
+
+    def _closed(self, built: Built, level: int) -> npt.NDArray[np.float32]:
+        """Return what keeps the gate of a label from the experts of others."""
+        sources = np.array(self._sources(built))
+        gates = np.arange(built.labels + (not self._is_last(level)))[:, None]
+        is_open = (sources == gates) | (sources == built.labels) | (gates == built.labels)
+        return np.where(is_open, 0.0, _CLOSED).astype(np.float32)
+
+
+def _several(name: str, count: int, shape: tuple[int, int], axis: str) -> Weight:
+    """Return kernels of one shape, side by side."""
+    return glorot(name, shape)._replace(shape=(count, *shape), axes=(axis, "", ""))
