@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -19,12 +20,13 @@ _BYTES_MAX = 1 << 16
 
 
 class GivenUpProcess(Struct, frozen=True):
-    """A process that does not run and does not start again by itself: how it ended, its log and when."""
+    """A process that does not start again by itself: how it ended, its log, when, and the pid of its `up`."""
 
     name: str
     how: str
     log: str
     wall_ms: int
+    up: int
 
     @property
     def help(self) -> str:
@@ -33,7 +35,7 @@ class GivenUpProcess(Struct, frozen=True):
 
 
 class GivenUpFile:
-    """A file in the folder of an application. `up` clears it when it starts."""
+    """A file in the folder of an application, which holds as long as the `up` runs that wrote it."""
 
     def __init__(self, app: Path) -> None:
         self.path = app / ".streamlearn" / "given_up.json"
@@ -42,9 +44,10 @@ class GivenUpFile:
         """Return the processes; none if there is no file, or none that can be read."""
         try:
             with self.path.open("rb") as file:
-                return tuple(from_json(file.read(_BYTES_MAX), list[GivenUpProcess]))
+                found = from_json(file.read(_BYTES_MAX), list[GivenUpProcess])
         except (OSError, msgspec.DecodeError):
             return ()
+        return tuple(one for one in found if Path(f"/proc/{one.up}").exists())
 
     def write(self, processes: Sequence[GivenUpProcess]) -> None:
         """Replace the content; without processes, remove the file. A disk error is logged."""
@@ -56,5 +59,7 @@ class GivenUpFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             beside.write_bytes(msgspec.json.encode(processes))
             beside.replace(self.path)
-        except OSError as error:
-            _LOG.warning("the console cannot say who was given up: %s: %s", self.path, error.strerror or error)
+        except (OSError, UnicodeError) as error:  # a path may be no text
+            _LOG.warning("the console cannot say who was given up: %s: %s", self.path, error)
+            with suppress(OSError):
+                beside.unlink()

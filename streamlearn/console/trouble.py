@@ -72,7 +72,7 @@ def troubles(found: Gathered, after: LateAfter) -> list[Trouble]:
     problems = [*_of_registry(found, after), *_of_nodes(found, after.beat_s)]
     problems += [*_of_versions(found, after.training_s), *_of_pointer(found), *_of_switch(found)]
     for process in found.given_up:
-        text = f"`up` gave {process.name} up, which ended with {process.how}; it does not run"
+        text = f"`up` gave {process.name} up ({process.how}), and it does not run"
         problems.append(Trouble("warn", "process", text, process.help, process.wall_ms))
     if found.dead_share:
         text = f"{found.dead_share:.1%} of ingest's recent events became dead letters"

@@ -63,7 +63,7 @@ class Mmoe(ReadyModel):
         widths = {side: columns.width for side, columns in (("user", built.user), ("item", built.item))}
         for level in range(self.levels):
             axes = ("labels" if self._is_last(level) else "gates", "experts")
-            gates = built.labels + (not self._is_last(level))
+            gates = self._gates(built, level)
             # The user's part of the first level is computed once a request.
             for part, width in (widths if level == 0 else {"": last}).items():
                 if width:
@@ -99,21 +99,20 @@ class Mmoe(ReadyModel):
         mixed = hidden
         for level in range(self.levels):
             if level:
-                kernel = tf.transpose(weights[f"gates_{level}"], [1, 0, 2])
-                gates = matmul(mixed[: kernel.shape[0]], kernel, self.compute)
-                hidden = matmul(tf.gather(mixed, self._sources(built)), weights[f"experts_{level}_0"], self.compute)
+                gates = self._product(mixed[: self._gates(built, level)], weights[f"gates_{level}"])
+                hidden = self._product(tf.gather(mixed, self._sources(built)), weights[f"experts_{level}_0"])
             mixed = self._mixed(weights, level, hidden, gates)
         for layer in range(len(self.tower)):
-            product = matmul(mixed, weights[f"tower_{layer}"], self.compute)
+            product = self._product(mixed, weights[f"tower_{layer}"])
             mixed = tf.nn.relu(product + weights[f"tower_{layer}_bias"][:, None])
-        logits = tf.transpose(matmul(mixed, weights["out"], self.compute)[:, :, 0])
+        logits = tf.transpose(self._product(mixed, weights["out"])[:, :, 0])
         return sum(numbers, logits + weights["bias"])
 
     def _mixed(self, weights: Mapping[str, Tensor], level: int, hidden: Tensor, gates: Tensor) -> Tensor:
         """Return (gates, rows, width): what each gate makes of a level's experts, whose first products are `hidden`."""
         hidden = tf.nn.relu(hidden + weights[f"experts_{level}_0_bias"][:, None])
         for layer in range(1, len(self.expert)):
-            product = matmul(hidden, weights[f"experts_{level}_{layer}"], self.compute)
+            product = self._product(hidden, weights[f"experts_{level}_{layer}"])
             hidden = tf.nn.relu(product + weights[f"experts_{level}_{layer}_bias"][:, None])
         closed = self._closed(self._known(), level)
         shares = tf.nn.softmax(gates + (weights[f"gates_{level}_bias"] + closed)[:, None], axis=-1)
@@ -140,6 +139,14 @@ class Mmoe(ReadyModel):
         """Return the number of experts of a level."""
         return self.experts + built.labels * self.own
 
+    def _gates(self, built: Built, level: int) -> int:
+        """Return the number of gates of a level: one for each label, and one for shared experts of the next level."""
+        return built.labels + (not self._is_last(level))
+
+    def _product(self, inputs: Tensor, kernels: Tensor) -> Tensor:
+        """Multiply the rows of each expert, gate or label, (several, rows, inputs), by its kernel."""
+        return matmul(inputs, tf.transpose(kernels, [1, 0, 2]), self.compute)
+
     def _is_last(self, level: int) -> bool:
         return level == self.levels - 1
 
@@ -150,11 +157,14 @@ class Mmoe(ReadyModel):
     def _closed(self, built: Built, level: int) -> npt.NDArray[np.float32]:
         """Return what keeps the gate of a label from the experts of others."""
         sources = np.array(self._sources(built))
-        gates = np.arange(built.labels + (not self._is_last(level)))[:, None]
+        gates = np.arange(self._gates(built, level))[:, None]
         is_open = (sources == gates) | (sources == built.labels) | (gates == built.labels)
         return np.where(is_open, 0.0, _CLOSED).astype(np.float32)
 
 
 def _several(name: str, count: int, shape: tuple[int, int], axis: str) -> Weight:
-    """Return kernels of one shape, side by side."""
-    return glorot(name, shape)._replace(shape=(count, *shape), axes=(axis, "", ""))
+    """Return kernels of one shape, side by side: (inputs, several, outputs).
+
+    Inputs come first in each weight: what is new there begins at zero in a changed application, and nothing else does.
+    """
+    return glorot(name, shape)._replace(shape=(shape[0], count, shape[1]), axes=("", axis, ""))

@@ -27,6 +27,8 @@ _NORM_FLOOR = 0.1
 # A difference between two versions counts from this many of its standard errors on: by chance alone, one comparison in
 # 700 has such a fall.
 _ERRORS = 3
+# With fewer rows of either class, AUC and calibration say too little, and their errors are too small.
+_CLASS_ROWS_MIN = 30
 
 
 class Finite:
@@ -179,14 +181,15 @@ def _worse(label: _Scored, now: Fit, before: Fit, settings: JudgeSettings) -> li
     """The limits that a fit exceeds by more than chance, in words."""
     texts = []
     both = (label.now, label.before, label.labels, label.weights)
+    has_enough = min(label.labels.sum(), (~label.labels).sum()) >= _CLASS_ROWS_MIN
     limit, fall = settings.auc_drop_ratio_max, before.auc - now.auc
-    if limit and fall > limit * before.auc and fall > _ERRORS * (error := auc_error_of(*both)):
+    if has_enough and limit and fall > limit * before.auc and fall > _ERRORS * (error := auc_error_of(*both)):
         texts.append(f"AUC fell by {fall / before.auc:.2%} (standard error {error / before.auc:.2%})")
     limit, rise = settings.log_loss_rise_ratio_max, now.log_loss - before.log_loss
     if limit and rise > limit * before.log_loss and rise > _ERRORS * (error := loss_error_of(*both)):
-        texts.append(f"log loss rose by {rise / before.log_loss:.2%} (standard error {error / before.log_loss:.2%})")
+        texts.append(f"log loss rose from {before.log_loss:.4g} to {now.log_loss:.4g} (standard error {error:.2g})")
     ratio_max = settings.calibration_ratio_max
-    if ratio_max and _miscalibration(now.calibration) > ratio_max >= _miscalibration(before.calibration):
+    if has_enough and ratio_max and _miscalibration(now.calibration) > ratio_max >= _miscalibration(before.calibration):
         texts.append(f"calibration is {now.calibration:.3f}")
     return texts
 

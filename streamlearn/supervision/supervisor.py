@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -119,6 +120,8 @@ class Supervisor:
                     next_signal.wait(_QUIET_LOOK_S if self._course.is_up else _LOOK_S)
         finally:
             self._kill_all()
+            if self._given_up_file is not None:
+                self._given_up_file.write([])
         return self._report()
 
     def _pass_on(self, signals: Signals) -> None:
@@ -219,12 +222,11 @@ class Supervisor:
         names = [one.name for one in self._course.given_up]
         if self._given_up_file is not None and names != self._told:
             self._told, now_ms = names, self._clock.wall_ms()
-            self._given_up_file.write(
-                [
-                    GivenUpProcess(one.name, how_ended(one.status), str(self._logs[one.name].path.resolve()), now_ms)
-                    for one in self._course.given_up
-                ]
-            )
+            told = []
+            for one in self._course.given_up:
+                log = str(self._logs[one.name].path.resolve())
+                told.append(GivenUpProcess(one.name, how_ended(one.status), log, now_ms, os.getpid()))
+            self._given_up_file.write(told)
 
     def _seen(self) -> list[Seen]:
         now_s, seen = self._clock.monotonic_s(), []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import time
@@ -94,9 +95,9 @@ def test_a_node_without_heartbeat_is_wrong(small: Path, monkeypatch: pytest.Monk
 
 
 def test_a_process_that_was_given_up_is_wrong(small: Path) -> None:
-    GivenUpFile(small).write([GivenUpProcess("ingest", "status 2", "/logs/ingest.log", 1_000)])
+    GivenUpFile(small).write([GivenUpProcess("ingest", "status 2", "/logs/ingest.log", 1_000, os.getpid())])
     found = _found(small)["process ingest"]
-    assert (found.state, found.detail) == ("wrong", "`up` gave it up: it ended with status 2")
+    assert (found.state, found.detail) == ("wrong", "`up` gave it up (status 2)")
     assert "/logs/ingest.log" in found.help
 
 

@@ -53,11 +53,11 @@ def test_events_that_become_dead_letters_are_trouble() -> None:
 
 def test_a_process_that_was_given_up_is_trouble() -> None:
     """All was green for minutes otherwise: nodes answer without ingest, and versions become late much later."""
-    ingest = GivenUpProcess("ingest", "status 2", "/logs/ingest.log", 1_000)
+    ingest = GivenUpProcess("ingest", "status 2", "/logs/ingest.log", 1_000, 1)
     state = said(gathered(moved(3, 10), given_up=(ingest,)))
     assert state["headline"]["level"] == "warn"
     assert levels(state) == [("warn", "process")]
-    assert state["trouble"][0]["said"] == "`up` gave ingest up, which ended with status 2; it does not run"
+    assert state["trouble"][0]["said"] == "`up` gave ingest up (status 2), and it does not run"
     assert "/logs/ingest.log" in state["trouble"][0]["help"]
     assert state["trouble"][0]["since_ms"] == 1_000
 

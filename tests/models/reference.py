@@ -107,12 +107,12 @@ def mmoe(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int
         outputs, layers = [], len([name for name in weights if re.fullmatch(f"experts_{level}_._bias", name)])
         for expert, owner in enumerate(owners):
             if level:
-                kernel = weights[f"experts_{level}_0"][expert]
+                kernel = weights[f"experts_{level}_0"][:, expert]
             else:
                 kernel = np.split(_stacked(weights, "experts_0"), count, axis=1)[expert]
             y = sums[labels if owner is None else owner] @ kernel
             for layer in range(layers):
-                y = y @ weights[f"experts_{level}_{layer}"][expert] if layer else y
+                y = y @ weights[f"experts_{level}_{layer}"][:, expert] if layer else y
                 y = np.maximum(y + weights[f"experts_{level}_{layer}_bias"][expert], 0)
             outputs.append(y)
         kernels = weights[f"gates_{level}"] if level else _stacked(weights, "gates_0")
@@ -126,9 +126,9 @@ def mmoe(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int
     for label in range(labels):
         y, layer = sums[label], 0
         while f"tower_{layer}" in weights:
-            y = np.maximum(y @ weights[f"tower_{layer}"][label] + weights[f"tower_{layer}_bias"][label], 0)
+            y = np.maximum(y @ weights[f"tower_{layer}"][:, label] + weights[f"tower_{layer}_bias"][label], 0)
             layer += 1
-        z.append(y @ weights["out"][label][:, 0] + weights["bias"][label])
+        z.append(y @ weights["out"][:, label, 0] + weights["bias"][label])
     return np.array(z)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlearn.publisher import Case
+from streamlearn.publisher.case import Scorer
 from streamlearn.publisher.checks import Scores
 from streamlearn.publisher.logit_scores import auc_error_of, fit_of, loss_error_of, losses_of
 from streamlearn.samples import SampleBatch
@@ -104,15 +108,34 @@ class Noisy:
         return scores[:, None].astype(np.float32)
 
 
+class Told:
+    """A scorer whose scores are told by version."""
+
+    def __init__(self, scores: Callable[[int], npt.NDArray[Any]]) -> None:
+        self._scores = scores
+
+    def score(self, version: int, batch: SampleBatch) -> npt.NDArray[np.float32]:
+        """See `Scorer`."""
+        del batch
+        return self._scores(version)[:, None].astype(np.float32)
+
+
 def found(seed: int, **how: int) -> Finding:
     """Return what the check finds about version 2, compared with version 1 on 1,000 rows."""
+    return _found(samples_of(1_000, seed, rate=1.0), Noisy(seed, **how))
+
+
+def compared(batch: SampleBatch, scores: Callable[[int], npt.NDArray[Any]]) -> Finding:
+    """Return what the check finds about version 2 from the scores of both versions."""
+    return _found(batch, Told(scores))
+
+
+def _found(batch: SampleBatch, scorer: Scorer) -> Finding:
     one, two = (
         Known(ref=VersionRef(version=version, run=1, sha256="0" * 64), kind="delta", outcome="passed")
         for version in (1, 2)
     )
-    batch = samples_of(1_000, seed, rate=1.0)
-    case = Case(two, (one,), JudgeSettings(), one, Noisy(seed, **how), lambda: [batch])
-    return Scores().judge(case)
+    return Scores().judge(Case(two, (one,), JudgeSettings(), one, scorer, lambda: [batch]))
 
 
 def test_good_versions_of_a_young_model_are_seldom_refused_by_chance_and_bad_ones_are_at_once() -> None:
@@ -126,6 +149,19 @@ def test_good_versions_of_a_young_model_are_seldom_refused_by_chance_and_bad_one
         said = found(seed, bad=2)
         assert not said.is_ok
         assert re.match(r"click: AUC fell by [0-9.]+% \(standard error [0-9.]+%\)", said.said)
+
+
+def test_auc_and_calibration_of_a_few_positives_reject_nothing_and_log_loss_still_does() -> None:
+    for positives, refused in ((5, False), (30, True)):
+        batch = samples_of(1_000, 3, rate=1.0)
+        label = replace(batch.labels[0], value=(np.arange(1_000) < positives).astype(np.uint8))
+        batch = replace(batch, labels=(label,))
+        right = np.where(label.value, 1.0, -1.0)
+        said = compared(batch, lambda version, right=right: right * (1 if version == 1 else -1))  # type: ignore[misc]
+        assert ("AUC fell" in said.said) is refused
+    said = compared(batch, lambda version: np.where(label.value, 1, -1) * (1_000.0 if version == 1 else 0.1))
+    assert not said.is_ok
+    assert said.said.startswith("click: log loss rose from 0 to 0.64")
 
 
 def test_a_few_rows_with_absurd_scores_do_not_hide_in_the_error_that_they_cause() -> None:

@@ -266,7 +266,7 @@ while not ended.wait(0.01):
         told.append([state is State.GIVEN_UP, *file.read()])
 
     file = GivenUpFile(tmp_path)
-    file.write([GivenUpProcess("trainer", "status 2", "of an `up` that was killed", 1)])
+    file.write([GivenUpProcess("trainer", "status 2", "of an `up` that was killed", 1, os.getpid())])
     told = list[list[object]]()
     pids = list[int | None]()
     signals = Signals(threading.Event(), threading.Event())
@@ -278,7 +278,7 @@ while not ended.wait(0.01):
     assert {len(found) for found in told if not found[0]} == {1}
     named = {found[1] for found in told if found[0]}  # twice if the bad change starts it again
     assert {msgspec.structs.replace(one, wall_ms=0) for one in named if isinstance(one, GivenUpProcess)} == {
-        GivenUpProcess("ingest", "status 2", str(tmp_path / "ingest.log"), 0)
+        GivenUpProcess("ingest", "status 2", str(tmp_path / "ingest.log"), 0, os.getpid())
     }
     assert file.path.name not in [path.name for path in file.path.parent.iterdir()]
     # Each change starts it again. The bad one does too, if it is noticed only after the process has ended.
@@ -312,9 +312,10 @@ sys.exit(2)
             signals.stop.set()
 
     with pytest.raises(ServiceError, match="ingest ended with status 2 after 0 restarts, and was given up") as caught:
-        Supervisor(members, _SETTINGS, tmp_path).run(signals, show)
+        Supervisor(members, _SETTINGS, tmp_path, given_up=GivenUpFile(tmp_path)).run(signals, show)
     assert str(tmp_path / "ingest.log") in caught.value.help
     assert (tmp_path / "said").read_text().split() == ["node-1"]
+    assert not GivenUpFile(tmp_path).path.exists(), "it holds as long as `up` runs"
 
 
 def test_what_cannot_be_run_at_all_is_told_likewise(tmp_path: Path) -> None:

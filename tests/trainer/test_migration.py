@@ -160,6 +160,7 @@ def test_labels_keep_their_weights_and_marks_wherever_they_stand(model: str, tmp
     new = migrated(old, changed("labels", old.app, labels=(bought, shared, click)))
     before, after = scores(old, sample()), scores(new, sample())
     np.testing.assert_allclose(after[:, [2, 0]], before, atol=1e-6)
+    assert after[:, 1].std() > 1e-4, "layers of a new label begin at initial values, or it would never learn"
     fewer = migrated(old, changed("fewer", old.app, labels=(bought,), groups=old.app.groups[1:]))
     np.testing.assert_allclose(scores(fewer, sample())[:, 0], before[:, 1], atol=1e-6)
     known = known_of(old, messages)

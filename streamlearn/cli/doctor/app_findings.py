@@ -57,7 +57,7 @@ def app_findings(app: Path, overrides: list[str]) -> Iterator[Finding]:
     yield _store(folder)
     yield _registry(folder)
     for process in GivenUpFile(app).read():
-        detail = f"`up` gave it up: it ended with {process.how}"
+        detail = f"`up` gave it up ({process.how})"
         yield Finding(f"process {process.name}", "wrong", detail, process.help)
 
 

@@ -51,7 +51,9 @@ def report(
     try:
         all_scores = read_scores(scores_folder(folder.folder, settings.validation))
     except ScoresMissing as error:
-        raise ScoresMissing(error.message, help=_first_window(folder)) from None
+        raise ScoresMissing(
+            error.message, help=f"{_first_window(folder)}; validation.folder names the folder"
+        ) from None
     if parquet is not None:
         all_scores.write_parquet(parquet)
         if out is None:
