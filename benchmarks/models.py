@@ -30,7 +30,7 @@ _DAYS, _QUICK_DAYS, _LEARNED_DAYS = (4, 6), (2, 2), 1
 class Turns:
     """Models that learn and predict the same rows in turns, so that noise of the machine hits all; a `Predictor`.
 
-    What the first one predicts is what is asked for; the others keep their predictions.
+    The caller gets the predictions of the first model. `of` returns those of any model.
 
     Attributes:
         cpu_s: The processor time of each model.
@@ -52,7 +52,7 @@ class Turns:
             self._timed(number, partial(self._models[number][0].predict, begin, end, own))
 
     def of(self, number: int, predicted: Predictions) -> Predictions:
-        """Return the predictions of one model, where those of the first were returned to the caller."""
+        """Return the predictions of one model; `predicted` has those of the first, made with `scored`."""
         logits = {name: [out, *self._of_others(out)][number] for name, out in predicted.logits.items()}
         return replace(predicted, logits=logits, cpu_s=self.cpu_s[number])
 

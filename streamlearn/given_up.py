@@ -41,7 +41,7 @@ class GivenUpFile:
         self.path = app / ".streamlearn" / "given_up.json"
 
     def read(self) -> tuple[GivenUpProcess, ...]:
-        """Return the processes; none if there is no file, or none that can be read."""
+        """Return the processes; an empty tuple if the file is missing or damaged, or if its `up` has ended."""
         try:
             with self.path.open("rb") as file:
                 found = from_json(file.read(_BYTES_MAX), list[GivenUpProcess])

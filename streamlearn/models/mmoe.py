@@ -88,19 +88,18 @@ class Mmoe(ReadyModel):
 
     def _score(self, weights: Mapping[str, Tensor], user: PackedSide, inputs: PackedSide) -> Tensor:
         built, parts = self._known(), self._parts(weights, "item", inputs)
+        count, first_gates = self._count(built), self._gates(built, 0)
         if user.flat is not None:
-            sizes = [self._count(built) * self.expert[0], int(np.prod(weights["gates_0_bias"].shape)), built.user.own]
+            sizes = [count * self.expert[0], first_gates * count, built.user.own]
             of_user = tf.split(user.flat, sizes[: len(parts)], axis=1)
             parts = [one + other for one, other in zip(parts, of_user, strict=True)]
         hidden, gates, *numbers = parts
-        count = self._count(built)
         hidden = tf.transpose(tf.reshape(hidden, [-1, count, self.expert[0]]), [1, 0, 2])
-        gates = tf.transpose(tf.reshape(gates, [-1, *weights["gates_0_bias"].shape]), [1, 0, 2])
-        mixed = hidden
-        for level in range(self.levels):
-            if level:
-                gates = self._product(mixed[: self._gates(built, level)], weights[f"gates_{level}"])
-                hidden = self._product(tf.gather(mixed, self._sources(built)), weights[f"experts_{level}_0"])
+        gates = tf.transpose(tf.reshape(gates, [-1, first_gates, count]), [1, 0, 2])
+        mixed = self._mixed(weights, 0, hidden, gates)
+        for level in range(1, self.levels):
+            gates = self._product(mixed[: self._gates(built, level)], weights[f"gates_{level}"])
+            hidden = self._product(tf.gather(mixed, self._sources(built)), weights[f"experts_{level}_0"])
             mixed = self._mixed(weights, level, hidden, gates)
         for layer in range(len(self.tower)):
             product = self._product(mixed, weights[f"tower_{layer}"])

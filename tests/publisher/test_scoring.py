@@ -109,7 +109,7 @@ class Noisy:
 
 
 class Told:
-    """A scorer whose scores are told by version."""
+    """A scorer that returns scores which the test gives for each version."""
 
     def __init__(self, scores: Callable[[int], npt.NDArray[Any]]) -> None:
         self._scores = scores
