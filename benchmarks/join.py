@@ -115,10 +115,6 @@ def measure_join(pending: int, events: int, figures: dict[str, float]) -> float:
     steps = events // (BATCH_IMPRESSIONS + BATCH_ACTIONS)
     cost = sum(step() for _ in range(steps)) / (steps * (BATCH_IMPRESSIONS + BATCH_ACTIONS))
     figures["bytes_per_pending_impression"] = core.bytes / core.pending
-    begin = time.perf_counter()
-    snapshot = core.snapshot()
-    figures["joincore_snapshot_bytes_per_s"] = len(snapshot) / (time.perf_counter() - begin)
-    figures["joincore_snapshot_bytes_per_pending"] = len(snapshot) / core.pending
     return cost
 
 

@@ -497,12 +497,7 @@ _Spans: TypeAlias = tuple[_U8, _I64]
 _Origins: TypeAlias = tuple[_I32, _I64, _I32]
 
 class JoinCore:
-    """The join of a lot.
-
-    Args:
-        rules: Its rules and limits.
-        snapshot: The snapshot to restore.
-    """
+    """The join of a lot."""
 
     watermark_ms: int | None
     bytes: int
@@ -511,7 +506,7 @@ class JoinCore:
     ready: int
     letters: int
 
-    def __init__(self, rules: JoinRules, snapshot: _Bytes | None = None) -> None: ...
+    def __init__(self, rules: JoinRules) -> None: ...
     def add_impressions(
         self, ids: _Spans, times: _I64, origins: _Origins, items: tuple[_U64, _I64], payloads: _Spans
     ) -> None:
@@ -528,9 +523,6 @@ class JoinCore:
 
     def next_deadline_ms(self) -> int | None:
         """A lower bound of the next watermark that has an effect."""
-
-    def snapshot(self) -> _Raw:
-        """The complete state as bytes."""
 
     def counters(self) -> list[tuple[str, int]]:
         """Counters by name."""

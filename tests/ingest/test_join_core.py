@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlearn.errors import BadRecord, JoinFull
+from streamlearn.errors import JoinFull
 from streamlearn.ingest import JoinCore, JoinPlan
 from streamlearn.ingest.join.columns import LetterKind, Letters
 from streamlearn.marks import MarkedRows, Marks
@@ -71,8 +71,6 @@ def test_any_order_of_arrival_makes_the_rows_of_the_oracle(seed: int, requests: 
         taken = core.take(rng.choice((0, 3, 1_000)))
         found += rows_of(taken)
         letters.append(taken.letters)
-        if rng.random() < 0.2:
-            core = JoinCore.restore(plan, core.snapshot())
     core.advance(FOREVER_MS)
     taken = core.take(1_000_000)
     found += rows_of(taken)
@@ -110,33 +108,6 @@ def _check_letters(plan: JoinPlan, events: Sequence[Event], letters: Sequence[Le
     assert found <= set(by_origin)
     kinds = {(one.request, one.item, one.action) for one in expected}
     assert {(by_origin[at].request, by_origin[at].item, by_origin[at].action) for at in found} == kinds
-
-
-@settings(max_examples=100)
-@given(st.integers(0, 1 << 32), st.integers(1, 40))
-def test_a_restored_core_goes_on_row_for_row(seed: int, requests: int) -> None:
-    rng = random.Random(seed)
-    plan, first = plan_of(), []
-    events = make_world(rng, requests)
-    chunks = list(in_order_of_arrival(rng, events))
-    middle = rng.randrange(len(chunks) + 1) if chunks else 0
-    core = JoinCore(plan)
-    for chunk, watermark_ms in chunks[:middle]:
-        add(core, chunk)
-        core.advance(watermark_ms)
-        first += rows_of(core.take(2))
-    restored = JoinCore.restore(plan, core.snapshot())
-    assert restored.snapshot() == core.snapshot()
-    # An action that was overtaken has left its timer in the one, and none in the other.
-    assert (core.next_deadline_ms() or 0) <= (restored.next_deadline_ms() or 0)
-    both: list[list[Row]] = [[], []]
-    for rows, one in zip(both, (core, restored), strict=True):
-        for chunk, watermark_ms in chunks[middle:]:
-            add(one, chunk)
-            rows += rows_at(one, watermark_ms)
-        rows += rows_at(one, FOREVER_MS)
-    assert both[0] == both[1]
-    assert core.counters == restored.counters
 
 
 class Trainer:
@@ -334,16 +305,11 @@ def test_an_action_that_comes_late_but_within_its_window_corrects_at_once() -> N
     assert [row.labels for row in rows_at(core, 250_000) if row.group == 2] == [8, 8]
 
 
-@pytest.mark.parametrize("is_restored", [False, True])
-def test_an_action_on_a_request_whose_windows_are_over_is_late_and_one_on_no_request_an_orphan(
-    is_restored: bool,
-) -> None:
+def test_an_action_on_a_request_whose_windows_are_over_is_late_and_one_on_no_request_an_orphan() -> None:
     core = JoinCore(plan_of(request_actions_max=1))
     add(core, [shown()])
     rows_at(core, 5_000_000)
     assert core.pending == 0
-    if is_restored:
-        core = JoinCore.restore(core.plan, core.snapshot())
     add(core, [done(5_000_000), done(5_000_001, item=901), done(5_000_002, request="nobody")])
     core.advance(FOREVER_MS)
     letters = core.take(10).letters
@@ -369,9 +335,8 @@ def test_actions_that_may_be_of_impressions_from_before_the_start_are_no_orphans
     assert core.counters["actions_orphan"] == 1
 
 
-@pytest.mark.parametrize("restored", [False, True])
 @pytest.mark.parametrize("from_ms", [1, 60_000, 250_000, 300_000])
-def test_an_item_repeated_in_a_later_part_counts_once_wherever_a_restart_begins(from_ms: int, restored: bool) -> None:
+def test_an_item_repeated_in_a_later_part_counts_once_wherever_a_restart_begins(from_ms: int) -> None:
     first, later = shown(), shown(300_000, offset=5_400, items=(902, 903))
     clicks = [done(310_000), done(310_000, offset=78, item=903)]
     events: list[Event] = [first, later, *clicks]
@@ -379,8 +344,6 @@ def test_an_item_repeated_in_a_later_part_counts_once_wherever_a_restart_begins(
     for begin_ms in (None, from_ms):
         core = JoinCore(plan_of(from_ms=begin_ms))
         add(core, [first])
-        if restored:
-            core = JoinCore.restore(core.plan, core.snapshot())
         rows = rows_at(core, 250_000)
         add(core, [later, *clicks])
         rows += rows_at(core, FOREVER_MS)
@@ -420,13 +383,12 @@ def test_a_full_join_refuses_and_changes_nothing_until_there_is_room() -> None:
     with pytest.raises(JoinFull, match="are in use"):  # noqa: PT012
         for number in range(10_000):
             add(core, [shown(request=f"request-{number}", time=number, offset=number, payload=b"x" * 300)])
-    before = core.snapshot()
     assert core.pending == number > 50
     assert core.bytes <= 1.25 * (1 << 16)
     with pytest.raises(JoinFull):
         add(core, [shown(time=number, payload=b"x" * 300)])
     assert core.counters["refusals"] == 2
-    assert core.snapshot()[100:200] == before[100:200]
+    assert core.pending == number
     rows_at(core, FOREVER_MS)
     add(core, [shown(time=FOREVER_MS >> 20, payload=b"x" * 300)])
 
@@ -462,24 +424,6 @@ def test_a_request_has_so_many_impressions_and_waiting_actions_and_no_more() -> 
     assert core.counters["impressions_excess"] == 1
     assert core.counters["actions_orphan"] == 1
     assert core.take(10).letters.kind.tolist() == [LetterKind.IMPRESSION_EXCESS, LetterKind.ACTION_ORPHAN]
-
-
-def test_a_damaged_snapshot_is_refused_wherever_it_was_damaged() -> None:
-    plan = plan_of()
-    core = JoinCore(plan)
-    add(core, [shown(), done(90_000), done(1, request="nobody")])
-    core.advance(7_000)
-    whole = core.snapshot()
-    for place in range(0, len(whole), 3):
-        broken = bytearray(whole)
-        broken[place] ^= 0x10
-        with pytest.raises(BadRecord):
-            JoinCore.restore(plan, bytes(broken))
-        with pytest.raises(BadRecord):
-            JoinCore.restore(plan, whole[:place])
-    other = JoinPlan(plan.groups, plan.labels[:3] + plan.labels[4:], plan.events_topic_id, plan.settings)
-    with pytest.raises(BadRecord, match="settings"):
-        JoinCore.restore(other, whole)
 
 
 def test_columns_that_contradict_each_other_are_refused() -> None:

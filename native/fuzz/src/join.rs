@@ -1,64 +1,10 @@
-//! Snapshots of joins and saves of marks, with valid checksums, and calls on the restored state.
+//! Saves of marks, with valid checksums, and calls on the restored state.
 
-use streamlearn_join::{
-    Actions, Group, Impressions, JoinCore, Label, Marks, MarksSettings, Origins, Settings, Settling, Spans,
-};
+use streamlearn_join::{Marks, MarksSettings, Settling};
 
 use crate::sealed;
 
 const BYTES_MAX: u64 = 1 << 20;
-
-fn settings() -> Settings {
-    let label = |action, group, rate| Label { action, group, rate, salt: 11 };
-    Settings {
-        groups: vec![Group { wait_ms: 5, window_ms: 40 }, Group { wait_ms: 80, window_ms: 80 }],
-        labels: vec![label(0, 0, 0.5), label(1, 0, 1.0), label(0, 1, 1.0)],
-        slice_ms: 7,
-        orphan_wait_ms: 1_000,
-        share: 1.0,
-        from_ms: i64::MIN,
-        pending_bytes_max: 1 << 30,
-        parts_max: 8,
-        waiting_max: 100,
-    }
-}
-
-/// The first byte sets how much time passes after the snapshot.
-pub fn snapshots(bytes: &[u8]) {
-    let Some((&step, body)) = bytes.split_first() else { return };
-    let Ok(mut join) = JoinCore::restore(settings(), &sealed(body)) else { return };
-    let written = join.snapshot();
-    let restored = JoinCore::restore(settings(), &written).expect("a snapshot of what was restored");
-    assert_eq!(restored.snapshot(), written);
-    let watermark = join.watermark_ms().unwrap_or(0).clamp(-(1 << 40), 1 << 40);
-    for round in 0..3 {
-        let now = watermark + round * i64::from(step);
-        let (offset, items, codes) = ([round], [1, 2, 3, 1], [0, 1, 2, 0]);
-        let origins = Origins { partitions: &[0], offsets: &offset, indexes: &[0] };
-        let _ = join.add_impressions(&Impressions {
-            ids: Spans { data: b"q", at: &[0, 1] },
-            times: &[now],
-            origins,
-            items: &items[..2],
-            items_at: &[0, 2],
-            payloads: Spans { data: b"load", at: &[0, 4] },
-        });
-        let _ = join.add_actions(&Actions {
-            ids: Spans { data: b"qqqq", at: &[0, 1, 2, 3, 4] },
-            times: &[now, now + 6, now + 30, now + 90],
-            origins: Origins { partitions: &[0; 4], offsets: &[round; 4], indexes: &[0, 1, 2, 3] },
-            items: &items,
-            codes: &codes,
-            weights: &[1.0; 4],
-        });
-        join.advance(now + i64::from(step));
-        let _ = (join.take(5), join.next_deadline_ms(), join.bytes(), join.snapshot());
-    }
-    join.advance(1 << 42);
-    while join.ready() > 0 {
-        join.take(1_000);
-    }
-}
 
 /// The first byte sets the number of labels. The head and the entries of pages follow, each after its length.
 pub fn marks(bytes: &[u8]) {
@@ -104,21 +50,4 @@ fn parts(mut bytes: &[u8]) -> Vec<Vec<u8>> {
         bytes = tail;
     }
     parts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_corpus_has_snapshots_of_the_format_of_today() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/join_snapshots");
-        let files =
-            std::fs::read_dir(folder).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
-        let restored = files.filter(|bytes| JoinCore::restore(settings(), &sealed(&bytes[1..])).is_ok());
-        assert!(
-            restored.count() > 0,
-            "the format has changed: take snapshots into the corpus, and fuzz again"
-        );
-    }
 }

@@ -10,11 +10,10 @@ mod peers;
 pub type Target = fn(&[u8]);
 
 /// All targets. Each has a folder of its name in `corpus`.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("avro_records", avro::records),
     ("avro_schemas", avro::schemas),
     ("join_marks", join::marks),
-    ("join_snapshots", join::snapshots),
     ("kafka_batches", logs::batches),
     ("log_frames", logs::frames),
     ("ps_frames", peers::frames),

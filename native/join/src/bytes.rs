@@ -1,10 +1,8 @@
-//! Bytes of snapshots and saves: little-endian numbers and columns, after a magic and version, before a
-//! CRC32C.
+//! Bytes of saves: little-endian numbers and columns, after a magic and version, before a CRC32C.
 
 use streamlearn_wire::checksum::crc32c;
 
 use crate::error::{Error, Result};
-use crate::settings::is_time;
 
 /// A number type that columns hold.
 pub(crate) trait Number: Copy {
@@ -117,12 +115,6 @@ impl<'a> Reader<'a> {
 
     pub fn i64(&mut self) -> Result<i64> {
         self.take(8).map(i64::get)
-    }
-
-    /// Reads a time and checks its range.
-    pub fn time(&mut self) -> Result<i64> {
-        let time = self.i64()?;
-        if is_time(time) { Ok(time) } else { broken(format!("a time of {time} ms is out of range")) }
     }
 
     pub fn bytes(&mut self) -> Result<&'a [u8]> {

@@ -3,9 +3,6 @@
 
 use std::collections::VecDeque;
 
-use crate::bytes::{Reader, Writer};
-use crate::error::Result;
-
 /// Maximum bytes of hashes, also limited to 1 / SHARE of the join's memory bound.
 const BYTES_MAX: u64 = 2 << 20;
 const SHARE: u64 = 16;
@@ -54,18 +51,6 @@ impl Closed {
             self.newest.sort_unstable();
             self.is_sorted = true;
         }
-    }
-
-    /// Writes all hashes, oldest run first.
-    pub fn write(&self, out: &mut Writer) {
-        let hashes: Vec<u64> = self.runs.iter().flatten().chain(&self.newest).copied().collect();
-        out.column(&hashes);
-    }
-
-    pub fn read(&mut self, from: &mut Reader<'_>) -> Result<()> {
-        let hashes: Vec<u64> = from.column()?;
-        hashes.into_iter().for_each(|hash| self.add(hash));
-        Ok(())
     }
 }
 

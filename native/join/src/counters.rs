@@ -23,7 +23,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Counters of a join since it was created, kept across snapshots.
+    /// Counters of a join since it was created.
     Counters {
         /// Impressions added.
         impressions,

@@ -16,7 +16,7 @@ pub enum Error {
     },
     /// The arguments are invalid or contradict each other.
     Argument(String),
-    /// The bytes are not a valid snapshot or save, or belong to other settings.
+    /// The bytes are not a valid save, or belong to other settings.
     Bytes(String),
 }
 

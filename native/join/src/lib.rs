@@ -24,7 +24,6 @@ mod prefetch;
 mod settings;
 mod shelf;
 mod slice;
-mod snapshot;
 mod spares;
 mod waiting_actions;
 

@@ -34,13 +34,6 @@ pub enum LetterKind {
     ActionOrphan = 3,
 }
 
-impl LetterKind {
-    pub(crate) fn of(number: u8) -> Option<Self> {
-        let all = [Self::ImpressionLate, Self::ImpressionExcess, Self::ActionLate, Self::ActionOrphan];
-        all.into_iter().find(|&kind| kind as u8 == number)
-    }
-}
-
 /// An event that could not be joined.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Letter {

@@ -1,7 +1,5 @@
 //! Settings of a join: label groups with their windows, the actions that make labels, and the bounds.
 
-use streamlearn_wire::keys::key_of_bytes;
-
 use crate::error::{Result, refuse};
 use crate::hash::share_threshold;
 
@@ -76,8 +74,6 @@ pub(crate) struct Rules {
     by_action: Vec<[u32; 256]>,
     /// The hash threshold below which a negative is kept, by label.
     pub below: Vec<Option<u64>>,
-    /// The hash of all settings that affect the output.
-    pub fingerprint: u64,
 }
 
 impl Rules {
@@ -95,7 +91,6 @@ impl Rules {
             window_min: min_of(|group| group.window_ms),
             window_max: settings.groups.iter().map(|group| group.window_ms).max().unwrap_or(0),
             below: settings.labels.iter().map(|label| share_threshold(label.rate)).collect(),
-            fingerprint: fingerprint(&settings),
             of_group,
             by_action,
             settings,
@@ -164,21 +159,4 @@ fn check(settings: &Settings) -> Result<()> {
         return refuse("parts_max and waiting_max must be at least 1".to_owned());
     }
     Ok(())
-}
-
-fn fingerprint(settings: &Settings) -> u64 {
-    let mut encoded = Vec::new();
-    for group in &settings.groups {
-        encoded.extend_from_slice(&group.wait_ms.to_le_bytes());
-        encoded.extend_from_slice(&group.window_ms.to_le_bytes());
-    }
-    for label in &settings.labels {
-        encoded.extend_from_slice(&[label.action, label.group]);
-        encoded.extend_from_slice(&label.rate.to_bits().to_le_bytes());
-        encoded.extend_from_slice(&label.salt.to_le_bytes());
-    }
-    for number in [settings.slice_ms, settings.orphan_wait_ms, settings.share.to_bits() as i64] {
-        encoded.extend_from_slice(&number.to_le_bytes());
-    }
-    key_of_bytes(&encoded, settings.groups.len() as u64)
 }

@@ -17,10 +17,6 @@ impl<T> Shelf<T> {
         Self { slices: Vec::new(), free: Vec::new(), by_key: BTreeMap::new(), last: None }
     }
 
-    pub fn len(&self) -> usize {
-        self.by_key.len()
-    }
-
     /// The slice of a key, created if needed.
     pub fn number(&mut self, key: i64, make: impl FnOnce() -> T) -> u32 {
         if let Some((_, number)) = self.last.filter(|&(last, _)| last == key) {

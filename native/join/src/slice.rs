@@ -303,14 +303,6 @@ impl Slice {
         self.payload.clear();
         (self.ready, self.ready_payload) = (0, 0);
     }
-
-    /// Recomputes the least and greatest times of columns that were read from a snapshot.
-    pub fn note_bounds(&mut self) {
-        let bounds = |chunk: &[u32]| {
-            chunk.iter().fold((u32::MAX, 0), |(least, most), &time| (least.min(time), most.max(time)))
-        };
-        self.bounds = self.times.chunks(CHUNK).map(bounds).collect();
-    }
 }
 
 /// The range of an impression's values, given the end of each.

@@ -1,10 +1,8 @@
 //! Actions that wait for the impression of their request.
 
-use crate::bytes::{Reader, Writer};
-use crate::error::{Error, Result};
 use crate::hash::place_salt;
 use crate::index::{At, Index};
-use crate::outcome::{Done, Stamp, is_weight};
+use crate::outcome::{Done, Stamp};
 use crate::output::{Letter, LetterKind};
 use crate::shelf::Shelf;
 use streamlearn_wire::keys::key_of_bytes;
@@ -215,44 +213,6 @@ impl Waiting {
     /// The next time at which `expire` has an effect.
     pub fn next(&self) -> Option<i64> {
         self.shelf.first().map(|(key, _)| (key + 1).saturating_mul(self.slice_ms))
-    }
-
-    pub fn write(&self, out: &mut Writer) {
-        let all: Vec<WaitingAct<'_>> = self
-            .shelf
-            .from(i64::MIN)
-            .flat_map(|(_, number)| {
-                let slice = self.shelf.get(number);
-                slice.places().map(|place| slice.act(place))
-            })
-            .collect();
-        out.u64(all.len() as u64);
-        for act in all {
-            out.bytes(act.id);
-            out.u64(act.item);
-            out.u64(u64::from(act.done.code));
-            out.i64(act.done.time);
-            out.u64(u64::from(act.done.weight.to_bits()));
-            out.i64(i64::from(act.partition));
-            out.i64(act.offset);
-            out.u64(u64::from(act.index));
-        }
-    }
-
-    pub fn read(&mut self, from: &mut Reader<'_>) -> Result<()> {
-        for _ in 0..from.u64()? {
-            let id = from.bytes()?;
-            let (item, code) = (from.u64()?, from.u64()? as u8);
-            let time = from.time()?;
-            let weight = f32::from_bits(from.u64()? as u32);
-            if !is_weight(weight) {
-                return Err(Error::Bytes(format!("a weight of {weight} is invalid")));
-            }
-            let done = Done { code, time, weight };
-            let (partition, offset, index) = (from.i64()? as i32, from.i64()?, from.u64()? as u32);
-            self.put(key_of_bytes(id, place_salt()), WaitingAct { id, item, done, partition, offset, index });
-        }
-        Ok(())
     }
 }
 

@@ -2,13 +2,13 @@
 
 use numpy::{IntoPyArray, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyDict;
 use streamlearn_join::{
     Actions, Error, Group, Impressions, JoinCore, Label, Letters, Origins, Requests, Rows, Settings, Spans,
     is_logged,
 };
 
-use crate::arrays::{Bytes, flat};
+use crate::arrays::flat;
 use crate::table::raise;
 
 /// Converts an error of a join or of marks to a Python exception.
@@ -136,16 +136,10 @@ struct NativeJoin {
 #[pymethods]
 impl NativeJoin {
     #[new]
-    #[pyo3(signature = (rules, snapshot=None))]
-    fn new(py: Python<'_>, rules: JoinRules, snapshot: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let settings = settings_of(rules);
-        let bytes = snapshot.map(|bytes| Bytes::of(bytes, "snapshot")).transpose()?;
-        let bytes = bytes.as_ref().map(Bytes::as_slice);
-        let result = py.detach(|| match bytes {
-            None => JoinCore::new(settings),
-            Some(bytes) => JoinCore::restore(settings, bytes),
-        });
-        result.map(|core| Self { core }).map_err(|error| refuse(py, &error, FULL))
+    #[pyo3(signature = (rules))]
+    fn new(py: Python<'_>, rules: JoinRules) -> PyResult<Self> {
+        let core = JoinCore::new(settings_of(rules)).map_err(|error| refuse(py, &error, FULL))?;
+        Ok(Self { core })
     }
 
     #[pyo3(signature = (ids, times, origins, items, payloads))]
@@ -217,11 +211,6 @@ impl NativeJoin {
 
     fn next_deadline_ms(&self) -> Option<i64> {
         self.core.next_deadline_ms()
-    }
-
-    fn snapshot<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        let bytes = py.detach(|| self.core.snapshot());
-        PyBytes::new(py, &bytes)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

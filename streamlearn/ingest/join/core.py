@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 from streamlearn.ingest.join.columns import (
     ActionColumns,
@@ -59,17 +59,6 @@ class JoinCore:
         self.plan = plan
         self._core: Any = native.JoinCore(plan.rules())
 
-    @classmethod
-    def restore(cls, plan: JoinPlan, snapshot: bytes | memoryview) -> Self:
-        """Return the core of a snapshot, which also keeps its own `from_ms`.
-
-        Raises `BadRecord` if it is not a snapshot, is damaged, or has other windows, labels or rates.
-        """
-        core = cls.__new__(cls)
-        core.plan = plan
-        core._core = native.JoinCore(plan.rules(), snapshot=snapshot)
-        return core
-
     def add_impressions(self, columns: ImpressionColumns) -> None:
         """Add impressions, all or none.
 
@@ -117,10 +106,6 @@ class JoinCore:
         deadline_ms: int | None = self._core.next_deadline_ms()
         return deadline_ms
 
-    def snapshot(self) -> bytes:
-        """Return the whole state, including rows that wait to be taken."""
-        return bytes(self._core.snapshot())
-
     @property
     def watermark_ms(self) -> int | None:
         """The watermark; None before the first."""
@@ -154,5 +139,5 @@ class JoinCore:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Counts since the core was made, including those of its snapshot."""
+        """Counts since the core was made."""
         return dict(self._core.counters())
