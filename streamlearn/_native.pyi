@@ -66,6 +66,20 @@ def hash_strings(offsets: _Offsets, data: _U8, salt: int, out: _U64 | None = Non
         ValueError: The offsets do not fit the data, or `out` cannot be written to, as in `hash_ints`.
     """
 
+def cross_keys(first: _U64, second: _U64, salt: int) -> _U64:
+    """Keys of pairs of keys: XXH3-64 of the 16 little-endian bytes of both, seeded by the salt.
+
+    Raises:
+        ValueError: They are not equally many.
+    """
+
+def count_keys(keys: _U64, index: _I32, offsets: _I32, lists: _U64) -> _F32:
+    """How often each key is in the list of its index; `offsets` cut `lists` into lists.
+
+    Raises:
+        ValueError: The offsets do not fit, or an index has no list.
+    """
+
 def check_offsets(offsets: _Offsets, length: int) -> None:
     """Check that offsets start at 0, never decrease and end at `length`.
 

@@ -65,6 +65,11 @@ class App:
         return tuple(label.name for label in self.labels)
 
     @cached_property
+    def followed(self) -> tuple[int | None, ...]:
+        """For each label, the number of the one that it follows."""
+        return tuple(None if label.follows is None else self.label_names.index(label.follows) for label in self.labels)
+
+    @cached_property
     def samples_fingerprint(self) -> str:
         """Changes with the bytes of samples: slots, dense columns, item id, labels and their order.
 
@@ -82,7 +87,8 @@ class App:
     @cached_property
     def model_fingerprint(self) -> str:
         """Changes when training cannot continue from older versions: other features or other labels."""
-        return model_fingerprint(self.features.fingerprint, self.label_names)
+        of_labels = model_fingerprint(self.features.fingerprint, self.label_names)
+        return fingerprint([of_labels, self.followed]) if any(label.follows for label in self.labels) else of_labels
 
     @property
     def actions(self) -> tuple[str, ...]:

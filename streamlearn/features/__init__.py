@@ -1,17 +1,21 @@
 """The declared features and labels of an application, and the layout of a model's inputs."""
 
+from streamlearn.features.combination import Count, Cross, Product
 from streamlearn.features.keys import keys_of
 from streamlearn.features.labels import Label, LabelGroup, labels_differ, window_settings_id
 from streamlearn.features.pack import PackColumn, PackSide
 from streamlearn.features.spec import Dense, FeatureSpec, Segment, Slot, TableSpec
 
 __all__ = [
+    "Count",
+    "Cross",
     "Dense",
     "FeatureSpec",
     "Label",
     "LabelGroup",
     "PackColumn",
     "PackSide",
+    "Product",
     "Segment",
     "Slot",
     "TableSpec",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from streamlearn.features.names import check_name, check_unique, declared, fingerprint, require
@@ -10,6 +10,9 @@ from streamlearn.features.names import check_name, check_unique, declared, finge
 __all__ = ["Label", "LabelGroup", "check_labels", "labels_differ", "window_settings_id"]
 
 WINDOW_S_MAX = 90 * 86_400
+LOSS_WEIGHT_MAX = 1e6
+# Fields of labels on which models depend and samples do not.
+_MODEL_FIELDS = ("follows", "loss_weight")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,9 @@ class Label:
         action: The action that makes it positive.
         group: The label group that sets its window.
         sample_rate: The share of negatives kept; a hash chooses them, so that a replay keeps the same ones.
+        follows: The label whose action comes first, such as "click" for a purchase. The model then learns how often
+            this label follows that one, and its score is the product of both: see docs/models.md.
+        loss_weight: The factor of its loss, beside those of other labels.
         was: The name under which a renamed label was first learned. It stays for as long as models inherit from each
             other.
     """
@@ -45,6 +51,8 @@ class Label:
     action: str
     group: str
     sample_rate: float = 1.0
+    follows: str | None = None
+    loss_weight: float = 1.0
     was: str | None = None
 
     @property
@@ -64,6 +72,7 @@ def check_labels(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> None:
     names = [group.name for group in groups]
     for label in labels:
         _check_label(label, names)
+        _check_follows(label, {other.name: other for other in labels})
     used = {label.group for label in labels}
     for name in sorted(names):
         message = f"label group {name!r} has no labels"
@@ -84,7 +93,11 @@ def labels_differ(version: str, labels: Sequence[str], app_labels: Sequence[str]
 
 def window_settings_id(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> str:
     """Return an id that changes when the same events would give other samples, apart from their features."""
-    return fingerprint({"groups": [*map(declared, groups)], "labels": [*map(declared, labels)]})
+    columns = [*map(declared, labels)]
+    for column in columns:
+        for field in _MODEL_FIELDS:
+            column.pop(field, None)
+    return fingerprint({"groups": [*map(declared, groups)], "labels": columns})
 
 
 def _check_group(group: LabelGroup) -> None:
@@ -111,3 +124,18 @@ def _check_label(label: Label, groups: Sequence[str]) -> None:
     valid = isinstance(rate, int | float) and not isinstance(rate, bool) and 0.0 < rate <= 1.0
     message = f"label {label.name!r}: sample_rate is {label.sample_rate!r}"
     require(valid, message, "sample_rate must be above 0 and at most 1")
+    weight = label.loss_weight
+    valid = isinstance(weight, int | float) and not isinstance(weight, bool) and 0.0 < weight <= LOSS_WEIGHT_MAX
+    message = f"label {label.name!r}: loss_weight is {label.loss_weight!r}"
+    require(valid, message, f"loss_weight must be above 0 and at most {LOSS_WEIGHT_MAX:,.0f}")
+
+
+def _check_follows(label: Label, labels: Mapping[str, Label]) -> None:
+    passed, at = [label.name], label
+    while at.follows is not None:
+        message = f"label {at.name!r} follows {at.follows!r}, which is not declared"
+        require(at.follows in labels, message, f"the labels are {', '.join(labels)}")
+        message = f"label {label.name!r} follows itself: {' follows '.join([*passed, at.follows])}"
+        require(at.follows not in passed, message, "one of these labels must follow none: leave out its `follows`")
+        at = labels[at.follows]
+        passed.append(at.name)

@@ -48,10 +48,11 @@ def check_unique(kind: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def tuple_of(field: str, kind: type[Declared], value: object) -> tuple[Declared, ...]:
+def tuple_of(field: str, kind: type[Declared] | tuple[type, ...], value: object) -> tuple[Declared, ...]:
     """Return the declarations in a field as a tuple; raises SpecError for a single one, or for anything else."""
-    name = kind.__name__
-    if isinstance(value, kind | str) or not isinstance(value, Iterable):
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    name = " or ".join(one.__name__ for one in kinds)
+    if isinstance(value, (*kinds, str)) or not isinstance(value, Iterable):
         message = f"{field} is {value!r:.80}"
         raise SpecError(
             message, help=f"{field} must be a tuple: write ({name}(...),) with its comma even for one element"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from streamlearn.features.combination import Count, Cross, Derived, Product
 from streamlearn.features.names import check_name, check_unique, require
 
 if TYPE_CHECKING:
@@ -20,23 +21,27 @@ FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 def check_spec(spec: FeatureSpec) -> None:
     """Refuse a spec that contradicts itself; raises SpecError with the first contradiction."""
-    count = len(spec.slots)
+    count = len(spec.keyed)
     require(1 <= count <= SLOTS_MAX, f"a spec has {count} slots", f"declare 1 to {SLOTS_MAX} slots")
     names = [*(slot.name for slot in spec.slots), *(column.name for column in spec.dense)]
+    names += [one.name for one in spec.derived]
     names += [f"segment_{segment.name}" for segment in spec.segments_of("item")]  # an event's item has all of these
     check_unique("feature", names)
     firsts = [*(slot.first_name for slot in spec.slots), *(column.first_name for column in spec.dense)]
+    firsts += [one.name for one in spec.derived]
     check_unique("feature", firsts)  # two features cannot both take over what was learned under one name
     check_unique("segment", (segment.name for segment in spec.segments))
     for slot in spec.slots:
         _check_slot(slot)
         _check_keys_of(slot, spec)
+    for derived in spec.derived:
+        _check_derived(derived, spec)
     for column in spec.dense:
         _check_dense(column)
     for segment in spec.segments:
         check_name("segment", segment.name)
         _require_one_of(f"segment {segment.name!r}", "side", segment.side, ("user", "item"))
-    _check_tables(spec.slots)
+    _check_tables(spec.keyed)
     _check_sequences(spec.slots)
     _check_item_id(spec.slot(spec.item_id))
 
@@ -63,12 +68,7 @@ def _check_slot(slot: Slot) -> None:
     _require_one_of(owner, "side", slot.side, ("user", "item"))
     _require_one_of(owner, "pooling", slot.pooling, ("sum", "mean", "sqrtn", "weighted", "sequence"))
     _require_one_of(owner, "value", slot.value, ("int", "str"))
-    _require_within(owner, "dim", slot.dim, (1, DIM_MAX))
-    require(
-        _is_float32(slot.initial_range) and slot.initial_range >= 0,
-        f"{owner}: initial_range is {slot.initial_range!r}",
-        "initial_range must be a number of at least 0 that is finite as float32",
-    )
+    _check_rows(owner, slot)
     require(
         slot.multi or slot.pooling not in ("weighted", "sequence"),
         f"{owner}: pooling {slot.pooling!r} needs several values, but multi is False",
@@ -81,6 +81,45 @@ def _check_slot(slot: Slot) -> None:
         require(not slot.length, message, "set length only with pooling='sequence'")
     if slot.default is not None:
         _check_default(owner, slot)
+
+
+def _check_rows(owner: str, slot: Slot | Cross) -> None:
+    _require_within(owner, "dim", slot.dim, (1, DIM_MAX))
+    require(
+        _is_float32(slot.initial_range) and slot.initial_range >= 0,
+        f"{owner}: initial_range is {slot.initial_range!r}",
+        "initial_range must be a number of at least 0 that is finite as float32",
+    )
+
+
+def _check_derived(derived: Derived, spec: FeatureSpec) -> None:
+    kind = type(derived).__name__.lower()
+    check_name(kind, derived.name)
+    owner = f"{kind} {derived.name!r}"
+    if isinstance(derived, Product):
+        widths = {column.name: column.width for column in spec.dense}
+        for name in derived.of:
+            help = f"the dense columns are {', '.join(widths) or 'none'}"
+            require(name in widths, f"{owner}: no dense column is named {name!r}", help)
+        first, second = (widths[name] for name in derived.of)
+        message = f"{owner}: {derived.first!r} has width {first}, but {derived.second!r} {second}"
+        require(first == second, message, "multiply columns of one width")
+        return
+    first_slot, second_slot = map(spec.slot, derived.of)
+    if isinstance(derived, Count):
+        is_fit = first_slot.side == "item" and not first_slot.multi and second_slot.side == "user" and second_slot.multi
+        help = "count a slot of the item side with one value within a slot of the user side with several"
+        require(is_fit, f"{owner}: {derived.slot!r} cannot be counted within {derived.within!r}", help)
+        has_keys = (first_slot.salt_name, first_slot.value) == (second_slot.salt_name, second_slot.value)
+        message = f"{owner}: {derived.within!r} does not share the keys of {derived.slot!r}"
+        require(has_keys, message, f"set keys_of={first_slot.salt_name!r} for it")
+        return
+    check_name("table", derived.table)
+    _check_rows(owner, derived)
+    require(derived.first != derived.second, f"{owner}: both its slots are {derived.first!r}", "name two slots")
+    for slot in (first_slot, second_slot):
+        message = f"{owner}: slot {slot.name!r} has several values"
+        require(not slot.multi, message, "cross slots with one value each")
 
 
 def _check_default(owner: str, slot: Slot) -> None:
@@ -125,8 +164,8 @@ def _check_dense(column: Dense) -> None:
     require(valid, f"{owner}: default is {column.default!r}", "use a number that is finite as float32")
 
 
-def _check_tables(slots: tuple[Slot, ...]) -> None:
-    first: dict[str, Slot] = {}
+def _check_tables(slots: tuple[Slot | Cross, ...]) -> None:
+    first: dict[str, Slot | Cross] = {}
     for slot in slots:
         other = first.setdefault(slot.table, slot)
         message = (

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from streamlearn.errors import SpecError
+from streamlearn.features.combination import Count, Cross, Derived, Product
 from streamlearn.features.names import declared, fingerprint, tuple_of
-from streamlearn.features.pack import PackPlan, pack_side
+from streamlearn.features.pack import PackColumn, PackPlan, pack_side
 from streamlearn.features.rules import check_spec
 
 __all__ = ["Dense", "FeatureSpec", "Segment", "Slot", "TableSpec"]
@@ -122,6 +123,7 @@ class FeatureSpec:
         dense: The dense columns.
         item_id: The item-side slot that names an item; actions refer to items by its value.
         segments: Texts by which metrics are split.
+        derived: Columns that training and serving make from others: `Cross`, `Product`, `Count`.
 
     Examples:
         >>> spec = FeatureSpec(slots=(Slot("user_id", "user"), Slot("video_id", "item")), item_id="video_id")
@@ -135,9 +137,11 @@ class FeatureSpec:
     item_id: str
     dense: tuple[Dense, ...] = ()
     segments: tuple[Segment, ...] = ()
+    derived: tuple[Derived, ...] = ()
 
     def __post_init__(self) -> None:
-        for field, kind in (("slots", Slot), ("dense", Dense), ("segments", Segment)):
+        kinds: dict[str, Any] = {"slots": Slot, "dense": Dense, "segments": Segment, "derived": (Cross, Product, Count)}
+        for field, kind in kinds.items():
             object.__setattr__(self, field, tuple_of(field, kind, getattr(self, field)))
         check_spec(self)
 
@@ -157,6 +161,11 @@ class FeatureSpec:
         """Return the dense columns of one side, as declared."""
         return self._dense_by_side[side]
 
+    def side_of(self, derived: Derived) -> Side:
+        """Return the side of a derived column: that of the item if one of its sources is there."""
+        sides = {slot.name: slot.side for slot in self.slots} | {column.name: column.side for column in self.dense}
+        return "item" if "item" in map(sides.get, derived.of) else "user"
+
     def segments_of(self, side: Side) -> tuple[Segment, ...]:
         """Return the segments of one side, as declared."""
         return tuple(segment for segment in self.segments if segment.side == side)
@@ -169,18 +178,38 @@ class FeatureSpec:
     def _dense_by_side(self) -> dict[Side, tuple[Dense, ...]]:
         return {side: tuple(column for column in self.dense if column.side == side) for side in ("user", "item")}
 
+    @property
+    def keyed(self) -> tuple[Slot | Cross, ...]:
+        """The slots and crosses, which have rows."""
+        return (*self.slots, *self.crosses)
+
+    @property
+    def crosses(self) -> tuple[Cross, ...]:
+        """The derived columns that are crosses."""
+        return tuple(one for one in self.derived if isinstance(one, Cross))
+
     @cached_property
     def tables(self) -> tuple[TableSpec, ...]:
-        """The tables of the slots, in the order of their first slots."""
-        return tuple(dict.fromkeys(TableSpec(slot.table, slot.dim, slot.initial_range) for slot in self.slots))
+        """The tables of the slots and crosses, in the order of their first slots."""
+        return tuple(dict.fromkeys(TableSpec(slot.table, slot.dim, slot.initial_range) for slot in self.keyed))
 
     @cached_property
     def pack(self) -> PackPlan:
         """The layout of a model's inputs."""
         return PackPlan(
-            user=pack_side(self.slots_of("user"), self.dense_of("user")),
-            item=pack_side(self.slots_of("item"), self.dense_of("item")),
+            user=pack_side(self.slots_of("user"), self.dense_of("user"), self._derived_columns("user")),
+            item=pack_side(self.slots_of("item"), self.dense_of("item"), self._derived_columns("item")),
         )
+
+    def _derived_columns(self, side: Side) -> list[PackColumn]:
+        widths = {column.name: column.width for column in self.dense}
+        return [
+            PackColumn(one.name, one.table, "sum", 0, one.dim, one.of)
+            if isinstance(one, Cross)
+            else PackColumn(one.name, "", "dense", 0, widths.get(one.of[0], 1), one.of)  # the count of a slot is one
+            for one in self.derived
+            if self.side_of(one) == side
+        ]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -189,7 +218,7 @@ class FeatureSpec:
         Defaults and segments do not count: a new default for an old slot, or another split of the metrics,
         leaves every trained model valid.
         """
-        columns = [*map(declared, self.slots), *map(declared, self.dense)]
+        columns = [*map(declared, self.slots), *map(declared, self.dense), *map(declared, self.derived)]
         for column in columns:
             column.pop("default", None)
         return fingerprint({"columns": columns, "item_id": self.item_id, "pack": self.pack.to_json()})

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from streamlearn.models.mmoe import Mmoe
     from streamlearn.models.ple import Ple
     from streamlearn.models.saved_model import export_graphs
+    from streamlearn.models.tower import dropout
 
 __all__ = [
     "DcnV2",
@@ -26,6 +27,7 @@ __all__ = [
     "Model",
     "PackedSide",
     "Ple",
+    "dropout",
     "export_graphs",
     "load_graphs",
     "model_of",
@@ -43,5 +45,6 @@ __getattr__ = lazy_names(
         "keras_model": "KerasModel",
         "mmoe": "Mmoe",
         "ple": "Ple",
+        "tower": "dropout",
     },
 )

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from streamlearn.models.columns import Columns
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, ReadyModel
+from streamlearn.models.ready import Built, DeepModel
 from streamlearn.models.tower import Tower, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -19,7 +19,7 @@ LAYERS_MAX = 64
 
 
 @dataclass(kw_only=True, eq=False)
-class DcnV2(ReadyModel):
+class DcnV2(DeepModel):
     """The deep and cross network, version 2, with its two parts in parallel.
 
     A cross layer computes x0 * (x K + b) + x from x, where x0 is the whole input of user and candidate: slots, dense
@@ -103,7 +103,7 @@ class DcnV2(ReadyModel):
 
     @property
     def _tower(self) -> Tower:
-        return Tower("mlp", self.hidden, self.compute)
+        return self._layers("mlp", self.hidden)
 
     def _between(self, built: Built) -> int:
         """Return the number of channels after a cross layer's first matrix."""

@@ -12,7 +12,7 @@ import tensorflow as tf
 from streamlearn.features import PackColumn
 from streamlearn.models.columns import Channel, Columns, channels_of
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, ReadyModel
+from streamlearn.models.ready import Built, DeepModel
 from streamlearn.models.tower import Tower, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -20,7 +20,7 @@ __all__ = ["DeepFm"]
 
 
 @dataclass(kw_only=True, eq=False)
-class DeepFm(ReadyModel):
+class DeepFm(DeepModel):
     """DeepFM: slots alone, in pairs, and all together.
 
     The pairs are a factorisation machine over the slots' vectors, with the mean of its rows for a sequence: channel by
@@ -111,7 +111,7 @@ class DeepFm(ReadyModel):
 
     @property
     def _tower(self) -> Tower:
-        return Tower("mlp", self.hidden, self.compute)
+        return self._layers("mlp", self.hidden)
 
     def _dim(self, built: Built) -> int:
         own = built.user.own

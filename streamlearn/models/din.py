@@ -11,7 +11,7 @@ from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec, PackColumn
 from streamlearn.models.columns import Channel, channels_of
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, ReadyModel
+from streamlearn.models.ready import Built, DeepModel
 from streamlearn.models.tower import Tower, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -19,7 +19,7 @@ __all__ = ["Din"]
 
 
 @dataclass(kw_only=True, eq=False)
-class Din(ReadyModel):
+class Din(DeepModel):
     """The deep interest network: attention of the candidate over the user's history.
 
     Each position of the history has a vector h, the rows of all sequence slots side by side. A candidate's vector c
@@ -112,11 +112,11 @@ class Din(ReadyModel):
 
     @property
     def _attention(self) -> Tower:
-        return Tower("attention", self.attention, self.compute, "attention_")
+        return Tower("attention", self.attention, self.compute, axes="attention_")
 
     @property
     def _tower(self) -> Tower:
-        return Tower("mlp", self.hidden, self.compute)
+        return self._layers("mlp", self.hidden)
 
 
 def _shared(features: FeatureSpec) -> list[tuple[PackColumn, PackColumn]]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec, PackSide
 from streamlearn.models.description import GraphNote, TensorNote
+from streamlearn.models.label_products import followed_logits
 from streamlearn.models.model_errors import wrap_errors
 from streamlearn.models.protocol import Model, PackedSide, Tensor
 
@@ -43,20 +44,19 @@ def weight_notes(model: Model, weights: Sequence[Tensor]) -> tuple[TensorNote, .
 
 
 def trace_graphs(
-    model: Model, features: FeatureSpec, labels: Sequence[str], weights: Sequence[TensorNote]
+    model: Model, features: FeatureSpec, followed: Sequence[int | None], weights: Sequence[TensorNote]
 ) -> list[Traced]:
-    """Trace the graphs of a built model: `user`, unless it returns nothing, and `score`; check their outputs."""
+    """Trace the graphs of a built model: `user`, unless it returns nothing, and `score`; check their outputs.
+
+    `followed` has for each label the number of the one that it follows.
+    """
     any_length = bool(getattr(model, "any_length", False))
     user_inputs = _inputs("user", features.pack.user, any_length)
     graphs = [_user_graph(model, weights, user_inputs)] if user_inputs else []
     graphs = [graph for graph in graphs if graph.note.outputs]
     user_outputs = graphs[0].note.outputs if graphs else ()
-    graphs.append(_score_graph(model, weights, user_outputs, _inputs("item", features.pack.item, any_length)))
-    score = graphs[-1].note.outputs[0]
-    if score.dtype != "float32" or score.shape != (None, len(labels)):
-        message = f"score of {type(model).__name__} returns {_text_of(score)} for {len(labels)} labels"
-        raise SpecError(message, help=f"return float32 logits of shape (candidates, {len(labels)})")
-    return graphs
+    item_inputs = _inputs("item", features.pack.item, any_length)
+    return [*graphs, _score_graph(model, weights, user_outputs, item_inputs, followed)]
 
 
 def _user_graph(model: Model, weights: Sequence[TensorNote], inputs: Sequence[TensorNote]) -> Traced:
@@ -78,7 +78,11 @@ def _user_graph(model: Model, weights: Sequence[TensorNote], inputs: Sequence[Te
 
 
 def _score_graph(
-    model: Model, weights: Sequence[TensorNote], user_outputs: Sequence[TensorNote], items: Sequence[TensorNote]
+    model: Model,
+    weights: Sequence[TensorNote],
+    user_outputs: Sequence[TensorNote],
+    items: Sequence[TensorNote],
+    followed: Sequence[int | None],
 ) -> Traced:
     of_user = [TensorNote(f"user_{note.name}", note.dtype, note.shape) for note in user_outputs]
     index = TensorNote("user_index", "int32", (None,))
@@ -87,7 +91,12 @@ def _score_graph(
     def score(*given: Tensor) -> dict[str, Tensor]:
         at = first + len(of_user)
         user, item = _side("user", of_user, given[first:at]), _side("item", items, given[at + 1 :])
-        return {"scores": model.score(list(given[:first]), user, given[at], item)}
+        logits = model.score(list(given[:first]), user, given[at], item)
+        note = _note("scores", tf.convert_to_tensor(logits))
+        if note.dtype != "float32" or note.shape != (None, len(followed)):
+            message = f"score of {type(model).__name__} returns {_text_of(note)} for {len(followed)} labels"
+            raise SpecError(message, help=f"return float32 logits of shape (candidates, {len(followed)})")
+        return {"scores": followed_logits(logits, followed)}
 
     return _traced(model, score, (*weights, *of_user, index, *items), first)
 

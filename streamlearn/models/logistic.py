@@ -36,7 +36,7 @@ class Logistic(ReadyModel):
         return super()._channels(built) | {"dense_user": user, "dense_item": item}
 
     def _check(self, built: Built) -> None:
-        for slot in built.features.slots:
+        for slot in built.features.keyed:
             if slot.dim < built.labels:
                 message = f"slot {slot.name!r} has dim {slot.dim}, and there are {built.labels} labels"
                 help = f"logistic keeps one number per label in each row: set dim={built.labels}"

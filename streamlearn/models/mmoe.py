@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from streamlearn.models.columns import Channel, Columns
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, ReadyModel
-from streamlearn.models.tower import matmul
+from streamlearn.models.ready import Built, DeepModel
+from streamlearn.models.tower import layer_outputs, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
 __all__ = ["Mmoe"]
@@ -24,7 +24,7 @@ _CLOSED = -1e9
 
 
 @dataclass(kw_only=True, eq=False)
-class Mmoe(ReadyModel):
+class Mmoe(DeepModel):
     """The multi-gate mixture of experts, for labels that have something in common.
 
     Each expert is a perceptron over all inputs. For each label, a gate over the same inputs weighs the experts'
@@ -76,12 +76,17 @@ class Mmoe(ReadyModel):
             for layer, shape in enumerate(zip((last, *self.expert), self.expert, strict=False)):
                 if level or layer:
                     yield _several(f"experts_{level}_{layer}", count, shape, "experts")
-                yield same(f"experts_{level}_{layer}_bias", (count, shape[1]), axes=("experts", ""))
+                yield from self._of_outputs(f"experts_{level}_{layer}", (count, shape[1]), "experts")
         for layer, shape in enumerate(zip((last, *self.tower), self.tower, strict=False)):
             yield _several(f"tower_{layer}", built.labels, shape, "labels")
-            yield same(f"tower_{layer}_bias", (built.labels, shape[1]), axes=("labels", ""))
+            yield from self._of_outputs(f"tower_{layer}", (built.labels, shape[1]), "labels")
         yield _several("out", built.labels, (self.tower[-1], 1), "labels")
         yield same("bias", (built.labels,), axes=("labels",))
+
+    def _of_outputs(self, name: str, shape: tuple[int, int], axis: str) -> Iterator[Weight]:
+        if self.norm == "layer":
+            yield same(f"{name}_gain", shape[::-1], 1.0, ("", axis))
+        yield same(f"{name}_bias", shape, axes=(axis, ""))
 
     def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
         return PackedSide(tf.concat(self._parts(weights, "user", inputs), axis=1), None)
@@ -103,16 +108,16 @@ class Mmoe(ReadyModel):
             mixed = self._mixed(weights, level, hidden, gates)
         for layer in range(len(self.tower)):
             product = self._product(mixed, weights[f"tower_{layer}"])
-            mixed = tf.nn.relu(product + weights[f"tower_{layer}_bias"][:, None])
+            mixed = self._outputs(weights, f"tower_{layer}", product)
         logits = tf.transpose(self._product(mixed, weights["out"])[:, :, 0])
         return sum(numbers, logits + weights["bias"])
 
     def _mixed(self, weights: Mapping[str, Tensor], level: int, hidden: Tensor, gates: Tensor) -> Tensor:
         """Return (gates, rows, width): what each gate makes of a level's experts, whose first products are `hidden`."""
-        hidden = tf.nn.relu(hidden + weights[f"experts_{level}_0_bias"][:, None])
+        hidden = self._outputs(weights, f"experts_{level}_0", hidden)
         for layer in range(1, len(self.expert)):
             product = self._product(hidden, weights[f"experts_{level}_{layer}"])
-            hidden = tf.nn.relu(product + weights[f"experts_{level}_{layer}_bias"][:, None])
+            hidden = self._outputs(weights, f"experts_{level}_{layer}", product)
         closed = self._closed(self._known(), level)
         shares = tf.nn.softmax(gates + (weights[f"gates_{level}_bias"] + closed)[:, None], axis=-1)
         return tf.reduce_sum(tf.transpose(shares, [0, 2, 1])[..., None] * hidden, axis=1)
@@ -145,6 +150,11 @@ class Mmoe(ReadyModel):
     def _product(self, inputs: Tensor, kernels: Tensor) -> Tensor:
         """Multiply the rows of each expert, gate or label, (several, rows, inputs), by its kernel."""
         return matmul(inputs, tf.transpose(kernels, [1, 0, 2]), self.compute)
+
+    def _outputs(self, weights: Mapping[str, Tensor], name: str, sums: Tensor) -> Tensor:
+        gain = weights.get(f"{name}_gain")
+        gain = None if gain is None else tf.transpose(gain)[:, None]
+        return layer_outputs(sums, gain, weights[f"{name}_bias"][:, None], self.dropout)
 
     def _is_last(self, level: int) -> bool:
         return level == self.levels - 1

@@ -13,10 +13,10 @@ from streamlearn.errors import SpecError, UsageError
 from streamlearn.features import FeatureSpec
 from streamlearn.models.columns import Channel, Columns, DenseScale, columns_of
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.tower import Compute
+from streamlearn.models.tower import RATE_MAX, Compute, Norm, Tower
 from streamlearn.models.weights import Weight, initial
 
-__all__ = ["Built", "ReadyModel"]
+__all__ = ["Built", "DeepModel", "ReadyModel"]
 
 WIDTH_MAX = 65_536
 
@@ -143,9 +143,32 @@ class ReadyModel(ABC):
         self._require(name, _is_width(getattr(self, name)), f"it is a whole number from 1 to {WIDTH_MAX}")
 
 
+@dataclass(kw_only=True, eq=False)
+class DeepModel(ReadyModel):
+    """A ready-made model with layers.
+
+    Attributes:
+        norm: "layer" normalises the sums of a layer, row by row, before its nonlinearity; "none" does not.
+        dropout: The share of a layer's outputs that is left out at random while the model learns.
+    """
+
+    norm: Norm = "none"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the arguments; a wrong one raises a `UsageError`."""
+        super().__post_init__()
+        self._require("norm", self.norm in get_args(Norm), f"it is one of {', '.join(get_args(Norm))}")
+        is_fit = isinstance(self.dropout, int | float) and not isinstance(self.dropout, bool)
+        self._require("dropout", is_fit and 0 <= self.dropout <= RATE_MAX, f"it is a number from 0 to {RATE_MAX}")
+
+    def _layers(self, name: str, widths: tuple[int, ...]) -> Tower:
+        return Tower(name, widths, self.compute, self.norm, self.dropout)
+
+
 def _check_own(built: Built, model: str) -> None:
     """Refuse rows without room for one number a label, and a side without any vector."""
-    for slot in built.features.slots:
+    for slot in built.features.keyed:
         if slot.dim < built.labels:
             message = f"slot {slot.name!r} has dim {slot.dim}, and there are {built.labels} labels"
             hint = (

@@ -22,9 +22,17 @@ __all__ = ["export_graphs"]
 
 
 def export_graphs(
-    model: Model, features: FeatureSpec, labels: Sequence[str], folder: Path, seed: int = 0
+    model: Model,
+    features: FeatureSpec,
+    labels: Sequence[str],
+    folder: Path,
+    seed: int = 0,
+    *,
+    followed: Sequence[int | None] | None = None,
 ) -> Description:
     """Write a model's graphs into a new folder, which appears complete, and return their description.
+
+    `followed` has for each label the number of the one that it follows (`App.followed`); None if no label follows one.
 
     The folder holds a SavedModel with the functions `user` and `score`, which take the weights one by one and then
     their inputs, and the description as `graphs.json`. The same model writes the same bytes in every process, whatever
@@ -40,8 +48,9 @@ def export_graphs(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         message = f"{folder} exists already"
         raise UsageError(message, help="give a path that does not exist")
-    other = _digests(_built(model, features, labels, seed + 1)[1])
-    weights, graphs = _built(model, features, labels, seed)
+    followed = (None,) * len(labels) if followed is None else followed
+    other = _digests(_built(model, features, labels, seed + 1, followed)[1])
+    weights, graphs = _built(model, features, labels, seed, followed)
     for graph in graphs:
         if other.get(graph.name) != _digests(graphs)[graph.name]:
             message = f"{graph.name} of {type(model).__name__} changes with the seed of the model"
@@ -57,11 +66,11 @@ def export_graphs(
 
 
 def _built(
-    model: Model, features: FeatureSpec, labels: Sequence[str], seed: int
+    model: Model, features: FeatureSpec, labels: Sequence[str], seed: int, followed: Sequence[int | None]
 ) -> tuple[tuple[TensorNote, ...], list[Traced]]:
     with wrap_errors(model, "build"):
         weights = weight_notes(model, model.build(features, labels, seed))
-    graphs = trace_graphs(model, features, labels, weights)
+    graphs = trace_graphs(model, features, followed, weights)
     for graph in graphs:
         check_graph(model, graph)
     return weights, graphs

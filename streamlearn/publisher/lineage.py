@@ -77,8 +77,8 @@ class Lineage:
             fingerprint = self.features
         if not message and fingerprint != head.fingerprint:
             message = (
-                f"{version} was learned with features of fingerprint {head.fingerprint}; the application has "
-                f"{fingerprint}"
+                f"{version} was learned with features and labels of fingerprint {head.fingerprint}; the application "
+                f"has {fingerprint}"
             )
         if message:
             help = (

@@ -15,7 +15,9 @@ from streamlearn.apps import App
 from streamlearn.errors import UsageError
 from streamlearn.models import Model, PackedSide
 from streamlearn.models.graph_trace import weight_notes
+from streamlearn.models.label_products import followed_logits
 from streamlearn.models.model_errors import wrap_errors
+from streamlearn.models.tower import learning
 from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.trainer.device import device_of
 from streamlearn.trainer.loss import loss_of
@@ -69,6 +71,7 @@ class Learner:
 
     def __init__(self, app: App, model: Model, settings: TrainerSettings) -> None:
         self._model, self._settings, self._plan = model, settings, app.features.pack
+        self._followed = app.followed
         self._device = device_of(settings)
         with tf.device(self._device):
             with wrap_errors(model, "build"):
@@ -99,6 +102,7 @@ class Learner:
                 tf.convert_to_tensor(packed.user_index),
                 tf.convert_to_tensor(packed.targets),
                 tf.constant([1.0 / max(packed.rows, 1), rate], tf.float32),
+                tf.constant([self.steps & 0x7FFFFFFF, self._settings.seed & 0xFFFFFF], tf.int32),
             )
         learned = Learned(
             logits=logits.numpy()[: packed.rows],
@@ -177,14 +181,17 @@ class Learner:
             user = self._model.user(weights, _side(plan.user, user_flat, user_sequence))
         with wrap_errors(self._model, "score"):
             logits = self._model.score(weights, user, user_index, _side(plan.item, item_flat, item_sequence))
-        return tf.cast(logits, tf.float32)
+        return followed_logits(tf.cast(logits, tf.float32), self._followed)
 
-    def _step(self, sides: tuple[Any, ...], user_index: Any, targets: Any, numbers: Any) -> tuple[Any, ...]:
+    def _step(self, sides: tuple[Any, ...], user_index: Any, targets: Any, numbers: Any, seed: Any) -> tuple[Any, ...]:
         whole = self._whole.read_value()
         with tf.GradientTape() as tape:
             tape.watch([whole, *sides])
-            logits = self._logits(whole, sides, user_index)
+            with learning(seed) as drops:
+                logits = self._logits(whole, sides, user_index)
             loss = loss_of(logits, targets)
+        if drops.layers:  # predictions are those of a node, which leaves out nothing
+            logits = self._logits(whole, sides, user_index)
         zero = tf.UnconnectedGradients.ZERO
         # TensorFlow returns indexed slices as the gradient of a gathered tensor.
         all_gradients = tape.gradient(loss, [whole, *sides], unconnected_gradients=zero)

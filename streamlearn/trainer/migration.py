@@ -17,7 +17,7 @@ import numpy.typing as npt
 from streamlearn.apps import App, AppFolder
 from streamlearn.apps.sides import check_sides
 from streamlearn.errors import UsageError
-from streamlearn.features import Dense, Slot
+from streamlearn.features import Cross, Dense, Label, Slot
 from streamlearn.models import Model, model_of
 from streamlearn.publisher import Lineage
 from streamlearn.table import Changes
@@ -83,9 +83,10 @@ class Migration:
         old, new = self._old.app, self._new.app
         widths = {column.first_name: column.width for column in old.features.dense}
         dense = [Part("dense column", column.name, *_dense_outcome(column, widths)) for column in new.features.dense]
-        known = [label.first_name for label in old.labels]
-        labels = [Part("label", label.name, "kept" if label.first_name in known else "new") for label in new.labels]
+        labels = [Part("label", label.name, *self._label_outcome(label)) for label in new.labels]
         gone = [*_gone("slot", old.features.slots, new.features.slots)]
+        crosses = {cross.name for cross in new.features.crosses}
+        gone += [Part("cross", cross.name, "gone") for cross in old.features.crosses if cross.name not in crosses]
         gone += [*_gone("dense column", old.features.dense, new.features.dense)]
         gone += [*_gone("label", old.labels, new.labels)]
         weights = [Part("weight", name, one.outcome, self._why_lost(one)) for name, one in self._inherited.items()]
@@ -185,7 +186,8 @@ class Migration:
         shapes, before = self._learner.shapes, self._old_learner.shapes
         if self._is_other_model:
             return dict.fromkeys(shapes, Inheritance("lost"))
-        lost = {part.name for part in self._slot_parts if part.outcome == "lost"}
+        lost = [part.name for part in self._slot_parts if part.outcome == "lost"]
+        lost += [f"label {label.name}" for label in new.labels if self._label_outcome(label)[0] == "lost"]
         names, before_names = _first_names(new), _first_names(old)
         names |= {name: f"{name} lost" for name in lost}
         channels, old_channels = _channels(self.model, names), _channels(self._old_model, before_names)
@@ -222,13 +224,25 @@ class Migration:
     def _slot_parts(self) -> tuple[Part, ...]:
         was = {slot.first_name: slot for slot in self._old.app.features.slots}
         slots = self._new.app.features.slots
-        return tuple(Part("slot", slot.name, *self._slot_outcome(slot, was.get(slot.first_name))) for slot in slots)
+        crosses = {cross.name: cross for cross in self._old.app.features.crosses}
+        return (
+            *(Part("slot", slot.name, *self._slot_outcome(slot, was.get(slot.first_name))) for slot in slots),
+            *(
+                Part("cross", cross.name, *self._table_outcome(cross, crosses.get(cross.name)))
+                for cross in self._new.app.features.crosses
+            ),
+        )
 
     def _slot_outcome(self, slot: Slot, was: Slot | None) -> tuple[Outcome, str]:
         if was is None:
             return "new", ""
         if (slot.salt_name, slot.value) != (was.salt_name, was.value):
             return "lost", "its keys are others: `keys_of` or `value` changed"
+        return self._table_outcome(slot, was)
+
+    def _table_outcome(self, slot: Slot | Cross, was: Slot | Cross | None) -> tuple[Outcome, str]:
+        if was is None:
+            return "new", ""
         if slot.table != was.table:
             return "lost", f"it was in table {was.table} and is in {slot.table}"
         return ("lost", self._why_fresh[slot.table]) if self._why_fresh[slot.table] else ("kept", "")
@@ -238,11 +252,19 @@ class Migration:
         """By table of the new application, why it starts empty; empty if it keeps its rows."""
         sources = {table.name: table for table in self._source.manifest.tables}
         why = {table.name: _difference(table, sources.get(table.name)) for table in self._lineage.tables}
-        old = [label.first_name for label in self._old.app.labels]
-        new = [label.first_name for label in self._new.app.labels]
+        old, new = _labels(self._old.app), _labels(self._new.app)
         if old != new and getattr(self.model, "rows_have_labels", False):
             return {name: reason or "its rows have a number for each label" for name, reason in why.items()}
         return why
+
+    def _label_outcome(self, label: Label) -> tuple[Outcome, str]:
+        old, new = dict(_labels(self._old.app)), dict(_labels(self._new.app))
+        if label.first_name not in old:
+            return "new", ""
+        was, follows = old[label.first_name], new[label.first_name]
+        return (
+            ("kept", "") if was == follows else ("lost", f"it followed {was or 'none'} and follows {follows or 'none'}")
+        )
 
     def _rows(self, rows: dict[str, int]) -> Iterator[Changes]:
         """Yield the rows of the tables that keep them, and count them in `rows`."""
@@ -266,6 +288,12 @@ def _dense_outcome(column: Dense, widths: Mapping[str, int]) -> tuple[Outcome, s
         return "new", ""
     width = widths[column.first_name]
     return ("kept", "") if width == column.width else ("lost", f"its width was {width} and is {column.width}")
+
+
+def _labels(app: App) -> list[tuple[str, str | None]]:
+    """Return the first names of an application's labels, each with that of the label it follows."""
+    first = {label.name: label.first_name for label in app.labels}
+    return [(label.first_name, first.get(label.follows or "")) for label in app.labels]
 
 
 def _gone(kind: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Part]:

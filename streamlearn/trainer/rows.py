@@ -9,6 +9,7 @@ from streamlearn.apps import App
 from streamlearn.ps import PsClient
 from streamlearn.settings.tables import TableSettings
 from streamlearn.table import Packing, Scatter
+from streamlearn.table.derivation import with_derived
 from streamlearn.table.pin import At
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Packed
@@ -31,10 +32,11 @@ class Rows:
     def __init__(self, app: App, client: PsClient, step_rows: int, tables: TableSettings | None = None) -> None:
         self._client, self._step_rows = client, step_rows
         self._thresholds = Thresholds(app.features, tables or TableSettings())
+        self._plan = app.features.pack
         self._user, self._item = (Packing(side, client) for side in (app.features.pack.user, app.features.pack.item))
         self._scatter = Scatter(client, keys_max=_KEYS_MAX)
         self._ladder = ladder_of(step_rows)
-        self._labels = len(app.labels)
+        self._loss_weights = [float(label.loss_weight) for label in app.labels]
 
     def pack(self, columns: StepColumns, *, at: At = "newest") -> Packed:
         """Pull the rows of a step and pack them; raises as `PsClient.pull` does."""
@@ -45,10 +47,11 @@ class Rows:
         user_sequence = np.empty((users, user.sequence_length, user.sequence_width), np.float32)
         item_flat = np.empty((padded, item.flat_width), np.float32)
         item_sequence = np.empty((padded, item.sequence_length, item.sequence_width), np.float32)
-        self._user.flat(columns.user, requests, at=at, out=user_flat)
-        self._user.sequences(columns.user, requests, at=at, out=user_sequence)
-        self._item.flat(columns.item, rows, at=at, out=item_flat)
-        self._item.sequences(columns.item, rows, at=at, out=item_sequence)
+        of_users, of_items = with_derived(self._plan, columns.user, columns.item, columns.request_index)
+        self._user.flat(of_users, requests, at=at, out=user_flat)
+        self._user.sequences(of_users, requests, at=at, out=user_sequence)
+        self._item.flat(of_items, rows, at=at, out=item_flat)
+        self._item.sequences(of_items, rows, at=at, out=item_sequence)
         user_index = np.zeros(padded, np.int32)
         user_index[:rows] = columns.request_index
         targets = self._targets(columns, padded)
@@ -61,15 +64,16 @@ class Rows:
         """
         scatter, (user_flat, user_sequence, item_flat, item_sequence) = self._scatter, gradients
         scatter.clear()
-        scatter.flat(self._user, columns.user, columns.requests, user_flat)
-        scatter.sequences(self._user, columns.user, columns.requests, user_sequence)
-        scatter.flat(self._item, columns.item, len(columns), item_flat)
-        scatter.sequences(self._item, columns.item, len(columns), item_sequence)
+        user, item = with_derived(self._plan, columns.user, columns.item, columns.request_index)
+        scatter.flat(self._user, user, columns.requests, user_flat)
+        scatter.sequences(self._user, user, columns.requests, user_sequence)
+        scatter.flat(self._item, item, len(columns), item_flat)
+        scatter.sequences(self._item, item, len(columns), item_sequence)
         pushed = 0
         for table in self._client.dims:
             keys, sums, counts = scatter.gradients(table)
             if len(keys):
-                admit = self._thresholds.runs(table, keys, columns)
+                admit = self._thresholds.runs(table, keys, {"user": user, "item": item})
                 self._client.push(table, keys, sums, now_ms=now_ms, counts=counts, admit=admit, rate_scale=rate_scale)
                 pushed += len(keys)
         return pushed
@@ -77,10 +81,10 @@ class Rows:
     def _targets(self, columns: StepColumns, padded: int) -> Float32s:
         """Return the targets described by `TARGETS`; padding rows are zero, which adds no loss."""
         rows = len(columns)
-        targets = np.zeros((padded, self._labels, 4), np.float32)
-        for label in range(self._labels):
+        targets = np.zeros((padded, len(self._loss_weights), 4), np.float32)
+        for label, loss_weight in enumerate(self._loss_weights):
             bit, channels = np.uint32(1 << label), targets[:rows, label]
-            weight = columns.weights[:, label]
+            weight = columns.weights[:, label] * np.float32(loss_weight)
             channels[:, 0] = (columns.positive & bit) != 0
             channels[:, 1] = np.where((columns.learn & bit) != 0, weight, 0.0)
             channels[:, 2] = np.where((columns.correct & bit) != 0, weight, 0.0)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import ConfigError
 from streamlearn.features import FeatureSpec
+from streamlearn.samples import FeatureColumns
 from streamlearn.settings.tables import TableSettings
-from streamlearn.trainer.columns import StepColumns
 
 __all__ = ["Thresholds"]
 
@@ -21,6 +23,7 @@ class Thresholds:
     def __init__(self, features: FeatureSpec, settings: TableSettings) -> None:
         self._all, counts = settings.admission_count, settings.admission_counts
         sources = [slot.name for slot in features.slots if slot.keys_of is None]
+        sources += [cross.name for cross in features.crosses]
         for name in counts:
             if name not in sources:
                 message = f"tables.admission_counts: {name!r} is not a slot with keys of its own"
@@ -35,19 +38,22 @@ class Thresholds:
         for slot in features.slots:
             if slot.salt_name in of_salt:
                 self._own.setdefault(slot.table, []).append((slot.side, slot.name, of_salt[slot.salt_name]))
+        for cross in features.crosses:
+            if cross.name in counts:
+                own = (features.side_of(cross), cross.name, counts[cross.name])
+                self._own.setdefault(cross.table, []).append(own)
 
-    def runs(self, table: str, keys: Uint64s, columns: StepColumns) -> list[tuple[int, int]]:
+    def runs(self, table: str, keys: Uint64s, sides: Mapping[str, FeatureColumns]) -> list[tuple[int, int]]:
         """Return the thresholds of keys as `PsClient.push` takes them: pairs of a run's end and its threshold.
 
-        `keys` is uint64[n] without duplicates.
+        `keys` is uint64[n] without duplicates; `sides` has the features of a step, by side.
         """
         own = self._own.get(table, [])
         if max((self._all, *(count for _, _, count in own))) == 1 or not len(keys):
             return []
         least = np.full(len(keys), self._all, np.int64)
         for side, name, count in own:
-            features = columns.user if side == "user" else columns.item
-            least[np.isin(keys, features.slots[name].keys)] = count
+            least[np.isin(keys, sides[side].slots[name].keys)] = count
         # Keys are ordered by column, so there are about as many runs as slots.
         ends = np.append(np.flatnonzero(np.diff(least)) + 1, len(keys))
         return list(zip(ends.tolist(), least[ends - 1].tolist(), strict=True))

@@ -38,13 +38,16 @@ def train(
     until: Callable[[Topic], Until] = lambda topic: Until(),
     token: bytes | None = None,
     accept_lost: bool = False,
+    passes: int = 1,
+    history_ms: int | None = None,
     show: Callable[[Trainer], None] = lambda trainer: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> TrainReport:
     """Train an application's model from its samples until `stop` is set or the open topic's `until` is reached.
 
     The run ends at a step boundary, with a version. The shards require `token`. With `accept_lost`, training continues
-    from the earliest samples if the next ones are gone. `show` is called between steps.
+    from the earliest samples if the next ones are gone. A model without versions learns what was shown before
+    `history_ms` (all there is) `passes` times before the first one. `show` is called between steps.
     """
     model = model_of(folder)
     with ExitStack() as ends:
@@ -59,6 +62,7 @@ def train(
             folder, model, topic, client, store,
             registry=registry, graph=put_graphs(folder, model, store), on_scores=log.offer, clock=clock,
             compact=_compact(folder), clean=partial(_clean, folder), accept_lost=accept_lost,
+            passes=passes, history_ms=history_ms,
         )  # fmt: skip
         return trainer.run(stop, until=until(topic), show=show)
 
@@ -106,7 +110,8 @@ def put_graphs(folder: AppFolder, model: Model, store: Store) -> str:
     app = folder.app
     with tempfile.TemporaryDirectory(prefix="streamlearn-graphs-") as scratch:
         exported = Path(scratch, "graphs")
-        export_graphs(model, app.features, [label.name for label in app.labels], exported, folder.settings.trainer.seed)
+        seed = folder.settings.trainer.seed
+        export_graphs(model, app.features, app.label_names, exported, seed, followed=app.followed)
         return put_graph(store, app.name, exported)
 
 

@@ -14,6 +14,7 @@ from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot, window_se
 FEATURES = FeatureSpec(slots=(Slot("video_id", "item"),), item_id="video_id")
 FAST = LabelGroup("fast", wait_s=60, window_s=600)
 CLICK = Label("click", "click", "fast")
+ORDER = Label("order", "order", "fast", follows="click")
 
 
 def app_of(groups: tuple[LabelGroup, ...] = (FAST,), labels: tuple[Label, ...] = (CLICK,)) -> App:
@@ -49,6 +50,18 @@ def app_of(groups: tuple[LabelGroup, ...] = (FAST,), labels: tuple[Label, ...] =
         pytest.param((FAST,), (replace(CLICK, sample_rate=1.1),), "is 1.1", "at most 1", id="a rate above 1"),
         pytest.param((FAST,), (replace(CLICK, sample_rate=float("nan")),), "is nan", "above 0", id="nan"),
         pytest.param((FAST,), (replace(CLICK, sample_rate=True),), "is True", "above 0", id="a rate of True"),
+        pytest.param((FAST,), (replace(CLICK, loss_weight=0),), "is 0", "above 0", id="a loss_weight of 0"),
+        pytest.param((FAST,), (replace(CLICK, loss_weight=True),), "is True", "above 0", id="a loss_weight of True"),
+        pytest.param((FAST,), (replace(CLICK, loss_weight=float("inf")),), "is inf", "at most", id="inf"),
+        pytest.param((FAST,), (CLICK, replace(ORDER, follows="view")), "'view'", "are click, order", id="of none"),
+        pytest.param((FAST,), (CLICK, replace(ORDER, follows="order")), "order follows order", "none", id="of itself"),
+        pytest.param(
+            (FAST,),
+            (replace(CLICK, follows="order"), ORDER),
+            "click follows order follows click",
+            "leave out its `follows`",
+            id="in a circle",
+        ),
     ],
 )
 def test_a_contradiction_is_refused_by_name_and_with_advice(groups: Any, labels: Any, named: str, advice: str) -> None:
@@ -93,6 +106,15 @@ def test_the_window_settings_id_changes_with_all_a_join_depends_on(groups: Any, 
 def test_equal_labels_have_one_window_settings_id_however_their_rate_is_written() -> None:
     whole, real = replace(CLICK, sample_rate=1), replace(CLICK, sample_rate=1.0)
     assert window_settings_id((FAST,), (whole,)) == window_settings_id((FAST,), (real,))
+
+
+def test_samples_are_the_same_whatever_labels_follow_or_weigh_and_models_only_if_they_follow_the_same() -> None:
+    plain, following = app_of(labels=(CLICK, replace(ORDER, follows=None))), app_of(labels=(CLICK, ORDER))
+    heavy = app_of(labels=(replace(CLICK, loss_weight=2.0), replace(ORDER, follows=None)))
+    for other in (following, heavy):
+        assert (other.window_settings, other.samples_fingerprint) == (plain.window_settings, plain.samples_fingerprint)
+    assert heavy.model_fingerprint == plain.model_fingerprint != following.model_fingerprint
+    assert (plain.followed, following.followed) == ((None, None), (None, 0))
 
 
 def test_windows_and_features_are_told_apart() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from streamlearn.features import Dense, FeatureSpec, PackColumn, PackSide, Slot
+from streamlearn.features import Cross, Dense, FeatureSpec, PackColumn, PackSide, Slot
 from streamlearn.testing import small_app
 
 
@@ -26,6 +26,21 @@ def test_a_sides_pooled_slots_come_as_declared_and_its_dense_columns_after_them(
     )
     assert spec.pack.item.flat_width == 9
     assert spec.pack.user.flat == (PackColumn("u", "s", "sum", 0, 2),)
+
+
+def test_crosses_stand_between_slots_and_dense_columns_on_the_side_of_the_candidate_if_one_slot_is() -> None:
+    slots = (Slot("u", "user", dim=2), Slot("w", "user", dim=2), Slot("b", "item", dim=2))
+    crosses = (Cross("b", "u", dim=2), Cross("u", "w", dim=3, table="t", name="both"))
+    spec = FeatureSpec(slots, item_id="b", dense=(Dense("z", "item"), Dense("y", "user")), derived=crosses)
+    assert spec.pack.item.flat == (
+        PackColumn("b", "main", "sum", 0, 2),
+        PackColumn("b_x_u", "main", "sum", 2, 2, ("b", "u")),
+        PackColumn("z", "", "dense", 4, 1),
+    )
+    assert [(one.name, one.at, one.of) for one in spec.pack.user.flat][2:] == [("both", 4, ("u", "w")), ("y", 7, ())]
+    flat = spec.pack.to_json()["user"]["flat"]
+    assert [column.get("of") for column in flat] == [None, None, ("u", "w"), None]
+    assert "of" not in flat[0], "plans without crosses are what they were"
 
 
 def test_sequences_stand_side_by_side_and_the_mask_is_the_last_channel() -> None:

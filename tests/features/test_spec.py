@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from streamlearn.errors import SpecError
-from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Segment, Slot, TableSpec
+from streamlearn.features import Count, Cross, Dense, FeatureSpec, Label, LabelGroup, Product, Segment, Slot, TableSpec
 from streamlearn.features.names import declared
 from streamlearn.testing import small_app
 
 VIDEO = Slot("video_id", "item")
 USER = Slot("user_id", "user")
-KINDS: tuple[Any, ...] = (Slot, Dense, LabelGroup, Label)
+CROSS = Cross("user_id", "video_id")
+KINDS: tuple[Any, ...] = (Slot, Dense, LabelGroup, Label, Cross, Product, Count)
 
 
 def spec_of(*slots: Slot, **others: Any) -> FeatureSpec:
@@ -153,6 +154,45 @@ CONTRADICTIONS: list[Any] = [
         "leave the default out",
         id="a multi-valued default",
     ),
+    pytest.param({"derived": (Cross("video_id", "nobody"),)}, "'nobody'", "the slots are", id="a cross of no slot"),
+    pytest.param(
+        {"slots": (USER,), "derived": (Cross("user_id", "user_id"),)},
+        "both its slots are",
+        "two slots",
+        id="a cross with itself",
+    ),
+    pytest.param(
+        {"slots": (history(),), "derived": (Cross("history", "video_id"),)},
+        "'history_x_video_id': slot 'history' has several",
+        "one value each",
+        id="a cross of several values",
+    ),
+    pytest.param({"derived": (Product("a", "b"),)}, "no dense column is named 'a'", "none", id="a product of none"),
+    pytest.param(
+        {"dense": (Dense("a", "user"), Dense("b", "item", width=2)), "derived": (Product("a", "b"),)},
+        "'a' has width 1, but 'b' 2",
+        "of one width",
+        id="a product of two widths",
+    ),
+    pytest.param(
+        {"slots": (USER, history()), "derived": (Count("user_id", "history"),)},
+        "'user_id' cannot be counted within 'history'",
+        "a slot of the item side",
+        id="a count of a user's slot",
+    ),
+    pytest.param(
+        {"slots": (history(),), "derived": (Count("video_id", "history"),)},
+        "'history' does not share the keys of 'video_id'",
+        "keys_of='video_id'",
+        id="a count of other keys",
+    ),
+    pytest.param({"slots": (USER,), "derived": CROSS}, "derived is Cross(", "Cross or Product or Count", id="no tuple"),
+    pytest.param({"slots": (USER,), "derived": (CROSS, CROSS)}, "'user_id_x_video_id'", "own name", id="twice"),
+    pytest.param({"slots": (USER,), "derived": (replace(CROSS, dim=0),)}, "dim is 0", "from 1", id="a cross of dim 0"),
+    pytest.param(
+        {"slots": (USER,), "derived": (replace(CROSS, dim=9),)}, "'main' is declared twice", "agree", id="dims"
+    ),
+    pytest.param({"slots": (USER,), "derived": (replace(CROSS, name="A"),)}, "'A'", "lower-case", id="a cross's name"),
     pytest.param({"dense": (odd(Dense, "a", "user", default="x"),)}, "default is 'x'", "a number", id="dense text"),
     pytest.param({"dense": (Dense("a", "user", default=True),)}, "default is True", "a number", id="dense bool"),
     pytest.param({"dense": (Dense("a", "user", default=float("inf")),)}, "default is inf", "finite", id="dense inf"),
@@ -281,6 +321,16 @@ def test_the_fingerprint_ignores_what_leaves_every_model_valid(same: FeatureSpec
     assert same.fingerprint == SPEC.fingerprint
 
 
+def test_a_cross_changes_the_fingerprint_of_models_and_leaves_samples_as_they_are() -> None:
+    app = small_app()
+    crossed = replace(app, features=replace(app.features, derived=(Cross("user_id", "video_id"),)))
+    assert crossed.samples_fingerprint == app.samples_fingerprint
+    assert crossed.features.fingerprint != app.features.fingerprint
+    wider = replace(crossed.features, derived=(Cross("user_id", "video_id", table="own", dim=8),))
+    assert wider.fingerprint != crossed.features.fingerprint
+    assert [table.name for table in wider.tables][-1] == "own"
+
+
 def test_equal_specs_have_equal_fingerprints_however_their_numbers_are_written() -> None:
     whole, real = (
         spec_of(Slot("a", "user", table="t", initial_range=0)),
@@ -314,7 +364,10 @@ def test_the_defaults_of_declarations_never_change() -> None:
         },
         Dense: {"width": 1, "default": None, "was": None},
         LabelGroup: {},
-        Label: {"sample_rate": 1.0, "was": None},
+        Label: {"sample_rate": 1.0, "follows": None, "loss_weight": 1.0, "was": None},
+        Cross: {"table": "main", "dim": 16, "initial_range": 0.05, "name": ""},
+        Product: {"name": ""},
+        Count: {"name": ""},
     }
 
 

@@ -113,7 +113,7 @@ def mmoe(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int
             y = sums[labels if owner is None else owner] @ kernel
             for layer in range(layers):
                 y = y @ weights[f"experts_{level}_{layer}"][:, expert] if layer else y
-                y = np.maximum(y + weights[f"experts_{level}_{layer}_bias"][expert], 0)
+                y = _layer(weights, f"experts_{level}_{layer}", y, expert)
             outputs.append(y)
         kernels = weights[f"gates_{level}"] if level else _stacked(weights, "gates_0")
         new = {}
@@ -126,7 +126,7 @@ def mmoe(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int
     for label in range(labels):
         y, layer = sums[label], 0
         while f"tower_{layer}" in weights:
-            y = np.maximum(y @ weights[f"tower_{layer}"][:, label] + weights[f"tower_{layer}_bias"][label], 0)
+            y = _layer(weights, f"tower_{layer}", y @ weights[f"tower_{layer}"][:, label], label)
             layer += 1
         z.append(y @ weights["out"][:, label, 0] + weights["bias"][label])
     return np.array(z)
@@ -172,12 +172,23 @@ def _cut(side: PackSide, block: PackedSide, labels: int) -> PackedSide:
 
 
 def _tower(weights: Weights, name: str, first: Numbers) -> Numbers:
-    found: Numbers = np.maximum(first + weights[f"{name}_0_bias"], 0)
+    found = _layer(weights, f"{name}_0", first)
     layer = 1
     while f"{name}_{layer}" in weights:
-        found = np.maximum(found @ weights[f"{name}_{layer}"] + weights[f"{name}_{layer}_bias"], 0)
+        found = _layer(weights, f"{name}_{layer}", found @ weights[f"{name}_{layer}"])
         layer += 1
     return found
+
+
+def _layer(weights: Weights, name: str, sums: Numbers, number: int | None = None) -> Numbers:
+    """A layer's outputs, of the expert or label of a number if there are several side by side."""
+    bias, gain = weights[f"{name}_bias"], weights.get(f"{name}_gain")
+    if number is not None:
+        bias, gain = bias[number], None if gain is None else gain[:, number]
+    if gain is not None:
+        sums = (sums - sums.mean()) / np.sqrt(sums.var() + 1e-5) * gain
+    outputs: Numbers = np.maximum(sums + bias, 0)
+    return outputs
 
 
 def _stacked(weights: Weights, name: str) -> Numbers:

@@ -40,8 +40,13 @@ KINDS: dict[str, Callable[..., ReadyModel]] = {
     "mmoe_own": lambda **more: Mmoe(experts=2, expert=(6,), tower=(4,), first_order=True, **more),
     "ple": lambda **more: Ple(expert=(6, 5), tower=(4,), levels=3, **more),
 }
-REFERENCES = {name: getattr(reference, name) for name in KINDS}
-CASES = [(kind, spec) for kind in KINDS for spec in SPECS if kind != "din" or spec == "most_of_all"]
+KINDS |= {
+    "deepfm_norm": lambda **more: KINDS["deepfm"](norm="layer", **more),
+    "din_norm": lambda **more: KINDS["din"](norm="layer", **more),
+    "ple_norm": lambda **more: KINDS["ple"](norm="layer", **more),
+}
+REFERENCES = {name: getattr(reference, name.removesuffix("_norm")) for name in KINDS}
+CASES = [(kind, spec) for kind in KINDS for spec in SPECS if not kind.startswith("din") or spec == "most_of_all"]
 
 
 def expected(kind: str, features: FeatureSpec, model: ReadyModel, weights: list[Floats], inputs: Packed) -> Floats:
@@ -212,7 +217,7 @@ def test_the_same_seed_builds_the_same_weights_whatever_was_built_before(kind: s
     first = KINDS[kind]().build(features, LABELS, 5)
     tf.random.set_seed(4)
     tf.random.uniform([3])
-    KINDS[kind]().build(no_sequence() if kind != "din" else features, LABELS, 5)
+    KINDS[kind]().build(no_sequence() if not kind.startswith("din") else features, LABELS, 5)
     model = KINDS[kind]()
     again, other = model.build(features, LABELS, 5), KINDS[kind]().build(features, LABELS, 6)
     assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
@@ -264,6 +269,11 @@ def test_counts_of_any_size_come_near_to_one() -> None:
         (lambda: Ple(levels=65), "levels is 65"),
         (lambda: Ple(expert=()), "expert is ()"),
         (lambda: Mmoe(tower=(0,)), "tower is (0,)"),
+        (lambda: DeepFm(norm="batch"), "norm is 'batch'"),  # type: ignore[arg-type]
+        (lambda: DcnV2(dropout=1.0), "dropout is 1.0"),
+        (lambda: Mmoe(dropout=-0.1), "dropout is -0.1"),
+        (lambda: Din(dropout=float("nan")), "dropout is nan"),
+        (lambda: DeepFm(dropout=True), "dropout is True"),
         (lambda: Logistic(compute="int8"), "compute is 'int8'"),  # type: ignore[arg-type]
         (lambda: Logistic(dense_scale="square"), "dense_scale is 'square'"),  # type: ignore[arg-type]
     ],

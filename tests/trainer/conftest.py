@@ -32,14 +32,22 @@ def exported_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Des
     folders: dict[tuple[object, ...], Path] = {}
     source = inspect.getsource(Toy)
 
-    def export(model: Model, features: FeatureSpec, labels: Sequence[str], folder: Path, seed: int = 0) -> Description:
+    def export(
+        model: Model,
+        features: FeatureSpec,
+        labels: Sequence[str],
+        folder: Path,
+        seed: int = 0,
+        *,
+        followed: Sequence[int | None] | None = None,
+    ) -> Description:
         if type(model).__name__ != Toy.__name__ or inspect.getsource(type(model)) != source:
-            return export_graphs(model, features, labels, folder, seed)
+            return export_graphs(model, features, labels, folder, seed, followed=followed)
         # The bytes depend neither on the seed nor on the process.
-        key = (tuple(vars(model).items()), features.fingerprint, tuple(labels))
+        key = (tuple(vars(model).items()), features.fingerprint, tuple(labels), followed)
         if key not in folders:
             exported = tmp_path_factory.mktemp("exported") / "graphs"
-            export_graphs(model, features, labels, exported, seed)
+            export_graphs(model, features, labels, exported, seed, followed=followed)
             folders[key] = exported
         shutil.copytree(folders[key], folder)
         return read_description(folder)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from streamlearn.errors import UsageError
 from streamlearn.features import FeatureSpec
-from streamlearn.models import PackedSide
+from streamlearn.models import PackedSide, dropout
+from streamlearn.models.tower import learning
 from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.trainer.learner import Learned, Learner, Packed
 from streamlearn.trainer.loss import loss_of
@@ -290,6 +291,65 @@ def test_scoring_learns_nothing_and_takes_weights_of_another_time() -> None:
     np.testing.assert_array_equal(one.score(packed(1, padded=40)), one.score(given))
     near(one.score(given), plainly(now, given)[0])
     assert one.steps == 1
+
+
+class Noisy(Linear):
+    """`Linear` whose logits are left out at random while it learns."""
+
+    rate = 0.4
+
+    def score(self, weights: Sequence[Any], user: PackedSide, user_index: Any, inputs: PackedSide) -> Any:
+        return dropout(super().score(weights, user, user_index, inputs), self.rate)
+
+
+def noisy(**given: Any) -> Learner:
+    return Learner(_APP, Noisy(), msgspec.convert({"device": "cpu", "seed": 3} | given, TrainerSettings))
+
+
+def left_out(found: Learned) -> npt.NDArray[np.bool_]:
+    """Rows that are left out of both logits, which have no slope."""
+    found_out: npt.NDArray[np.bool_] = np.all(found.gradients[2] == 0, axis=1)
+    return found_out
+
+
+@pytest.mark.parametrize("xla", ["off", "on"])
+def test_what_is_left_out_changes_no_prediction_and_follows_from_the_step_and_the_seed(xla: str) -> None:
+    rows = 4_000
+    one, same_seed, other_seed = noisy(xla=xla), noisy(xla=xla), noisy(xla=xla, seed=4)
+    given = packed(1, rows, rows)
+    given = replace(given, targets=np.tile(np.array([1, 1, 0, 0], np.float32), (rows, _LABELS, 1)))
+    exact = plainly(list(one.dense().values()), given)[0]
+    steps = [one.learn(given) for _ in range(2)]
+    near(steps[0].logits, exact)
+    shares = [left_out(step).mean() for step in steps]
+    assert shares == pytest.approx([Noisy.rate**2] * 2, abs=0.03), "each label of a row is left out for itself"
+    np.testing.assert_array_equal(left_out(same_seed.learn(given)), left_out(steps[0]))
+    assert (left_out(steps[0]) != left_out(steps[1])).any()
+    assert (left_out(other_seed.learn(given)) != left_out(steps[0])).any()
+    same_seed.load(one.dense(), one.optimizer_state())
+    same(same_seed.learn(given), one.learn(given))
+
+
+def test_outputs_that_stay_are_enlarged_so_that_their_mean_is_kept() -> None:
+    with learning(tf.constant([7, 1])) as drops:
+        first, second = (dropout(tf.ones([200, 500]), 0.2).numpy() for _ in range(2))
+        assert dropout(tf.ones([2]), 0.0).numpy().tolist() == [1, 1]
+    assert drops.layers == 2
+    assert np.unique(first).tolist() == pytest.approx([0, 1.25])
+    assert first.mean() == pytest.approx(1, abs=0.01)
+    assert 0.6 < (first == second).mean() < 0.76, "layers are left out independently"
+    assert (dropout(tf.ones([9]), 0.9).numpy() == 1).all(), "outside of a step nothing is left out"
+
+
+def test_labels_that_follow_learn_from_the_product() -> None:
+    click, order = _APP.labels
+    app = replace(_APP, labels=(click, replace(order, follows=click.name)))
+    following = Learner(app, Linear(), msgspec.convert({"device": "cpu", "seed": 3}, TrainerSettings))
+    given = packed(1)
+    logits = plainly(list(following.dense().values()), given)[0]
+    found = following.learn(given)
+    near(sigmoid(found.logits[:, 1]), sigmoid(logits[:, 0]) * sigmoid(logits[:, 1]))
+    near(found.logits[:, 0], logits[:, 0])
 
 
 def test_weights_of_another_model_or_optimizer_are_refused() -> None:

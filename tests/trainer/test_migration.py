@@ -15,7 +15,7 @@ import pytest
 
 from streamlearn.apps import App, AppFolder
 from streamlearn.errors import UsageError
-from streamlearn.features import Dense, Label, LabelGroup, Slot
+from streamlearn.features import Cross, Dense, Label, LabelGroup, Product, Slot
 from streamlearn.models import model_of
 from streamlearn.ps import Epoch
 from streamlearn.samples import FeatureColumns, SampleBatch, SlotColumns
@@ -70,7 +70,8 @@ def migrated(
 
 
 def changed(name: str, app: App, **fields: Any) -> App:
-    features = {field: fields.pop(field) for field in ("slots", "dense", "item_id") if field in fields}
+    names = ("slots", "dense", "item_id", "derived")
+    features = {field: fields.pop(field) for field in names if field in fields}
     return replace(app, name=name, serves=app.served_name, features=replace(app.features, **features), **fields)
 
 
@@ -116,6 +117,28 @@ def test_an_added_slot_and_an_added_dense_column_change_no_score_and_no_row(mode
     before, after = scores(old, batch), scores(new, replace(batch, item=FeatureColumns(slots, columns)))
     assert np.abs(after - before).max() <= 1e-6
     assert before.std() > 0.01
+
+
+@pytest.mark.parametrize("model", ["dcn_v2", "deepfm", "mmoe"])
+def test_columns_that_are_made_from_others_change_no_score_when_they_are_added(model: str, tmp_path: Path) -> None:
+    old = learned_app(tmp_path, replace(learnable_app(), model=model))
+    initial_range = 0.0 if model == "deepfm" else 0.05
+    derived = (
+        Cross("user_id", "video_id", table="pairs", dim=8, initial_range=initial_range),
+        Product("age", "length"),
+    )
+    app = changed("derived", old.app, derived=derived)
+    new = migrated(old, app)
+    assert same_rows(old, new)
+    before, after = scores(old, sample()), scores(new, sample())
+    assert np.abs(after - before).max() <= 1e-6
+    again = AppFolder(replace(app, name="again"), old.folder, old.settings)
+    outcomes = {(part.kind, part.name): part.outcome for part in migration_of(old, again).parts}
+    assert outcomes["cross", "user_id_x_video_id"] == "new"
+    fewer = AppFolder(changed("fewer", app, derived=()), new.folder, new.settings)
+    parts = {(part.kind, part.name): part.outcome for part in migration_of(new, fewer).parts}
+    assert parts["cross", "user_id_x_video_id"] == "gone"
+    assert "lost" not in parts.values()
 
 
 def test_a_removed_slot_leaves_the_rows_of_others_as_they_were(old: AppFolder) -> None:
@@ -206,6 +229,23 @@ def test_a_change_that_loses_something_learned_needs_to_learn_the_samples_again(
     logistic = AppFolder(changed("other", old.app, model="din"), old.folder, old.settings)
     reasons = {part.why for part in migration_of(old, logistic).lost}
     assert reasons == {"the model was dcn_v2 and is din"}
+
+
+def test_a_label_that_begins_to_follow_another_is_learned_anew_and_the_other_is_kept(old: AppFolder) -> None:
+    click, bought = old.app.labels
+    app = changed("following", old.app, labels=(click, replace(bought, follows="click")))
+    with pytest.raises(UsageError, match=r"label 'bought': it followed none and follows click") as refused:
+        migrated(old, app)
+    assert "--relearn" in refused.value.help
+    new = migrated(old, app, is_relearning=True, messages=messages_of(app, MESSAGES))
+    np.testing.assert_allclose(scores(new, sample())[:, 0], scores(old, sample())[:, 0], atol=1e-6)
+    again = AppFolder(replace(app, name="again"), old.folder, old.settings)
+    outcomes = {(part.kind, part.name): part.outcome for part in migration_of(old, again).parts}
+    assert (outcomes["label", "click"], outcomes["label", "bought"]) == ("kept", "lost")
+    assert run(new).tally.rows > 300
+    weights = replace(bought, loss_weight=3.0)
+    heavy = migration_of(old, AppFolder(changed("heavy", old.app, labels=(click, weights)), old.folder, old.settings))
+    assert not heavy.lost
 
 
 def test_both_applications_answer_the_same_callers_from_the_same_places(old: AppFolder) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ConfigError
-from streamlearn.features import PackSide
+from streamlearn.features import Cross, PackSide, Slot
+from streamlearn.native import native
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.samples import FeatureColumns
 from streamlearn.table import TableOptions, declared_tables
@@ -27,7 +28,7 @@ from streamlearn.trainer.rows import Rows, ladder_of
 from streamlearn.trainer.step import Piece, Step
 from tests.trainer.plain import features_at
 from tests.trainer.runs import local_client
-from tests.trainer.stream import T_MS, VOCABULARY, learnable_folder, messages_of
+from tests.trainer.stream import T_MS, VOCABULARY, learnable_app, learnable_folder, messages_of
 
 _STEP_ROWS, _RATE = 64, 0.5
 Floats = npt.NDArray[np.floating[Any]]
@@ -155,6 +156,60 @@ def test_what_is_packed_and_pushed_is_what_a_dict_of_rows_says(tmp_path: Path) -
             near(client.pull(table, np.array([key], np.uint64))[0], row)
 
 
+def pair_keys(first: Any, second: Any, name: str) -> npt.NDArray[np.uint64]:
+    """The keys of a cross: hashes of the bytes of both keys."""
+    pairs = np.stack([first, second], axis=1).astype("<u8")
+    return native.hash_strings(np.arange(len(pairs) + 1) * 16, pairs.view(np.uint8).ravel(), native.slot_salt(name))
+
+
+def test_crosses_are_packed_and_learn_as_slots_of_pairs(tmp_path: Path) -> None:
+    plain = learnable_app()
+    crosses = (Cross("user_id", "video_id", table="pairs", dim=3), Cross("user_id", "city", table="pairs", dim=3))
+    slots = (*plain.features.slots, Slot("city", "user", dim=8, default=0))
+    app = replace(plain, features=replace(plain.features, slots=slots, derived=crosses))
+    settings = {"tables": {"optimizer": "sgd", "rate": _RATE}}
+    folder = learnable_folder(tmp_path, settings, app)
+    with local_client(folder) as client:
+        client.restore(Epoch(1), None)
+        rows = Rows(app, client, _STEP_ROWS, folder.settings.tables)
+        columns = steps_of(folder, 3)[0]
+        user_ids, videos = columns.user.slots["user_id"].keys, columns.item.slots["video_id"].keys
+        of_item = pair_keys(user_ids[columns.request_index], videos, "user_id_x_video_id")
+        of_user = pair_keys(user_ids, columns.user.slots["city"].keys, "user_id_x_city")
+        packed = rows.pack(columns)
+        learned = []
+        for keys, side, place in ((of_item, 2, app.features.pack.item.flat), (of_user, 0, app.features.pack.user.flat)):
+            (column,) = (one for one in place if one.of)
+            at = slice(column.at, column.at + 3)
+            near(packed.sides[side][: len(keys), at], client.pull("pairs", keys))
+            learned.append((keys, side, at, client.pull("pairs", keys)))
+        given = gradients_like(packed, 1)
+        rows.push(columns, given, T_MS, 1.0)
+        for keys, side, at, before in learned:
+            sums = np.zeros_like(before)
+            same = keys[:, None] == keys[None, :]
+            sums = same.astype(np.float32) @ given[side][: len(keys), at]
+            near(client.pull("pairs", keys), before - _RATE * sums)
+
+
+def test_a_threshold_may_be_that_of_a_cross(tmp_path: Path) -> None:
+    plain = learnable_app()
+    features = replace(plain.features, derived=(Cross("user_id", "video_id", dim=8, table="pairs"),))
+    app = replace(plain, features=features)
+    admission = {"admission_window_ms": 3_600_000, "admission_counts": {"user_id_x_video_id": 3}}
+    folder = learnable_folder(tmp_path, {"tables": admission}, app)
+    with local_client(folder) as client:
+        client.restore(Epoch(1), None)
+        rows = Rows(app, client, _STEP_ROWS, folder.settings.tables)
+        columns = steps_of(folder, 3)[0]
+        known = []
+        for number in range(3):
+            packed = rows.pack(columns)
+            rows.push(columns, gradients_like(packed, number), T_MS, 1.0)
+            known.append(keys_with_rows(client)["pairs"])
+        assert known[2] > known[0]
+
+
 def _used(side: PackSide, column: Any, features: FeatureColumns, at: int) -> list[int]:
     keys: list[int] = features_at(features, at)[column.name][0]
     return keys[-side.sequence_length :] if column.pooling == "sequence" else keys
@@ -174,6 +229,17 @@ def test_targets_say_what_of_each_label_is_learned_and_what_was_thinned(tmp_path
                 assert learn == (columns.weights[row, label] if columns.learn[row] >> label & 1 else 0)
                 assert correct == (columns.weights[row, label] if columns.correct[row] >> label & 1 else 0)
                 assert log_rate == pytest.approx(np.log(columns.rates[row, label]))
+
+
+def test_the_loss_of_a_label_weighs_as_much_as_it_says(tmp_path: Path) -> None:
+    with rows_of_tables(tmp_path) as (folder, client, rows):
+        labels = (folder.app.labels[0], replace(folder.app.labels[1], loss_weight=2.5))
+        heavy = Rows(replace(folder.app, labels=labels), client, _STEP_ROWS)
+        columns = steps_of(folder, 3)[0]
+        before, after = rows.pack(columns).targets, heavy.pack(columns).targets
+        np.testing.assert_allclose(after[:, 1, 1:3], 2.5 * before[:, 1, 1:3], rtol=1e-6)
+        np.testing.assert_array_equal(after[:, 0], before[:, 0])
+        np.testing.assert_array_equal(after[:, 1, [0, 3]], before[:, 1, [0, 3]])
 
 
 def test_keys_get_a_row_once_they_were_seen_as_often_as_is_set(tmp_path: Path) -> None:

@@ -40,6 +40,51 @@ fn hash_ints<'py>(
 }
 
 #[pyfunction]
+fn cross_keys<'py>(
+    py: Python<'py>,
+    first: &Bound<'py, PyAny>,
+    second: &Bound<'py, PyAny>,
+    salt: u64,
+) -> PyResult<Bound<'py, PyArray1<u64>>> {
+    let (first, second) = (flat::<u64>(first, "first", "uint64")?, flat::<u64>(second, "second", "uint64")?);
+    let (first, second) = (first.as_slice()?, second.as_slice()?);
+    if first.len() != second.len() {
+        let message = format!("{} keys cannot be crossed with {}", first.len(), second.len());
+        return Err(PyValueError::new_err(message));
+    }
+    let pairs = first.iter().zip(second);
+    let keys: Vec<u64> = py.detach(|| pairs.map(|(&a, &b)| keys::key_of_pair(a, b, salt)).collect());
+    Ok(PyArray1::from_vec(py, keys))
+}
+
+#[pyfunction]
+fn count_keys<'py>(
+    py: Python<'py>,
+    keys: &Bound<'py, PyAny>,
+    index: &Bound<'py, PyAny>,
+    offsets: &Bound<'py, PyAny>,
+    lists: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    let (keys, lists) = (flat::<u64>(keys, "keys", "uint64")?, flat::<u64>(lists, "lists", "uint64")?);
+    let (index, offsets) = (flat::<i32>(index, "index", "int32")?, flat::<i32>(offsets, "offsets", "int32")?);
+    let (keys, index, lists) = (keys.as_slice()?, index.as_slice()?, lists.as_slice()?);
+    let offsets = offsets.as_slice()?;
+    offsets::check_offsets(offsets, lists.len()).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let is_list = |&list: &i32| usize::try_from(list).is_ok_and(|list| list + 1 < offsets.len());
+    if keys.len() != index.len() || !index.iter().all(is_list) {
+        return Err(PyValueError::new_err("index must have a list for each key"));
+    }
+    let counts = py.detach(|| {
+        let count = |(&key, &list): (&u64, &i32)| {
+            let (begin, end) = (offsets[list as usize], offsets[list as usize + 1]);
+            keys::occurrences(key, &lists[begin as usize..end as usize])
+        };
+        keys.iter().zip(index).map(count).collect()
+    });
+    Ok(PyArray1::from_vec(py, counts))
+}
+
+#[pyfunction]
 #[pyo3(signature = (offsets, data, salt, out=None))]
 fn hash_strings<'py>(
     py: Python<'py>,
@@ -102,6 +147,8 @@ fn schema_fingerprint(canonical: &Bound<'_, PyAny>) -> PyResult<u64> {
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(slot_salt, module)?)?;
     module.add_function(wrap_pyfunction!(hash_ints, module)?)?;
+    module.add_function(wrap_pyfunction!(cross_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(count_keys, module)?)?;
     module.add_function(wrap_pyfunction!(hash_strings, module)?)?;
     module.add_function(wrap_pyfunction!(check_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(crc32c, module)?)?;

@@ -1,6 +1,7 @@
 //! Layout: the position of each request column in the model's input tensors. Moves no data.
 
 use serde_json::Value;
+use streamlearn_wire::keys::slot_salt;
 
 use crate::inputs::{Count, Input, Inputs, Kind, Limits};
 
@@ -26,13 +27,30 @@ pub struct Side {
     pub length: usize,
     /// Channels of a history position, the mask last.
     pub sequence_width: usize,
+    /// The number of inputs.
+    pub inputs: usize,
+    /// How to make derived columns, which follow those of the inputs.
+    pub derived: Vec<Derived>,
 }
 
-impl Side {
-    /// Returns the number of inputs that its columns use.
-    pub fn inputs(&self) -> usize {
-        self.flat.iter().chain(&self.sequence).map(|place| place.column + 1).max().unwrap_or(0)
-    }
+/// How to make a column from two others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Derived {
+    /// A slot of their pairs, with the seed of its keys.
+    Cross([Source; 2], u64),
+    /// Their products, of this many numbers.
+    Product([Source; 2], usize),
+    /// How often the first one's key is in the list of the second.
+    Count([Source; 2]),
+}
+
+/// The column of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Of the derived column's own side.
+    Own(usize),
+    /// Of the user, for a column of candidates.
+    User(usize),
 }
 
 /// The position of one column.
@@ -94,8 +112,8 @@ pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
         .map(|value| text_of(value, "table"))
         .collect::<Result<_, _>>()?;
     let layout = Layout {
-        user: side_of(&document["pack"]["user"], &inputs.user, &tables)?,
-        item: side_of(&document["pack"]["item"], &inputs.item, &tables)?,
+        user: side_of(&document["pack"]["user"], &inputs.user, &[], &tables)?,
+        item: side_of(&document["pack"]["item"], &inputs.item, &inputs.user, &tables)?,
     };
     Ok((inputs, layout))
 }
@@ -126,11 +144,20 @@ fn inputs_of(side: &Value) -> Result<Vec<Input>, String> {
         .collect()
 }
 
-fn side_of(pack: &Value, inputs: &[Input], tables: &[String]) -> Result<Side, String> {
+/// The layout of a side with some inputs; derived columns of candidates may have inputs of the user.
+fn side_of(pack: &Value, inputs: &[Input], user: &[Input], tables: &[String]) -> Result<Side, String> {
+    let mut derived = Vec::new();
+    let mut names: Vec<String> = inputs.iter().map(|input| input.name.clone()).collect();
+    for column in list(&pack["flat"], "columns")?.iter().filter(|column| column.get("of").is_some()) {
+        derived.push(derived_of(column, inputs, user)?);
+        names.push(text_of(&column["name"], "name")?);
+    }
     let columns = |list_value: &Value| -> Result<Vec<Place>, String> {
-        list(list_value, "columns")?.iter().map(|column| place_of(column, inputs, tables)).collect()
+        list(list_value, "columns")?.iter().map(|column| place_of(column, &names, tables)).collect()
     };
     Ok(Side {
+        inputs: inputs.len(),
+        derived,
         flat: columns(&pack["flat"])?,
         flat_width: whole_of(pack, "flat_width")?,
         sequence: columns(&pack["sequence"])?,
@@ -139,7 +166,32 @@ fn side_of(pack: &Value, inputs: &[Input], tables: &[String]) -> Result<Side, St
     })
 }
 
-fn place_of(column: &Value, inputs: &[Input], tables: &[String]) -> Result<Place, String> {
+fn derived_of(column: &Value, inputs: &[Input], user: &[Input]) -> Result<Derived, String> {
+    let name = text_of(&column["name"], "name")?;
+    let source = |at: usize| -> Result<(Source, &Kind), String> {
+        let of = text_of(&column["of"][at], "source")?;
+        let found = |inputs: &[Input]| inputs.iter().position(|input| input.name == of);
+        let own = found(inputs).map(|at| (Source::Own(at), &inputs[at].kind));
+        own.or_else(|| found(user).map(|at| (Source::User(at), &user[at].kind)))
+            .ok_or_else(|| format!("{name} is made from {of}, which must be an input"))
+    };
+    let ((first, first_kind), (second, second_kind)) = (source(0)?, source(1)?);
+    let (of, one) = ([first, second], |kind: &Kind| matches!(kind, Kind::Slot { values: Count::One, .. }));
+    match (first_kind, second_kind) {
+        (Kind::Dense { width, .. }, Kind::Dense { width: other, .. }) if width == other => {
+            Ok(Derived::Product(of, *width))
+        }
+        (Kind::Slot { .. }, Kind::Slot { .. }) if one(first_kind) && one(second_kind) => {
+            Ok(Derived::Cross(of, slot_salt(&name)))
+        }
+        (Kind::Slot { .. }, Kind::Slot { .. }) if one(first_kind) && matches!(of, [Source::Own(_), Source::User(_)]) => {
+            Ok(Derived::Count(of))
+        }
+        _ => Err(format!("{name} cannot be made from {} and {}", column["of"][0], column["of"][1])),
+    }
+}
+
+fn place_of(column: &Value, names: &[String], tables: &[String]) -> Result<Place, String> {
     let name = text_of(&column["name"], "name")?;
     let pooling = match text_of(&column["pooling"], "pooling")?.as_str() {
         "dense" => Pooling::Dense,
@@ -157,7 +209,7 @@ fn place_of(column: &Value, inputs: &[Input], tables: &[String]) -> Result<Place
         let index = tables.iter().position(|candidate| *candidate == table);
         index.ok_or_else(|| format!("{name}: unknown table {table:?}"))?
     };
-    let column_at = inputs.iter().position(|candidate| candidate.name == name);
+    let column_at = names.iter().position(|candidate| *candidate == name);
     Ok(Place {
         column: column_at.ok_or_else(|| format!("{name} is not an input"))?,
         table,

@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use streamlearn_table::{self as table, FlatShape, PackError, ReadRows, SequenceShape};
+use streamlearn_wire::keys::{key_of_pair, occurrences};
 
 use crate::columns::Column;
-use crate::layout::{Layout, Place, Pooling, Side};
+use crate::layout::{Derived, Layout, Place, Pooling, Side, Source};
 use crate::request::{Request, Values};
 use crate::slab::{Pool, Slab, aligned};
 
@@ -80,10 +81,17 @@ pub fn pack(
     pool: &Arc<Pool>,
     scratch: &mut Scratch,
 ) -> Result<Packed, PackError> {
-    gather(&mut scratch.user, layout.user.inputs(), parts, |part| (&part.request.user, 1, 0..1));
-    gather(&mut scratch.item, layout.item.inputs(), parts, |part| {
+    gather(&mut scratch.user, layout.user.inputs, parts, |part| (&part.request.user, 1, 0..1));
+    gather(&mut scratch.item, layout.item.inputs, parts, |part| {
         (&part.request.item, part.request.candidates, part.range.clone())
     });
+    add_derived(&layout.user, &mut scratch.user, &[], parts.len(), |row| row);
+    let mut user_of = Vec::new();
+    if !layout.item.derived.is_empty() {
+        user_of
+            .extend(parts.iter().enumerate().flat_map(|(user, part)| part.range.clone().map(move |_| user)));
+    }
+    add_derived(&layout.item, &mut scratch.item, &scratch.user, user_of.len(), |row| user_of[row]);
     let users = parts.len();
     let candidates: usize = parts.iter().map(|part| part.range.len()).sum();
     assert!(users <= shape.users && candidates <= shape.candidates, "the plan does not fit its bucket");
@@ -142,6 +150,52 @@ fn gather<'a>(
             let (values, examples, range) = of(part);
             column.add(&values[at], examples, range);
         }
+    }
+}
+
+/// Appends a side's derived columns; `user_of` is the user of a row.
+fn add_derived(
+    side: &Side,
+    columns: &mut Vec<Column>,
+    users: &[Column],
+    rows: usize,
+    user_of: impl Fn(usize) -> usize,
+) {
+    let end = side.inputs + side.derived.len();
+    columns.resize_with(end.max(columns.len()), Column::default);
+    for (number, derived) in side.derived.iter().enumerate() {
+        let mut made = std::mem::take(&mut columns[side.inputs + number]);
+        made.clear();
+        let own = &columns[..side.inputs];
+        let at = |source, row: usize| match source {
+            Source::Own(column) => (&own[column], row),
+            Source::User(column) => (&users[column], user_of(row)),
+        };
+        let key = |source, row| {
+            let (column, row) = at(source, row);
+            column.keys[row]
+        };
+        match *derived {
+            Derived::Cross([first, second], salt) => {
+                let pair = |row| key_of_pair(key(first, row), key(second, row), salt);
+                made.keys.extend((0..rows).map(pair));
+            }
+            Derived::Product(of, width) => {
+                for row in 0..rows {
+                    let [first, second] = of.map(|source| {
+                        let (column, row) = at(source, row);
+                        &column.numbers[row * width..][..width]
+                    });
+                    made.numbers.extend(first.iter().zip(second).map(|(first, second)| first * second));
+                }
+            }
+            Derived::Count([slot, within]) => made.numbers.extend((0..rows).map(|row| {
+                let (lists, list) = at(within, row);
+                let range = lists.offsets[list] as usize..lists.offsets[list + 1] as usize;
+                occurrences(key(slot, row), &lists.keys[range])
+            })),
+        }
+        columns[side.inputs + number] = made;
     }
 }
 

@@ -37,6 +37,21 @@ pub fn key_of_bytes(value: &[u8], salt: u64) -> u64 {
     xxh3_64_with_seed(value, salt)
 }
 
+/// The key of a pair of keys, in this order.
+#[inline]
+pub fn key_of_pair(first: u64, second: u64, salt: u64) -> u64 {
+    let mut pair = [0; 16];
+    pair[..8].copy_from_slice(&first.to_le_bytes());
+    pair[8..].copy_from_slice(&second.to_le_bytes());
+    xxh3_64_with_seed(&pair, salt)
+}
+
+/// How often a key is in a list.
+#[inline]
+pub fn occurrences(key: u64, list: &[u64]) -> f32 {
+    list.iter().filter(|&&other| other == key).count() as f32
+}
+
 /// The keys of integers, each hashed as 8 little-endian bytes; `keys` is as long as `values`.
 pub fn hash_ints(values: &[i64], salt: u64, keys: &mut [u64]) {
     assert_eq!(values.len(), keys.len());

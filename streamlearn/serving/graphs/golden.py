@@ -17,6 +17,7 @@ from streamlearn.serving.graphs.ladder import Ladder
 from streamlearn.serving.lanes.lane_kind import Scorer, Work
 from streamlearn.serving.lanes.slab import Slab
 from streamlearn.table import Packing
+from streamlearn.table.derivation import with_derived
 from streamlearn.table.pin import At
 from streamlearn.table.source import RowSource
 
@@ -71,13 +72,14 @@ def score_samples(
     """
     user, item = Packing(pack.user, tables), Packing(pack.item, tables)
     requests = len(batch.requests)
+    of_users, of_items = with_derived(pack, batch.user, batch.item, batch.request_index)
     users = {
-        "user_flat": user.flat(batch.user, requests, at=at),
-        "user_sequence": user.sequences(batch.user, requests, at=at),
+        "user_flat": user.flat(of_users, requests, at=at),
+        "user_sequence": user.sequences(of_users, requests, at=at),
     }
     items = {
-        "item_flat": item.flat(batch.item, len(batch), at=at),
-        "item_sequence": item.sequences(batch.item, len(batch), at=at),
+        "item_flat": item.flat(of_items, len(batch), at=at),
+        "item_sequence": item.sequences(of_items, len(batch), at=at),
     }
     scores = [np.zeros((0, len(batch.labels)), np.float32)]
     for rows in _pieces(batch.request_index, ladder.users_max, ladder.candidates[-1]):

@@ -1,0 +1,87 @@
+"""Combinations: columns that training and serving make from others, so that events and samples do not have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = ["Count", "Cross", "Derived", "Product"]
+
+
+@dataclass(frozen=True)
+class Cross:
+    """A slot whose values are the pairs of two others', such as the user's region and the item's brand.
+
+    Attributes:
+        first: A slot with one value. If one of the two is on the item side, so is the cross.
+        second: Another one.
+        table: The table that holds its rows.
+        dim: Length of a row.
+        initial_range: A new row is uniform in [-initial_range, initial_range).
+        name: Its name, which also seeds its keys; FIRST_x_SECOND by default. If a slot is renamed, write here the name
+            that the cross had.
+    """
+
+    first: str
+    second: str
+    table: str = "main"
+    dim: int = 16
+    initial_range: float = 0.05
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or f"{self.first}_x_{self.second}")
+
+    @property
+    def of(self) -> tuple[str, str]:
+        """The columns that it is made from."""
+        return (self.first, self.second)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A dense column that is the product of two others, number by number.
+
+    Attributes:
+        first: A dense column. If one of the two is on the item side, so is the product.
+        second: Another one, of the same width.
+        name: Its name; FIRST_x_SECOND by default.
+    """
+
+    first: str
+    second: str
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or f"{self.first}_x_{self.second}")
+
+    @property
+    def of(self) -> tuple[str, str]:
+        """The columns that it is made from."""
+        return (self.first, self.second)
+
+
+@dataclass(frozen=True)
+class Count:
+    """A dense column: how often an item's value is in a list of the user's, such as its category in those watched.
+
+    Attributes:
+        slot: A slot of the item side with one value.
+        within: A slot of the user side with several values that shares its keys (`keys_of`).
+        name: Its name; SLOT_in_WITHIN by default.
+    """
+
+    slot: str
+    within: str
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or f"{self.slot}_in_{self.within}")
+
+    @property
+    def of(self) -> tuple[str, str]:
+        """The columns that it is made from."""
+        return (self.slot, self.within)
+
+
+Derived: TypeAlias = Cross | Product | Count
