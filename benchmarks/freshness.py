@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.freshness_rows import Week, read_week
+from benchmarks.histories.freshness_rows import Week, read_week
 from benchmarks.result import Result
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.models import model_of

@@ -1,4 +1,4 @@
-"""Models: one model of several labels against a model for each label, on KuaiRand's week."""
+"""Models: one model of several labels against a model for each label, on KuaiRand's week; and delayed conversions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.freshness import FreshModel, Predictions, figures_of, scored
-from benchmarks.freshness_rows import Week, read_week
+from benchmarks.histories.conversions import conversion_figures
+from benchmarks.histories.freshness_rows import Week, read_week
 from benchmarks.result import Result
 from streamlearn.apps import AppFolder, load_app
+from streamlearn.samples import SegmentColumns
+from streamlearn.trainer.validation import Predicted, ProgressiveValidation
 
 __all__ = ["Turns", "of_one_label", "run"]
 
@@ -25,6 +28,9 @@ _EXAMPLE = Path(__file__).parent.parent / "examples" / "kuairand"
 _TOGETHER, _SINGLE = ("mmoe", "ple"), "deepfm"
 # Days as in `freshness`: nothing was chosen by the last three.
 _DAYS, _QUICK_DAYS, _LEARNED_DAYS = (4, 6), (2, 2), 1
+_WINDOWS = 100_000
+# Hours of conversions, and impressions of each.
+_HOURS, _QUICK_HOURS = (72, 20_000), (24, 2_000)
 
 
 class Turns:
@@ -99,7 +105,36 @@ def run(quick: bool, note: Note) -> Result:
             f"{model}_auc_to_single": min(auc[number][name] - single[name] for name in labels),
             f"{model}_cpu_to_single": turns.cpu_s[number] / sum(turns.cpu_s[len(both) :]),
         }
+    result.figures |= conversion_figures(*(_QUICK_HOURS if quick else _HOURS))
+    result.figures["windows_100k_close_s"] = _windows_close_s(folder)
     return result
+
+
+def _windows_close_s(folder: AppFolder) -> float:
+    """Return how long it takes to score 100,000 windows of a minute, with a row each, that close at once."""
+    validation, labels = ProgressiveValidation(folder.app), len(folder.app.labels)
+    every, none = np.full(_WINDOWS, (1 << labels) - 1, np.uint32), np.zeros(_WINDOWS, np.uint32)
+    ones = np.ones((_WINDOWS, labels), np.float32)
+    times = np.arange(_WINDOWS, dtype=np.int64) * 60_000
+    validation.add(
+        Predicted(
+            np.arange(_WINDOWS, dtype=np.uint64),
+            times,
+            np.zeros_like(ones),
+            every,
+            none,
+            every,
+            ones,
+            ones,
+            tuple(
+                SegmentColumns(one.name, ("a",), np.zeros(_WINDOWS, np.int32)) for one in folder.app.features.segments
+            ),
+        )
+    )
+    begun_s = time.perf_counter()
+    closed = validation.close(int(times[-1]) + 10 * 86_400_000)
+    assert len(closed) > labels * _WINDOWS
+    return time.perf_counter() - begun_s
 
 
 def _with(folder: AppFolder, model: str) -> AppFolder:

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import csv
 
 from benchmarks.freshness import INTERVALS, figures_of, scored
-from benchmarks.freshness_rows import Week, read_week
+from benchmarks.histories.freshness_rows import Week, read_week
 from streamlearn.apps import load_app
 
 __all__: list[str] = []

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.histories.learning_samples import truths
 from benchmarks.learning_loss import Losses, learned, plain
-from benchmarks.learning_samples import truths
 from examples.synthetic.history import SyntheticHistory
 from examples.synthetic.options import options_of
 from streamlearn.apps import AppFolder, load_app

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from benchmarks.freshness import FreshModel, scored
-from benchmarks.freshness_rows import Week, read_week
+from benchmarks.histories.freshness_rows import Week, read_week
 from benchmarks.models import Turns, of_one_label
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.publisher.logit_scores import auc_of

@@ -1,0 +1,1 @@
+"""Histories as samples in memory, whose labels or truth are known."""
