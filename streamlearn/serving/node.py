@@ -32,7 +32,7 @@ from streamlearn.serving.switch_follower import UNKNOWN, SwitchFollower
 from streamlearn.settings.front import FrontSettings
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.telemetry import metrics_text
-from streamlearn.versions import Replica, open_registry, open_store
+from streamlearn.versions import Chain, Replica, open_registry, open_store
 from streamlearn.versions.replica.node_replica import NodeStatus
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Node:
             share them.
         sockets: Listening sockets in place of the addresses of the settings. The node closes its own descriptors of
             them.
+        version: The version that it answers with for good, whatever the pointer names. It is in no registry then.
 
     Attributes:
         grpc: The gRPC address.
@@ -91,6 +92,7 @@ class Node:
         cache: CompileCache | None = None,
         places: list[Place] | None = None,
         sockets: InheritedSockets | None = None,
+        version: int | None = None,
     ) -> None:
         settings = folder.settings
         self._settings, self._has_tls = settings.front, tls is not None
@@ -99,6 +101,7 @@ class Node:
         tables = [structs.replace(options, optimizer=None, admission=None) for options in declared]
         self._front = Front(folder.app, [options.spec.name for options in tables], settings.serving, settings.front)
         native_front, store = self._front.native, open_store(folder.store_url, settings=settings.versions)
+        held = None if version is None else Chain.find(store, folder.app.name, version).ref
         self._kind = _lane_kind(folder, self._front, cache, places)
         self._answering = Answering(folder, store, self._kind, native_front)
         self._front.connect(self._answering, self._kind.check)
@@ -119,10 +122,11 @@ class Node:
             folder.app.name,
             lambda: TableSet(tables),
             name=name or _name_at(self.grpc),
-            registry=self._registry,
+            registry=self._registry if held is None else None,
             settings=settings.replica,
             hooks=self._answering,
             stage_nice=settings.serving.lane_nice + BEHIND_LANES,
+            held=held,
         )
         nice, failures_max = settings.serving.lane_nice, settings.serving.lane_failures_max
         self._lanes = Lanes(self._front, self._front.score, self._kind.places, failures_max, nice=nice)

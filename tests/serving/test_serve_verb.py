@@ -29,6 +29,7 @@ from streamlearn.errors import ConfigError
 from streamlearn.open_files import allow_connections
 from streamlearn.testing import wait_until
 from streamlearn.trainer import Until, ends_of, train
+from streamlearn.versions import Chain, PointerLog, open_registry, open_store
 from tests.listener import listening
 from tests.trainer.processes import write_app
 from tests.trainer.stream import messages_of, write_messages
@@ -105,6 +106,23 @@ def verb(app: AppFolder, *words: str) -> str:
     done = CliRunner().invoke(cli, [words[0], "learnable", *words[1:], "--app", str(app.folder)])
     assert done.exit_code == 0, done.output
     return done.stdout
+
+
+def test_a_node_that_is_held_to_a_version_answers_with_it_whatever_the_pointer_does(trained: AppFolder) -> None:
+    store = open_store(trained.store_url)
+    older = Chain.find(store, "learnable").version - 2
+    with serving(trained, "--version", str(older)) as (process, http):
+        assert ask(http)["version"] == older
+        words = ("rollback", "learnable", "--to", str(older - 1), "--wait", "0", "--app", str(trained.folder))
+        CliRunner().invoke(cli, words)
+        assert PointerLog(store, "learnable").newest().active_version == older - 1
+        with open_registry(trained.registry_url, "learnable") as registry:
+            assert not registry.nodes()
+        assert ask(http)["version"] == older
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    with pytest.raises(AssertionError, match="9999 does not exist"), serving(trained, "--version", "9999"):
+        pass
 
 
 def test_a_node_answers_with_what_was_trained_among_silent_connections_follows_a_rollback_and_drains(

@@ -75,6 +75,10 @@ def node(
         typer.Option(metavar="COUNT", min=1, help="Older versions to keep; overrides replica.versions_kept."),
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the node alone; by default HOST:PORT.")] = "",
+    version: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Answer with this version for good; no rollback or promotion moves it."),
+    ] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the token that callers must send.")
     ] = None,
@@ -113,7 +117,7 @@ def node(
 
     with (
         serve_metrics(settings.telemetry),
-        Node(folder, name=name, token=token, tls=tls, cache=cache, sockets=sockets) as running,
+        Node(folder, name=name, token=token, tls=tls, cache=cache, sockets=sockets, version=version) as running,
     ):
         if running.wait_ready(stopped):
             # Objects loaded by now live until the end: keep full collections from visiting them.
@@ -121,8 +125,8 @@ def node(
             # Scripts wait for this line.
             where = running.grpc if running.http is None else f"{running.grpc}, http {running.http}"
             active = running.status().active
-            version = "none" if active is None else active.version
-            print(f"{folder.app.name} is served at grpc {where}: version {version}", flush=True)
+            answers = "none" if active is None else active.version
+            print(f"{folder.app.name} is served at grpc {where}: version {answers}", flush=True)
             PULSE.ready()
             stopped.wait()
             PULSE.stopping()

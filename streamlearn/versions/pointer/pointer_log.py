@@ -9,12 +9,13 @@ from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import FileMissing, FileTaken, MoveRefused, UsageError, VersionDefect
+from streamlearn.versions.format.record import VersionRef
 from streamlearn.versions.pointer.moves import Pointer
 from streamlearn.versions.store.interface import Store
 from streamlearn.versions.store.layout import model_folder
 from streamlearn.versions.store.sequence import Sequence
 
-__all__ = ["PointerLog"]
+__all__ = ["FixedPointer", "PointerLog"]
 
 _MOVES_MAX = 20
 _REASON_CHARS_MAX, _BY_CHARS_MAX = 2_000, 200
@@ -22,6 +23,28 @@ _HELP = (
     "restore it from a copy, or repeat it from the registry's copy by `streamlearn verify --mend-pointer`: "
     'see docs/operating/versions.md, "A damaged move"'
 )
+
+
+class FixedPointer:
+    """A pointer that stays at one version, in place of the log's, for a node that is held to it."""
+
+    is_confirmed = True
+
+    def __init__(self, version: VersionRef) -> None:
+        # Later versions are tainted, so that nothing is staged ahead.
+        self._pointer = Pointer(seq=1, active=version, held=True, taints=(version.version + 1,))
+
+    def newest(self) -> Pointer:
+        """Return the pointer."""
+        return self._pointer
+
+    def begin_near(self, seq: int) -> None:
+        """Do nothing: there is one move."""
+
+    def is_record(self, path: str, seq: int) -> bool:
+        """Whether a path is that of a record; there is none."""
+        del path, seq
+        return False
 
 
 class PointerLog:

@@ -18,7 +18,7 @@ from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.table import TableSet
 from streamlearn.versions.format.record import VersionRef
 from streamlearn.versions.pointer.moves import Canary
-from streamlearn.versions.pointer.pointer_log import PointerLog
+from streamlearn.versions.pointer.pointer_log import FixedPointer, PointerLog
 from streamlearn.versions.pointer.registry import Ack, Node, NodeState, Registry
 from streamlearn.versions.replica.backoff import Backoff
 from streamlearn.versions.replica.hooks import Hooks
@@ -67,7 +67,7 @@ class Replica:
 
     `make` returns empty serving tables; it is called again whenever tables are rebuilt. `name` is for people, such as
     host and port. Without a registry it follows the store alone. `stage_nice` is the niceness of the staging thread.
-    `boot_id` identifies this start of the node.
+    With `held` it answers with that version for good, and follows neither. `boot_id` identifies this start of the node.
 
     Examples:
         >>> import numpy as np
@@ -101,12 +101,13 @@ class Replica:
         settings: ReplicaSettings | None = None,
         hooks: Hooks | None = None,
         stage_nice: int = BEHIND_LANES,
+        held: VersionRef | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.boot_id, self._since_ms, self._since_s = uuid.uuid4().hex, clock.wall_ms(), clock.monotonic_s()
         self._name, self._registry, self._stage_nice, self._clock = name[:200], registry, stage_nice, clock
         self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or Hooks()
-        self._log = PointerLog(store, model, clock=clock)
+        self._log = PointerLog(store, model, clock=clock) if held is None else FixedPointer(held)
         self._position = ServingPosition(clock)
         files = structs.replace(store.loading, stage_threads=self._settings.stage_threads)
         source = Source(store, model, make, self._settings, checked(files), clock)
