@@ -6,7 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 from streamlearn.errors import UsageError
 
-__all__ = ["parse_time_ms", "time_text"]
+__all__ = ["parse_duration_ms", "parse_time_ms", "time_text"]
+
+
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def time_text(time_ms: int) -> str:
@@ -22,6 +25,23 @@ def time_text(time_ms: int) -> str:
         return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
+
+
+def parse_duration_ms(text: str) -> int:
+    """Parse a duration such as 30s, 1m, 6h or 1d into milliseconds.
+
+    Raises:
+        UsageError: The text is not a duration above zero.
+
+    Examples:
+        >>> parse_duration_ms("90s"), parse_duration_ms("1d")
+        (90000, 86400000)
+    """
+    number, unit_ms = text[:-1], _UNITS_MS.get(text[-1:])
+    if not (number.isascii() and number.isdigit() and len(number) <= 9 and int(number) and unit_ms):
+        message = f"{text!r} is not a duration"
+        raise UsageError(message, help="give a whole number with s, m, h or d, such as 1m")
+    return int(number) * unit_ms
 
 
 def parse_time_ms(text: str, now: datetime) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from streamlearn.apps import AppFolder
@@ -16,17 +17,17 @@ from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.held_out import HeldOut, HeldOutScores
+from streamlearn.trainer.history_pass import HistoryPass
 from streamlearn.trainer.intake.feed import Until
-from streamlearn.trainer.intake.sample_range import SampleRange
 from streamlearn.trainer.intake.split import Split, SplitRequest, split_of
 from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, Tally
+from streamlearn.trainer.learning_loop import Tally
 from streamlearn.trainer.quarantine import Quarantine
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.trainer_setup import ends_of, samples_of
 from streamlearn.versions import open_store
 
-__all__ = ["Evaluation", "EvaluationResult", "Pass", "evaluate"]
+__all__ = ["Evaluation", "EvaluationResult", "Pass", "evaluate", "kept_aside", "own_tables"]
 
 _QUARANTINE_FOLDER = ".streamlearn/kept-evaluation"
 
@@ -74,14 +75,15 @@ class Evaluation:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         settings = folder.settings
-        self._folder, self._topic, self._split, self._clock = folder, topic, split, clock
+        self._clock = clock
         self.learner = Learner(folder.app, model, settings.trainer)
         self._rows = Rows(folder.app, client, settings.trainer.step_rows, settings.tables)
-        self._expiry = ExpirySchedule(client, settings.tables)
-        self._quarantine = _quarantine(folder)
-        self._held_out = HeldOut(
-            folder, topic, split, self.learner, self._rows, keep_aside=self._quarantine.add, clock=clock
-        )
+        quarantine = kept_aside(folder)
+        self._held_out = HeldOut(folder, topic, split, self.learner, self._rows, keep_aside=quarantine.add, clock=clock)
+        self._pass = HistoryPass(
+            folder, topic, self.learner, self._rows, ExpirySchedule(client, settings.tables), quarantine,
+            split.begin, Until(split.ends), split.not_learned, split.span_ms, clock,
+        )  # fmt: skip
         self._passes = 0
 
     def passes(self, count: int, stop: threading.Event, show: Show = lambda number, tally: None) -> Iterator[Pass]:
@@ -91,38 +93,13 @@ class Evaluation:
         """
         for _ in range(count):
             begin_s = self._clock.monotonic_s()
-            tally = self._learn(stop, show)
+            number = self._passes + 1
+            tally = self._pass.learn(self._passes, stop, show=partial(show, number)).tally
             held_out = self._held_out.score(stop)
             if stop.is_set():
                 return
-            self._passes += 1
-            yield Pass(self._passes, self._clock.monotonic_s() - begin_s, tally, held_out)
-
-    def _learn(self, stop: threading.Event, show: Show) -> Tally:
-        split, tally = self._split, Tally()
-        # Each pass continues the table time of the previous one, so that it never goes back.
-        ahead_ms = self._passes * split.span_ms
-
-        def learned(done: LearnedStep) -> None:
-            reading.forget(done.step.reached)
-            if self._expiry.is_due(done.steps):
-                reached = done.step.reached
-                assert reached.clock_ms is not None
-                self._expiry.look(done.steps, replace(reached, clock_ms=reached.clock_ms + ahead_ms))
-
-        reading = SampleRange(
-            self._folder, self._topic, split.begin, split.not_learned,
-            until=Until(split.ends), keep_aside=self._quarantine.add, clock=self._clock,
-        )  # fmt: skip
-        learning = LearningLoop(
-            self._folder, reading.feed, self.learner, self._rows, reading.marks,
-            quarantine=self._quarantine, tally=tally, on_step=learned, ahead_ms=ahead_ms, clock=self._clock,
-        )  # fmt: skip
-        with closing(reading.feed), closing(learning.run(stop)) as steps:
-            for _ in steps:
-                show(self._passes + 1, tally)
-        tally.counts, tally.seconds = reading.counts, dict(learning.stages.seconds)
-        return tally
+            self._passes = number
+            yield Pass(number, self._clock.monotonic_s() - begin_s, tally, held_out)
 
 
 def evaluate(
@@ -144,8 +121,8 @@ def evaluate(
     with ExitStack() as ends:
         topic = ends.enter_context(samples_of(folder))
         ends_by_partition = ends_of(topic, until_offset)
-        split = split_of(folder, topic, request, ends_by_partition, keep_aside=_quarantine(folder).add, clock=clock)
-        client = ends.enter_context(_own_tables(folder))
+        split = split_of(folder, topic, request, ends_by_partition, keep_aside=kept_aside(folder).add, clock=clock)
+        client = ends.enter_context(own_tables(folder))
         evaluation = Evaluation(folder, model, topic, client, split, clock=clock)
         completed = []
         for result in evaluation.passes(passes, stop, show):
@@ -154,7 +131,7 @@ def evaluate(
     return EvaluationResult(split, tuple(completed))
 
 
-def _own_tables(folder: AppFolder) -> PsClient:
+def own_tables(folder: AppFolder) -> PsClient:
     """Return a client of empty local tables, which never write a version."""
     options = declared_tables(folder.app.features, folder.settings.tables)
     store = open_store("memory://evaluation", settings=folder.settings.versions)
@@ -163,6 +140,6 @@ def _own_tables(folder: AppFolder) -> PsClient:
     return client
 
 
-def _quarantine(folder: AppFolder) -> Quarantine:
+def kept_aside(folder: AppFolder) -> Quarantine:
     """Return the quarantine of evaluations, which is separate from that of live training."""
     return Quarantine(folder.folder / _QUARANTINE_FOLDER, folder.settings.trainer.kept_bytes_max)

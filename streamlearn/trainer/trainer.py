@@ -24,6 +24,7 @@ from streamlearn.errors import (
     ShardRefused,
     ShardUnreachable,
     StreamlearnError,
+    TrainingFailed,
     VersionDefect,
     VersionRefused,
 )
@@ -36,12 +37,14 @@ from streamlearn.pulse import PULSE
 from streamlearn.samples import SampleCodec, golden_bytes
 from streamlearn.topics import Topic
 from streamlearn.trainer.expiry_schedule import ExpirySchedule
+from streamlearn.trainer.history_pass import HistoryPass
 from streamlearn.trainer.intake.extract import golden_rows
 from streamlearn.trainer.intake.feed import Feed, Until, quiet_s_max, skip_lost
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.recent import RecentSamples
 from streamlearn.trainer.intake.refill import refill
 from streamlearn.trainer.intake.sample_range import SampleRange, horizon_ms_of
+from streamlearn.trainer.intake.split import history_until
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, Tally, TrainReport
 from streamlearn.trainer.meters import Meters
@@ -82,9 +85,10 @@ Count = TypeVar("Count", int, float)
 class Trainer:
     """Learns an application's samples into versions, which are announced to `registry` and served by `graph`.
 
-    `compact` writes the bases that replace long chains, and `clean` removes old versions; None does neither. With
-    `accept_lost`, training continues from the earliest samples if the next ones are gone. The pushing thread calls
-    `on_step` for each learned step, and the scoring thread `on_scores` with the scores of closed windows.
+    A model without versions learns its history `passes` times before its first one: what was shown before `history_ms`,
+    or all there is. `compact` writes the bases that replace long chains, and `clean` removes old versions; None does
+    neither. With `accept_lost`, training continues from the earliest samples if the next ones are gone. The pushing
+    thread calls `on_step` for each learned step, and the scoring thread `on_scores` with the scores of closed windows.
     """
 
     def __init__(
@@ -100,6 +104,8 @@ class Trainer:
         compact: Compact | None = None,
         clean: Clean | None = None,
         accept_lost: bool = False,
+        passes: int = 1,
+        history_ms: int | None = None,
         on_step: Callable[[LearnedStep], None] = lambda step: None,
         on_scores: Callable[[Sequence[WindowScore]], None] = lambda scores: None,
         clock: Clock = SYSTEM_CLOCK,
@@ -121,6 +127,7 @@ class Trainer:
             judge=judge, registry=registry, compact=compact, clean=clean, quiet_s_max=quiet_s_max(topic), clock=clock,
         )  # fmt: skip
         self._accept_lost, self._lost = accept_lost, dict[int, tuple[int, int]]()
+        self._passes, self._history_ms = passes, history_ms
         self._expiry = ExpirySchedule(client, settings.tables)
         # The time limit of everything but learning: shards load a version, or write one.
         self._apart_s_max = settings.ps.restore_wait_s_max + settings.ps.export_wait_s_max
@@ -168,6 +175,9 @@ class Trainer:
             try:
                 with PULSE.patience(self._apart_s_max):
                     self._restore(resumed)
+                if resumed.chain is None:
+                    self._begin(stop)
+                with PULSE.patience(self._apart_s_max):
                     if self._validation is None:
                         self._validation = ends.enter_context(self._new_validation(resumed))
                         self._refill(stop)
@@ -250,7 +260,7 @@ class Trainer:
         return self._reached
 
     def _restore(self, resumed: Resumed) -> None:
-        """Restore shards, weights, marks and position to a version; write the first version if there is none."""
+        """Restore shards, weights, marks and position to a version."""
         epoch = Epoch(resumed.run, self._restores)
         self._restores += 1  # even if it fails: shards may know the epoch, and the next one must be higher
         self._client.restore(epoch, resumed.ref)
@@ -267,8 +277,44 @@ class Trainer:
         self._learned_before = self.tally.rows
         known = {} if resumed.chain is None else resumed.chain.manifest.metrics
         self._counted = {name: known.get(name, 0.0) for name in COUNTED}
-        if resumed.chain is None:
+
+    def _begin(self, stop: threading.Event) -> None:
+        """Write the first version, which has learned the history if that is to be learned several times."""
+        if self._passes > 1:
+            PULSE.ready()
+            self._learn_history(stop)
+        with PULSE.patience(self._apart_s_max):
             self.publisher.first(self._note)
+
+    def _learn_history(self, stop: threading.Event) -> None:
+        assert self._reached is not None
+        with self._topic.reader() as reader:
+            known = {partition: reader.end(partition) for partition in range(self._topic.partitions)}
+        keep_aside = self._quarantine.add
+        ends, span_ms = history_until(
+            self._folder, self._topic, known, self._history_ms, keep_aside=keep_aside, clock=self._clock
+        )
+        history = HistoryPass(
+            self._folder, self._topic, self._learner, self._rows, self._expiry, self._quarantine, self._reached,
+            Until(ends), self._skips, span_ms, self._clock,
+        )  # fmt: skip
+
+        def show(tally: Tally) -> None:
+            if PULSE.is_due:
+                PULSE.beat()
+
+        for number in range(1, self._passes + 1):
+            self._counted = dict.fromkeys(COUNTED, 0.0)
+            # The last pass has the samples' own time, which the stream continues.
+            done = history.learn(number - self._passes, stop, show=show, on_step=self._count)
+            if stop.is_set():
+                message = f"training was stopped in pass {number} of {self._passes}, before the first version"
+                raise TrainingFailed(message, help="nothing was kept: run the same command again")
+            rows, loss = done.tally.rows, done.tally.loss / max(done.tally.rows, 1)
+            _LOG.info("pass %d of %d: %d rows, loss %.4f", number, self._passes, rows, loss)
+            saved = done.marks.save(done.reached)
+            self._marks = SharedMarks(len(self._folder.app.labels), self._folder.settings.marks)
+            self._reached = self._marks.load(saved)
 
     def _new_validation(self, resumed: Resumed) -> ValidationThread:
         """Create the validation. It outlives recoveries, so that rows learned again keep their first prediction."""
@@ -354,18 +400,21 @@ class Trainer:
         """Account for a step that was pushed; called by the pushing thread."""
         assert self._validation is not None
         assert done.learned is not None
-        self._newest_pieces = done.step.pieces
+        self._count(done)
         self._meters.learned(done.step.pieces, self._clock.wall_ms())
-        columns = done.columns
-        counts = (len(columns), np.bitwise_count(columns.learn).sum(), np.bitwise_count(columns.correct).sum())
-        for name, count in zip(COUNTED, counts, strict=True):
-            self._counted[name] += float(count)
-        self._validation.add(columns, done.learned)
+        self._validation.add(done.columns, done.learned)
         self._recent.add(done.step.pieces, done.step.reached.watermark_ms, done.steps)
         # Before the next pull and before a cut, so that expiry happens at the same step in every run.
         if self._expiry.is_due(done.steps):
             self._expiry.look(done.steps, done.step.reached)
         self._on_step(done)
+
+    def _count(self, done: LearnedStep) -> None:
+        """Count rows and labels of a step for the next version, and keep its rows for golden requests."""
+        self._newest_pieces, columns = done.step.pieces, done.columns
+        counts = (len(columns), np.bitwise_count(columns.learn).sum(), np.bitwise_count(columns.correct).sum())
+        for name, count in zip(COUNTED, counts, strict=True):
+            self._counted[name] += float(count)
 
     def _measure(self) -> None:
         tally, counts = self.tally, self.tally.counts

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamlearn.apps import AppFolder
+from streamlearn.models import Model
 from streamlearn.ps import PsClient, Shelf
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.topics import Topic
@@ -42,13 +43,18 @@ def until_end(topic: Topic) -> Until:
 
 
 def run(
-    folder: AppFolder, *, stop: threading.Event | None = None, client: PsClient | None = None, **more: Any
+    folder: AppFolder,
+    *,
+    stop: threading.Event | None = None,
+    client: PsClient | None = None,
+    model: Model | None = None,
+    **more: Any,
 ) -> TrainReport:
     """Learn all there is, on tables in this process where no others are given."""
     with ExitStack() as ends:
         topic = ends.enter_context(folder.open_topic("samples"))
         client = ends.enter_context(client or local_client(folder))
-        trainer = Trainer(folder, Toy(), topic, client, store_of(folder), **more)
+        trainer = Trainer(folder, model or Toy(), topic, client, store_of(folder), **more)
         return trainer.run(stop or threading.Event(), until=until_end(topic))
 
 
@@ -68,9 +74,11 @@ def state_of(folder: AppFolder, version: int | None = None) -> dict[str, bytes]:
     return found
 
 
-def known_of(folder: AppFolder, messages: list[tuple[int, Any]]) -> Mapping[tuple[int, int, int, str], int]:
+def known_of(
+    folder: AppFolder, messages: list[tuple[int, Any]], version: int | None = None
+) -> Mapping[tuple[int, int, int, str], int]:
     """What the newest version's marks know of every label in some messages: 0 or 1; nothing of those not learned."""
-    chain = Chain.find(store_of(folder), folder.app.name)
+    chain = Chain.find(store_of(folder), folder.app.name, version)
     remembered = SharedMarks(len(folder.app.labels), folder.settings.marks)
     remembered.load(load_bytes(chain.store, chain.head, "marks"))
     known: dict[tuple[int, int, int, str], int] = {}

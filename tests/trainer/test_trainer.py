@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,38 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
+from streamlearn.apps import App
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import TrainingFailed, UsageError
+from streamlearn.features import Count, Cross, Product
+from streamlearn.models import DeepFm, Model
 from streamlearn.trainer.intake.recent import RecentSamples
 from streamlearn.trainer.learning_loop import LearnedStep
 from streamlearn.trainer.validation import ProgressiveValidation
 from streamlearn.versions import Chain, Request, Requests, TimeSkip
 from tests.trainer.runs import known_of, run, state_of, store_of
-from tests.trainer.stream import STEP_MS, T_MS, learnable_folder, messages_of, outcomes, write_messages
+from tests.trainer.stream import STEP_MS, T_MS, learnable_app, learnable_folder, messages_of, outcomes, write_messages
 
 STRICT = {"order": "strict", "staleness_steps": 0, "step_rows": 64, "rate": 0.01}
 
 
-def strict_folder(path: Path, **publisher: Any) -> Any:
+def strict_folder(path: Path, app: App | None = None, **publisher: Any) -> Any:
     path.mkdir(exist_ok=True)
-    return learnable_folder(path, {"trainer": STRICT, "publisher": publisher or {"publish_interval_s": 3_600}})
+    settings = {"trainer": STRICT, "publisher": publisher or {"publish_interval_s": 3_600}}
+    return learnable_folder(path, settings, app)
+
+
+def rich_app() -> App:
+    """Labels that follow each other, and columns of every kind that are made from others."""
+    app = learnable_app()
+    click, bought = app.labels
+    derived = (
+        Cross("user_id", "video_id", table="pairs", dim=4),
+        Product("age", "length"),
+        Count("video_id", "history"),
+    )
+    labels = (click, replace(bought, follows="click", loss_weight=2.0))
+    return replace(app, labels=labels, features=replace(app.features, derived=derived))
 
 
 def test_every_label_is_learned_once_and_corrected_once(tmp_path: Path) -> None:
@@ -71,13 +89,19 @@ def test_it_learns(tmp_path: Path) -> None:
     assert np.mean(losses[-8:]) < 0.85 * np.mean(losses[:8])
 
 
-def test_strict_order_gives_the_same_bytes_however_often_it_is_stopped(tmp_path: Path) -> None:
-    whole = strict_folder(tmp_path / "whole")
+@pytest.mark.parametrize("is_rich", [False, True])
+def test_strict_order_gives_the_same_bytes_however_often_it_is_stopped(is_rich: bool, tmp_path: Path) -> None:
+    app = rich_app() if is_rich else None
+
+    def model() -> Model | None:
+        return DeepFm(hidden=(8, 4), dropout=0.3, norm="layer") if is_rich else None
+
+    whole = strict_folder(tmp_path / "whole", app)
     messages = messages_of(whole.app, 24)
     write_messages(whole, messages)
-    run(whole)
+    run(whole, model=model())
 
-    pieces = strict_folder(tmp_path / "pieces", publish_interval_s=0.001)
+    pieces = strict_folder(tmp_path / "pieces", app, publish_interval_s=0.001)
     write_messages(pieces, messages)
     runs = 0
     for steps in (3, 1, 4, 2, 1_000):
@@ -88,10 +112,68 @@ def test_strict_order_gives_the_same_bytes_however_often_it_is_stopped(tmp_path:
             if not left[0]:
                 stop.set()
 
-        runs = run(pieces, stop=stop, on_step=told).run
+        runs = run(pieces, stop=stop, on_step=told, model=model()).run
     assert runs == 5
     assert known_of(pieces, messages) == outcomes(messages)
     assert state_of(pieces) == state_of(whole)
+
+
+def test_a_first_version_has_learned_the_history_several_times_and_training_continues_exactly_once(
+    tmp_path: Path,
+) -> None:
+    folder = strict_folder(tmp_path)
+    messages = messages_of(folder.app, 24)
+    write_messages(folder, messages)
+    until_ms = T_MS + 12 * STEP_MS
+    chains: list[Chain] = []
+
+    def told(_: LearnedStep) -> None:
+        chains.append(Chain.find(store_of(folder), folder.app.name))
+
+    report = run(folder, passes=3, history_ms=until_ms, on_step=told)
+    assert {chain.version for chain in chains} == {1}
+    manifest = chains[0].manifest
+    # Before it are whole messages of earlier impressions, each label of which it knows once.
+    read = {entry.partition: entry.offset for entry in manifest.positions}
+    history, counts = [], [0, 0]
+    for partition, batch in messages:
+        if counts[partition] < read[partition]:
+            history.append((partition, batch))
+        counts[partition] += 1
+    assert 8 < len(history) < len(messages)
+    assert all((batch.shown_ms(np.arange(len(batch))) < until_ms).all() for _, batch in history)
+    assert known_of(folder, history, version=1) == outcomes(history)
+    assert known_of(folder, messages) == outcomes(messages)
+    steps = Chain.find(store_of(folder), folder.app.name).manifest.metrics["steps"]
+    assert steps - manifest.metrics["steps"] == report.tally.steps
+    assert manifest.metrics["steps"] > 2 * manifest.metrics["samples"] / 64
+    # Another run learns nothing again, however many passes it is told.
+    assert run(folder, passes=3).tally.rows == 0
+    # The first of several passes is what training by itself does.
+    plain = strict_folder(tmp_path / "plain")
+    write_messages(plain, history)
+    run(plain)
+    once = strict_folder(tmp_path / "once")
+    write_messages(once, history)
+    run(once, passes=2)
+    assert (
+        Chain.find(store_of(once), "learnable").manifest.metrics["samples"]
+        == Chain.find(store_of(plain), "learnable").manifest.metrics["samples"]
+    )
+    assert state_of(once) != state_of(plain)
+
+
+def test_passes_that_are_stopped_leave_no_version_and_need_samples(tmp_path: Path) -> None:
+    folder = strict_folder(tmp_path)
+    write_messages(folder, messages_of(folder.app, 8))
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(TrainingFailed, match="stopped in pass 1 of 2, before the first version"):
+        run(folder, stop=stop, passes=2)
+    with pytest.raises(UsageError, match="the first version would have nothing to learn"):
+        run(folder, passes=2, history_ms=T_MS - 1)
+    run(folder, passes=2)
+    assert Chain.find(store_of(folder), folder.app.name).version >= 1
 
 
 def test_what_was_not_published_is_learned_again_as_it_was(tmp_path: Path) -> None:

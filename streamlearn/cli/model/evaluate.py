@@ -9,24 +9,45 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streamlearn.cli.model.evaluate_grid import Variant, best_of, compared, variants_of
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.output.progress import progress_lines
 from streamlearn.cli.output.table import print_facts, print_json, print_table
-from streamlearn.errors import EXIT_PARTLY
-from streamlearn.times import parse_time_ms, time_text
+from streamlearn.errors import EXIT_PARTLY, UsageError
+from streamlearn.times import parse_duration_ms, parse_time_ms, time_text
 
 if TYPE_CHECKING:
+    from streamlearn.apps import AppFolder
     from streamlearn.trainer.evaluation import EvaluationResult, Pass
+    from streamlearn.trainer.intake.split import SplitRequest
     from streamlearn.trainer.learning_loop import Tally
+    from streamlearn.trainer.validation.interval_scores import IntervalScore
 
 __all__ = ["evaluate"]
 
+_NEVER_MS, _BAR = 1 << 62, 20
 _SCORES = ("rows", "positives", "auc", "log_loss", "normalised_entropy", "calibration")
+
+
+_IntervalsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="INTERVALS",
+        help="Compare versions at these intervals, such as 1m,1h,1d,never. All samples are learned once; half are held "
+        "out by default.",
+    ),
+]
+_ModelsOption = Annotated[str, typer.Option(metavar="NAMES", help="Compare these models, such as deepfm,dcn_v2.")]
+_GridOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUES", help="Compare these values of a setting, such as tables.rate=0.05,0.1."),
+]
 
 
 def evaluate(
     app: AppArgument,
     passes: Annotated[int, typer.Option(metavar="N", min=1, help="Number of passes over the samples.")] = 1,
+    every: _IntervalsOption = "",
     hold_out: Annotated[
         float | None,
         typer.Option(
@@ -50,13 +71,14 @@ def evaluate(
             metavar="OFFSETS", help="Stop reading here: `end` (the present end of the samples) or PARTITION:OFFSET,..."
         ),
     ] = "end",
+    model: _ModelsOption = "",
+    grid: _GridOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Train APP's model from scratch and score held-out samples after each pass. Touches no version."""
     from streamlearn.apps import load_app
     from streamlearn.models.tensorflow_load import load_tensorflow
-    from streamlearn.replay import stop_on_signals
     from streamlearn.telemetry import set_up_logging
     from streamlearn.trainer.intake.split import SplitRequest
 
@@ -64,8 +86,25 @@ def evaluate(
     set_up_logging(folder.settings.telemetry)
     now = datetime.now(UTC)
     begin_ms, test_ms, end_ms = (parse_time_ms(text, now) if text else None for text in (begin, test_from, end))
+    every_ms = _intervals(every, passes)
+    if every_ms and test_ms is None and hold_out is None:
+        hold_out = 0.5
     request = SplitRequest(begin_ms=begin_ms, end_ms=end_ms, test_ms=test_ms, hold_out=hold_out)
+    if every_ms and (model or grid):
+        message = "--every was given with --model or --grid"
+        raise UsageError(message, help="choose a model and settings first, then compare intervals with them")
+    variants = variants_of(app, tuple(set_ or ()), model, grid or ()) if model or grid else []
     load_tensorflow()
+    if every_ms:
+        _compare_intervals(folder, request, every_ms, until_offset, json=json)
+    elif variants:
+        _compare_variants(variants, request, passes, until_offset, json=json)
+    else:
+        _evaluate_passes(folder, request, passes, until_offset, json=json)
+
+
+def _evaluate_passes(folder: AppFolder, request: SplitRequest, passes: int, until_offset: str, *, json: bool) -> None:
+    from streamlearn.replay import stop_on_signals
     from streamlearn.trainer import evaluate as evaluate_model
 
     def line(number: int, tally: Tally) -> str:
@@ -81,6 +120,77 @@ def evaluate(
     if len(result.passes) < passes:
         typer.echo(f"stopped after {len(result.passes)} of {passes} passes", err=True)
         raise typer.Exit(EXIT_PARTLY)
+
+
+def _intervals(text: str, passes: int) -> dict[str, int | None]:
+    """Return the intervals of a text, None for `never`, the shortest first."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        return {}
+    if passes > 1:
+        message = "--passes was given with --every"
+        raise UsageError(message, help="versions of an interval are compared in one pass: leave --passes out")
+    found = {part: None if part == "never" else parse_duration_ms(part) for part in parts}
+    return dict(sorted(found.items(), key=lambda item: item[1] or _NEVER_MS))
+
+
+def _compare_intervals(
+    folder: AppFolder, request: SplitRequest, every_ms: dict[str, int | None], until_offset: str, *, json: bool
+) -> None:
+    from streamlearn.replay import stop_on_signals
+    from streamlearn.trainer.interval_evaluation import evaluate_intervals
+
+    show = progress_lines(lambda rows: f"{rows:,} samples learned")
+    with stop_on_signals() as stop:
+        split, scores = evaluate_intervals(folder, request, every_ms, stop, until_offset=until_offset, show=show)
+        if stop.is_set():
+            raise typer.Exit(EXIT_PARTLY)
+    times = {"from": split.begin_ms, "test_from": split.test_ms, "to": split.end_ms, "complete": split.complete_ms}
+    if json:
+        facts = {f"{name}_ms": time_ms for name, time_ms in times.items()}
+        print_json(facts | {"intervals": [vars(score) for score in scores]})
+        return
+    print_facts("samples", {name: None if time_ms is None else time_text(time_ms) for name, time_ms in times.items()})
+    widest = max((abs(score.gain) for score in scores if score.gain), default=0.0)
+    print_table([_interval_row(score, widest, list(every_ms)[-1]) for score in scores], whole=True)
+
+
+def _compare_variants(
+    variants: list[Variant], request: SplitRequest, passes: int, until_offset: str, *, json: bool
+) -> None:
+    from streamlearn.replay import stop_on_signals
+
+    done = []
+    with stop_on_signals() as stop:
+        for variant, last in compared(variants, request, stop, passes=passes, until_offset=until_offset):
+            _print_pass(last)
+            done.append((variant, last))
+    best = best_of(done)
+    if json:
+        results = [{"facts": variant.facts, "is_best": variant is best} | _facts(last) for variant, last in done]
+        print_json({"variants": results})
+    else:
+        print_table([variant.facts | row for variant, last in done for row in _rows(last)], whole=True)
+        if best is not None:
+            typer.echo("the lowest normalised entropy has:")
+            typer.echo("\n".join(f"  {line}" for line in best.lines))
+    if len(done) < len(variants):
+        typer.echo(f"stopped after {len(done)} of {len(variants)} combinations", err=True)
+        raise typer.Exit(EXIT_PARTLY)
+
+
+def _interval_row(score: IntervalScore, widest: float, last: str) -> dict[str, Any]:
+    def number(value: float | None) -> float | None:
+        return None if value is None else round(value, 4)
+
+    bounds = None if score.gain_low is None else f"{score.gain_low:+.4f} to {score.gain_high:+.4f}"
+    size = round(_BAR * abs(score.gain) / widest) if widest and score.gain else 0
+    bar = ("█" if (score.gain or 0) > 0 else "-") * size
+    return {
+        "label": score.label, "every": score.every, "rows": score.rows, "AUC": number(score.auc),
+        f"over {last}": None if score.gain is None else f"{score.gain:+.4f}", "95 % interval": bounds,
+        "log loss": number(score.log_loss), "calibration": number(score.calibration), "": bar,
+    }  # fmt: skip
 
 
 def _print_pass(done: Pass) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from streamlearn.cli.output.progress import LINE_S
 from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.cli.output.units import counted
 from streamlearn.pulse import PULSE
+from streamlearn.times import parse_time_ms
 
 if TYPE_CHECKING:
     from streamlearn.topics import Topic
@@ -38,6 +40,13 @@ def train(
         typer.Option(
             metavar="OFFSETS", help="End here: `end` (the present end of the samples) or PARTITION:OFFSET,..."
         ),
+    ] = "",
+    passes: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="Learn the history N times before the first version, if there is none."),
+    ] = 1,
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="With --passes: the history ends at this event time; UTC.")
     ] = "",
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the token that the shards expect.")
@@ -61,15 +70,19 @@ def train(
     from streamlearn.trainer import train as train_model
 
     token = None if token_file is None else read_token(token_file)
+    history_ms = parse_time_ms(until, datetime.now(UTC)) if until else None
 
-    def until(topic: Topic) -> Until:
+    def end_of(topic: Topic) -> Until:
         return Until(ends_of(topic, until_offset) if until_offset else None, until_idle)
 
     # Objects loaded by now live until the end: full collections that visit them would delay every stage.
     gc.freeze()
     with serve_metrics(folder.settings.telemetry), stop_on_signals() as stop, _show_training() as show:
         try:
-            report = train_model(folder, stop, until=until, token=token, accept_lost=accept_lost, show=show)
+            report = train_model(
+                folder, stop, until=end_of, token=token, accept_lost=accept_lost, passes=passes, history_ms=history_ms,
+                show=show,
+            )  # fmt: skip
         finally:
             PULSE.stopping()
     facts = _facts(report)

@@ -21,7 +21,7 @@ from streamlearn.trainer.intake.message import Message, Reached
 from streamlearn.trainer.step import Step
 from streamlearn.versions import TimeSkip
 
-__all__ = ["HOLD_OUT", "Split", "SplitRequest", "split_of"]
+__all__ = ["HOLD_OUT", "Split", "SplitRequest", "history_until", "split_of"]
 
 HOLD_OUT = 0.1
 """The share of rows held out by default."""
@@ -75,6 +75,11 @@ class Split:
         """Everything that is not held out."""
         return _all_but(self.test_ms, self.end_ms)
 
+    @property
+    def ignored(self) -> tuple[TimeSkip, ...]:
+        """Everything that is neither learned nor held out."""
+        return _all_but(self.begin_ms, self.end_ms)
+
 
 def split_of(
     folder: AppFolder,
@@ -109,6 +114,31 @@ def split_of(
         complete_ms=survey.complete_ms,
         span_ms=survey.span_ms,
     )
+
+
+def history_until(
+    folder: AppFolder,
+    topic: Topic,
+    ends: Mapping[int, int],
+    until_ms: int | None,
+    *,
+    keep_aside: Callable[[str, bytes], None],
+    clock: Clock = SYSTEM_CLOCK,
+) -> tuple[Mapping[int, int], int]:
+    """Return where the messages end that are only of impressions before a time, and the table time that they span.
+
+    Without a time that is `ends`, up to which all samples are read once.
+    """
+    survey = _Survey(topic.partitions)
+    feed = Feed(folder, topic, beginning_of(topic), survey, until=Until(ends), keep_aside=keep_aside, clock=clock)
+    with closing(feed):
+        for _ in feed.steps():
+            pass
+    if not survey.rows or (until_ms is not None and min(survey.rows) * survey.grain_ms >= until_ms):
+        message = "the first version would have nothing to learn: samples from before that time are missing"
+        raise UsageError(message, help=_help(survey))
+    firsts = ends if until_ms is None else dict(enumerate(survey.first_from(until_ms, ends)))
+    return firsts, survey.span_ms
 
 
 class _Survey:
