@@ -99,7 +99,10 @@ def _of_registry(found: Gathered, after: LateAfter) -> Iterator[Trouble]:
 def _of_nodes(found: Gathered, beat_s: float) -> Iterator[Trouble]:
     for node in found.gone:
         text = f"{node.name} sends no heartbeat; it last answered with {_active(node)}"
-        help = "it may still answer: take it out of the load balancer, and see its log"
+        help = (
+            "it may still answer: take it out of the load balancer, then end it (SIGKILL, if it is stopped); `up` or "
+            "systemd starts it again"
+        )
         yield Trouble("bad", "node", text, help, node.wall_ms)
     for node in found.nodes:
         if is_late(found, node, beat_s):

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from streamlearn.apps import load_app
+from streamlearn.cli.output.units import runs_text
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.testing import ManualClock, wait_until
 from streamlearn.times import time_text
@@ -192,7 +193,7 @@ def test_a_second_rollback_leaves_what_came_after_a_rewind_and_no_verb_serves_it
     assert verb("rollback", MODEL, "--to", 4, "--wait", 0).status == 0
     put_back(place, 6)
     assert verb("release", MODEL, "--wait", 0, "--json").json["active"] == 6
-    assert "held there; tainted: 5, 6 " in verb("rollback", MODEL, "--to", 4, "--wait", 0).out
+    assert "held there; tainted: 5-6 " in verb("rollback", MODEL, "--to", 4, "--wait", 0).out
     refused(verb("release", MODEL), 1, "versions 5, 6 are tainted", f"streamlearn rewind {MODEL} --to")
     refused(verb("rewind", MODEL, "--to", 6), 1, "version 6 of 'ctr' is tainted", "clean versions are 1, 2, 4")
     refused(verb("promote", MODEL, 6), 1, "version 6 cannot be served: it is tainted", "--accept")
@@ -443,7 +444,7 @@ def test_a_rollback_taints_versions_that_the_registry_leaves_out(place: Place, v
     place.registry.put_versions([structs.replace(known[last_but_one], parent=known[oldest].ref)])
     rolled = verb("rollback", MODEL, "--to", oldest, "--wait", 0)
     assert rolled.status == 0, rolled.out
-    assert f"tainted: {', '.join(str(version) for version in known if version > oldest)} (" in rolled.out
+    assert f"tainted: {runs_text([version for version in known if version > oldest])} (" in rolled.out
     refused(verb("release", MODEL, "--wait", 0), 1, "no clean version")
 
 

@@ -20,7 +20,7 @@ from streamlearn.cli.model.model_options import (
 )  # fmt: skip
 from streamlearn.cli.options import JsonOption, Place, at_place
 from streamlearn.cli.output.table import print_json, print_table
-from streamlearn.cli.output.units import counted
+from streamlearn.cli.output.units import counted, runs_text
 from streamlearn.errors import PartlyDone, UsageError
 from streamlearn.times import parse_time_ms
 
@@ -73,8 +73,8 @@ def rollback(
     active = moved.pointer.active
     assert active is not None
     tainted = moves.taints_of(moved.pointer, known)
-    newer = ", ".join(str(version) for version in tainted if version > active.version) or "none"
-    line = f"{model.name} is rolled back to version {active.version} and held there; tainted: {_short(newer)}"
+    newer = runs_text([version for version in tainted if version > active.version]) or "none"
+    line = f"{model.name} is rolled back to version {active.version} and held there; tainted: {newer}"
     _show(model, moved, known, line, json=json)
 
 
@@ -132,7 +132,7 @@ def promote(
     what = "promote" if share is None else "shadow" if in_shadow else "canary"
     moved, known = model.move(decide, what=what, by=author(), reason=reason, wait_s=wait)
     tainted = moves.taints_of(moved.pointer, known)
-    clean = [str(entry.version) for entry in known if entry.version > version and entry.version not in tainted]
+    clean = [entry.version for entry in known if entry.version > version and entry.version not in tainted]
     _show(model, moved, known, _promoted_line(model, moved.pointer, version, clean if accept else []), json=json)
 
 
@@ -187,14 +187,10 @@ def _warn_of_deletions(model: Model, version: int, known: Sequence[Known]) -> No
         typer.echo(f"{said}: release the pointer soon, see `streamlearn forget --help`", err=True)
 
 
-def _promoted_line(model: Model, pointer: Pointer, version: int, clean: list[str]) -> str:
+def _promoted_line(model: Model, pointer: Pointer, version: int, clean: list[int]) -> str:
     if pointer.canary is not None:
         verb = "scores, in shadow," if pointer.canary.shadow else "answers"
         return f"{model.name}: version {version} {verb} {pointer.canary.share:.1%} of the requests"
-    hold = "; the hold stays in place, see `streamlearn release`" if pointer.held else ""
-    accepted = f"; no longer tainted: {_short(', '.join(clean))}" if clean else ""
+    hold = "; the hold stays until it is released" if pointer.held else ""
+    accepted = f"; no longer tainted: {runs_text(clean)}" if clean else ""
     return f"{model.name} serves version {version}{accepted}{hold}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) < 60 else f"{text[:57]}..."

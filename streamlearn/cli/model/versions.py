@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 from streamlearn.cli.model.model_options import ModelArgument, WordsArgument, model_and_versions, open_model
 from streamlearn.cli.options import JsonOption, Place, at_place
 from streamlearn.cli.output.table import print_json, print_table
-from streamlearn.cli.output.units import age_text, bytes_text, counted
+from streamlearn.cli.output.units import age_text, bytes_text, counted, runs_text
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.printable import printable
 from streamlearn.times import time_text
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["show", "versions"]
 
-_SHOWN, _RUNS_SHOWN = 20, 4
+_SHOWN = 20
 Row = dict[str, Any]
 
 
@@ -171,25 +170,10 @@ def _node_row(node: Node, now_ms: int) -> Row:
         "node": node.name,
         "state": node.state,
         "serves": node.active or "-",
-        "staged": _runs_of(node.staged),
+        "staged": runs_text(node.staged),
         "heard of": f"{age_text(max(0, now_ms - node.wall_ms))} ago",
         "said": node.said,
     }
-
-
-def _runs_of(versions: Sequence[int]) -> str:
-    """Return version numbers as runs, only the newest few.
-
-    Examples:
-        >>> _runs_of([7, 3, 4, 5]), _runs_of([]), _runs_of(range(1, 40, 2))
-        ('3-5, 7', '', '..., 33, 35, 37, 39')
-    """
-    runs: list[tuple[int, int]] = []
-    for version in sorted(versions):
-        follows = runs and runs[-1][1] == version - 1
-        runs[-1:] = [(runs[-1][0], version)] if follows else [*runs[-1:], (version, version)]
-    texts = [str(begin) if begin == end else f"{begin}-{end}" for begin, end in runs]
-    return ", ".join(["..."] * (len(texts) > _RUNS_SHOWN) + texts[-_RUNS_SHOWN:])
 
 
 def _pointer_line(pointer: Pointer, count: int, shown: int) -> str:

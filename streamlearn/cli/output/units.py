@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["age_text", "bytes_text", "counted", "whole_units"]
+from collections.abc import Sequence
 
+__all__ = ["age_text", "bytes_text", "counted", "runs_text", "whole_units"]
+
+_RUNS_SHOWN = 4
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
 
 
@@ -56,3 +59,18 @@ def age_text(ms: int) -> str:
         if ms >= unit_ms and name != "ms":
             return f"{ms // unit_ms} {name}"
     return "0 s"
+
+
+def runs_text(versions: Sequence[int]) -> str:
+    """Return version numbers as runs, only the newest few.
+
+    Examples:
+        >>> runs_text([7, 3, 4, 5]), runs_text([]), runs_text(range(1, 40, 2))
+        ('3-5, 7', '', '..., 33, 35, 37, 39')
+    """
+    runs: list[tuple[int, int]] = []
+    for version in sorted(versions):
+        follows = runs and runs[-1][1] == version - 1
+        runs[-1:] = [(runs[-1][0], version)] if follows else [*runs[-1:], (version, version)]
+    texts = [str(begin) if begin == end else f"{begin}-{end}" for begin, end in runs]
+    return ", ".join(["..."] * (len(texts) > _RUNS_SHOWN) + texts[-_RUNS_SHOWN:])

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Model"]
 
+# A node acknowledges few moves between two heartbeats; and how many moves are read for all nodes.
+_MOVES_AFTER, _MOVES_READ = 4, 16
+
 
 @dataclass(frozen=True)
 class Model:
@@ -121,21 +124,13 @@ class Model:
         raise UsageError(message, help=f"the newest are {newest}; see `streamlearn versions MODEL`")
 
     def nodes(self) -> tuple[list[Node], str]:
-        """Return the live nodes, or the reason why they are unknown.
-
-        A node acknowledges the newest move at once, so its acknowledgement counts until its next heartbeat.
-        """
+        """Return the live nodes, or the reason why they are unknown."""
         if self.registry is None:
             return [], "no registry was named"
         try:
-            nodes = self.registry.nodes()
+            return self._acknowledged(self.registry.nodes()), ""
         except RegistryUnreachable as error:
             return [], error.message
-        with suppress(RegistryUnreachable):
-            newest = self.registry.pointer()
-            acks = {} if newest is None else {ack.boot_id: ack for ack in self.registry.acks(newest.seq)}
-            nodes = [_with_ack(node, acks.get(node.boot_id)) for node in nodes]
-        return nodes, ""
 
     def missing(self, nodes: Sequence[Node]) -> list[Node]:
         """Return the nodes that are silent and that no live node has replaced; none if they are unknown."""
@@ -144,9 +139,26 @@ class Model:
         if self.registry is None:
             return []
         try:
-            return missing(self.registry.silent(), nodes)
+            return missing(self._acknowledged(self.registry.silent()), nodes)
         except RegistryUnreachable:
             return []
+
+    def _acknowledged(self, nodes: list[Node]) -> list[Node]:
+        """Return nodes with the moves that they have acknowledged since their heartbeat, also silent ones.
+
+        A node acknowledges each move at once, so its acknowledgement counts until its next heartbeat.
+        """
+        assert self.registry is not None
+        with suppress(RegistryUnreachable):
+            newest = self.registry.pointer()
+            if newest is None:
+                return nodes
+            after = (range(node.seq + 1, min(node.seq + _MOVES_AFTER, newest.seq) + 1) for node in nodes)
+            seqs = sorted({newest.seq, *(seq for few in after for seq in few)})[-_MOVES_READ:]
+            acks = [{ack.boot_id: ack for ack in self.registry.acks(seq)} for seq in seqs]
+            for of_move in acks:
+                nodes = [_with_ack(node, of_move.get(node.boot_id)) for node in nodes]
+        return nodes
 
     def move(
         self, decide: Decision, *, what: str, by: str, reason: str = "", wait_s: float = 0.0
