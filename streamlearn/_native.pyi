@@ -556,8 +556,10 @@ class Marks:
     inflight: int
 
     def __init__(self, labels: int, items_max: int, bytes_max: int) -> None: ...
-    def settle(self, step: int, topic: str, requests: _MarkedRequests, rows: _MarkedRows) -> tuple[_U32, _U32, _U8]:
-        """Return the labels to learn and to correct, and the rows that are too old."""
+    def settle(
+        self, step: int, topic: str, requests: _MarkedRequests, rows: _MarkedRows
+    ) -> tuple[_U32, _U32, _U8, _U32]:
+        """Return the labels to learn and to correct, the rows that are too old, and the labels known to be positive."""
 
     def refuse(self, step: int, topic: str, requests: _MarkedRequests, rows: _MarkedRows) -> None:
         """Mark the labels that the rows settle as refused."""

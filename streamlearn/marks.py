@@ -47,6 +47,7 @@ class Settled:
     learn: Uint32s  # [N], labels to learn
     correct: Uint32s  # [N], labels that were learned as negative and are positive
     old: npt.NDArray[np.uint8]  # [N], 1 if the row is older than the horizon and refused
+    positive: Uint32s  # [N], labels that are known to be positive, by this row or earlier ones
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def columns(rows: Sequence[Row]) -> MarkedRows:
     )
 
 
-def settle(oracle: Oracle, rows: Sequence[Row], labels: int, horizon: int) -> list[tuple[int, int, int]]:
+def settle(oracle: Oracle, rows: Sequence[Row], labels: int, horizon: int) -> list[tuple[int, int, int, int]]:
     """What the rules say, label by label."""
     found = []
     for *identity, time, settles, positive in rows:
@@ -57,13 +57,15 @@ def settle(oracle: Oracle, rows: Sequence[Row], labels: int, horizon: int) -> li
             elif mark == NEGATIVE and is_positive:
                 correct |= 1 << bit
                 oracle[key] = POSITIVE
-        found.append((learn, correct, int(time < horizon)))
+        known = sum(1 << bit for bit in range(labels) if oracle.get((*identity, bit)) == POSITIVE)
+        found.append((learn, correct, int(time < horizon), 0 if time < horizon else known))
     return found
 
 
-def plain(settled: Settled) -> list[tuple[int, int, int]]:
+def plain(settled: Settled) -> list[tuple[int, int, int, int]]:
     """What marks said, as values."""
-    return list(zip(settled.learn.tolist(), settled.correct.tolist(), settled.old.tolist(), strict=True))
+    said = (settled.learn, settled.correct, settled.old, settled.positive)
+    return list(zip(*(one.tolist() for one in said), strict=True))
 
 
 def make_rows(rng: random.Random, labels: int) -> list[Row]:
@@ -170,17 +172,17 @@ def test_what_is_older_than_the_horizon_is_refused_and_its_pages_forgotten() -> 
 
 def test_what_is_in_flight_is_known_to_later_steps_but_in_no_save() -> None:
     marks = Marks(1)
-    assert plain(marks.settle(1, columns([row(0)]))) == [(1, 0, 0)]
-    assert plain(marks.settle(2, columns([row(0, labels=1)]))) == [(0, 1, 0)]
+    assert plain(marks.settle(1, columns([row(0)]))) == [(1, 0, 0, 0)]
+    assert plain(marks.settle(2, columns([row(0, labels=1)]))) == [(0, 1, 0, 1)]
     assert marks.inflight == 2
     marks.acknowledge(1)
     read = Marks(1)
     read.load(marks.save().entries)
-    assert plain(read.settle(1, columns([row(0, labels=1)]))) == [(0, 1, 0)]
+    assert plain(read.settle(1, columns([row(0, labels=1)]))) == [(0, 1, 0, 1)]
     marks.acknowledge(2)
     read = Marks(1)
     read.load(marks.save().entries)
-    assert plain(read.settle(1, columns([row(0, labels=1)]))) == [(0, 0, 0)]
+    assert plain(read.settle(1, columns([row(0, labels=1)]))) == [(0, 0, 0, 1)]
 
 
 def test_a_save_since_another_has_the_pages_alone_that_changed() -> None:
@@ -202,7 +204,7 @@ def test_a_refused_label_is_never_learned_again() -> None:
     marks = Marks(2)
     marks.settle(1, columns([row(0, settles=3)]))
     marks.refuse(1, columns([row(0, settles=1)]))
-    assert plain(marks.settle(2, columns([row(0, settles=3, labels=3)]))) == [(0, 2, 0)]
+    assert plain(marks.settle(2, columns([row(0, settles=3, labels=3)]))) == [(0, 2, 0, 2)]
     assert marks.counters["refused"] == 1
 
 
@@ -211,7 +213,7 @@ def test_full_marks_refuse_and_mark_nothing() -> None:
     many = [row(number, offset=number * 1_024) for number in range(100)]
     with pytest.raises(MarksFull, match="of at most 65536 bytes"):
         marks.settle(1, columns(many))
-    assert plain(marks.settle(1, columns(many[:2]))) == [(1, 0, 0)] * 2
+    assert plain(marks.settle(1, columns(many[:2]))) == [(1, 0, 0, 0)] * 2
     assert marks.counters["refusals"] == 1
     with pytest.raises(ValueError, match="at most 1000 items"):
         marks.settle(1, columns([row(0, item=1_000)]))

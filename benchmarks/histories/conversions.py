@@ -183,7 +183,8 @@ def _steps(batch: SampleBatch, label: np.uint32) -> list[Step]:
     for begin in range(0, len(batch), _STEP_ROWS):
         rows = np.arange(begin, min(begin + _STEP_ROWS, len(batch)))
         learn = np.full(len(rows), label, np.uint32)
-        piece = Piece(batch, rows, learn, np.zeros_like(learn))
+        clicked = batch.labels[0].value[rows].astype(np.uint32)
+        piece = Piece(batch, rows, learn, np.zeros_like(learn), clicked | batch.labels[1].value[rows] << np.uint32(1))
         steps.append(Step(1, (piece,), Reached((), ()), len(rows)))
     return steps
 

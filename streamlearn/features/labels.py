@@ -41,7 +41,8 @@ class Label:
         group: The label group that sets its window.
         sample_rate: The share of negatives kept; a hash chooses them, so that a replay keeps the same ones.
         follows: The label whose action comes first, such as "click" for a purchase. The model then learns how often
-            this label follows that one, and its score is the product of both: see docs/models.md.
+            this label follows that one, and its score is the product of both: see docs/models.md. Its group waits until
+            that label is final.
         loss_weight: The factor of its loss, beside those of other labels.
         was: The name under which a renamed label was first learned. It stays for as long as models inherit from each
             other.
@@ -73,6 +74,9 @@ def check_labels(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> None:
     for label in labels:
         _check_label(label, names)
         _check_follows(label, {other.name: other for other in labels})
+    for label in labels:
+        if label.follows is not None:
+            _check_wait(label, groups, next(other for other in labels if other.name == label.follows))
     used = {label.group for label in labels}
     for name in sorted(names):
         message = f"label group {name!r} has no labels"
@@ -128,6 +132,16 @@ def _check_label(label: Label, groups: Sequence[str]) -> None:
     valid = isinstance(weight, int | float) and not isinstance(weight, bool) and 0.0 < weight <= LOSS_WEIGHT_MAX
     message = f"label {label.name!r}: loss_weight is {label.loss_weight!r}"
     require(valid, message, f"loss_weight must be above 0 and at most {LOSS_WEIGHT_MAX:,.0f}")
+
+
+def _check_wait(label: Label, groups: Sequence[LabelGroup], first: Label) -> None:
+    by_name = {group.name: group for group in groups}
+    wait_s, window_s = by_name[label.group].wait_s, by_name[first.group].window_s
+    message = (
+        f"label {label.name!r} is settled {wait_s} s after the impression, but {first.name!r}, which it follows, is "
+        f"final only after {window_s} s"
+    )
+    require(wait_s >= window_s, message, f"put it into a group with a wait_s of at least {window_s}")
 
 
 def _check_follows(label: Label, labels: Mapping[str, Label]) -> None:

@@ -36,6 +36,7 @@ class StepColumns:
     learn: Uint32s  # uint32[N]: labels to learn
     correct: Uint32s  # uint32[N]: labels to correct
     positive: Uint32s  # uint32[N]: positive labels
+    known: Uint32s  # uint32[N]: labels known to be positive, by earlier rows too
     rates: Float32s  # float32[N, L]: the share of negatives kept
     weights: Float32s  # float32[N, L]
     identity: Uint64s  # uint64[N]: a hash of each row's identity
@@ -49,6 +50,7 @@ class StepColumns:
 def columns_of(step: Step) -> StepColumns:
     """Join the rows of a step; each piece contributes the requests of its rows."""
     pieces = step.pieces
+    positive = [bits_of([label.value for label in piece.batch.labels], piece.rows) for piece in pieces]
     selected = [renumbered(piece.batch.request_index[piece.rows], len(piece.batch.requests)) for piece in pieces]
     indexes, begin = [], 0
     for index, requests in selected:
@@ -64,8 +66,10 @@ def columns_of(step: Step) -> StepColumns:
         request_index=np.concatenate([*indexes, np.zeros(0, np.int32)]).astype(np.int32),
         learn=_concatenated([piece.learn for piece in pieces], np.uint32),
         correct=_concatenated([piece.correct for piece in pieces], np.uint32),
-        positive=_concatenated(
-            [bits_of([label.value for label in piece.batch.labels], piece.rows) for piece in pieces], np.uint32
+        positive=_concatenated(positive, np.uint32),
+        known=_concatenated(
+            [own if piece.known is None else piece.known for own, piece in zip(positive, pieces, strict=True)],
+            np.uint32,
         ),
         rates=_by_label(pieces, "sample_rate"),
         weights=_by_label(pieces, "weight"),

@@ -231,7 +231,8 @@ def cut(step: Step, before_ms: int) -> tuple[Step | None, Step | None]:
         is_early = piece.batch.settle_time_ms[piece.rows] < before_ms
         for part, which in ((early, is_early), (late, ~is_early)):
             if which.any():
-                part.append(Piece(piece.batch, piece.rows[which], piece.learn[which], piece.correct[which]))
+                known = None if piece.known is None else piece.known[which]
+                part.append(Piece(piece.batch, piece.rows[which], piece.learn[which], piece.correct[which], known))
     first, second = (replace(step, pieces=part) if part else None for part in (early, late))
     return first, second
 

@@ -175,23 +175,28 @@ class Learner:
         return {name: part.reshape(shape) for (name, shape), part in parts}
 
     def _logits(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> Any:
+        return followed_logits(self._said(whole, sides, user_index), self._followed)
+
+    def _said(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> Any:
+        """Return the logits of the model itself: of a label that follows another, those after that one."""
         weights, (user_flat, user_sequence, item_flat, item_sequence) = self._split(whole), sides
         plan = self._plan
         with wrap_errors(self._model, "user"):
             user = self._model.user(weights, _side(plan.user, user_flat, user_sequence))
         with wrap_errors(self._model, "score"):
             logits = self._model.score(weights, user, user_index, _side(plan.item, item_flat, item_sequence))
-        return followed_logits(tf.cast(logits, tf.float32), self._followed)
+        return tf.cast(logits, tf.float32)
 
     def _step(self, sides: tuple[Any, ...], user_index: Any, targets: Any, numbers: Any, seed: Any) -> tuple[Any, ...]:
         whole = self._whole.read_value()
         with tf.GradientTape() as tape:
             tape.watch([whole, *sides])
             with learning(seed) as drops:
-                logits = self._logits(whole, sides, user_index)
-            loss = loss_of(logits, targets)
+                said = self._said(whole, sides, user_index)
+            loss = loss_of(said, targets)
         if drops.layers:  # predictions are those of a node, which leaves out nothing
-            logits = self._logits(whole, sides, user_index)
+            said = self._said(whole, sides, user_index)
+        logits = followed_logits(said, self._followed)
         zero = tf.UnconnectedGradients.ZERO
         # TensorFlow returns indexed slices as the gradient of a gathered tensor.
         all_gradients = tape.gradient(loss, [whole, *sides], unconnected_gradients=zero)

@@ -37,6 +37,7 @@ class Rows:
         self._scatter = Scatter(client, keys_max=_KEYS_MAX)
         self._ladder = ladder_of(step_rows)
         self._loss_weights = [float(label.loss_weight) for label in app.labels]
+        self._followed = app.followed
 
     def pack(self, columns: StepColumns, *, at: At = "newest") -> Packed:
         """Pull the rows of a step and pack them; raises as `PsClient.pull` does."""
@@ -85,6 +86,9 @@ class Rows:
         for label, loss_weight in enumerate(self._loss_weights):
             bit, channels = np.uint32(1 << label), targets[:rows, label]
             weight = columns.weights[:, label] * np.float32(loss_weight)
+            if (followed := self._followed[label]) is not None:
+                # It says how often the label follows that one, so it learns from the rows of which that one is known.
+                weight = np.where((columns.known >> np.uint32(followed) & 1) != 0, weight, 0.0)
             channels[:, 0] = (columns.positive & bit) != 0
             channels[:, 1] = np.where((columns.learn & bit) != 0, weight, 0.0)
             channels[:, 2] = np.where((columns.correct & bit) != 0, weight, 0.0)

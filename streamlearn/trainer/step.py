@@ -24,6 +24,9 @@ class Piece:
     rows: npt.NDArray[np.int64]  # int64[n]: the indexes of the rows, in their order
     learn: Uint32s  # uint32[n]: the labels to learn
     correct: Uint32s  # uint32[n]: the labels that were learned as negative and are positive
+    known: Uint32s | None = (
+        None  # uint32[n]: the labels known to be positive, by earlier rows too; None: by these alone
+    )
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -14,7 +14,8 @@ from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot, window_se
 FEATURES = FeatureSpec(slots=(Slot("video_id", "item"),), item_id="video_id")
 FAST = LabelGroup("fast", wait_s=60, window_s=600)
 CLICK = Label("click", "click", "fast")
-ORDER = Label("order", "order", "fast", follows="click")
+ORDER = Label("order", "order", "slow", follows="click")
+SLOW = LabelGroup("slow", wait_s=600, window_s=3_600)
 
 
 def app_of(groups: tuple[LabelGroup, ...] = (FAST,), labels: tuple[Label, ...] = (CLICK,)) -> App:
@@ -53,10 +54,19 @@ def app_of(groups: tuple[LabelGroup, ...] = (FAST,), labels: tuple[Label, ...] =
         pytest.param((FAST,), (replace(CLICK, loss_weight=0),), "is 0", "above 0", id="a loss_weight of 0"),
         pytest.param((FAST,), (replace(CLICK, loss_weight=True),), "is True", "above 0", id="a loss_weight of True"),
         pytest.param((FAST,), (replace(CLICK, loss_weight=float("inf")),), "is inf", "at most", id="inf"),
-        pytest.param((FAST,), (CLICK, replace(ORDER, follows="view")), "'view'", "are click, order", id="of none"),
-        pytest.param((FAST,), (CLICK, replace(ORDER, follows="order")), "order follows order", "none", id="of itself"),
+        pytest.param((FAST, SLOW), (CLICK, replace(ORDER, follows="view")), "'view'", "are click, order", id="of none"),
         pytest.param(
-            (FAST,),
+            (FAST, SLOW), (CLICK, replace(ORDER, follows="order")), "order follows order", "none", id="of itself"
+        ),
+        pytest.param(
+            (FAST, replace(SLOW, wait_s=599)),
+            (CLICK, ORDER),
+            "'order' is settled 599 s after the impression, but 'click', which it follows, is final only after 600 s",
+            "a wait_s of at least 600",
+            id="before the other is final",
+        ),
+        pytest.param(
+            (FAST, SLOW),
             (replace(CLICK, follows="order"), ORDER),
             "click follows order follows click",
             "leave out its `follows`",
@@ -109,8 +119,9 @@ def test_equal_labels_have_one_window_settings_id_however_their_rate_is_written(
 
 
 def test_samples_are_the_same_whatever_labels_follow_or_weigh_and_models_only_if_they_follow_the_same() -> None:
-    plain, following = app_of(labels=(CLICK, replace(ORDER, follows=None))), app_of(labels=(CLICK, ORDER))
-    heavy = app_of(labels=(replace(CLICK, loss_weight=2.0), replace(ORDER, follows=None)))
+    alone = replace(ORDER, follows=None)
+    plain, following = app_of((FAST, SLOW), (CLICK, alone)), app_of((FAST, SLOW), (CLICK, ORDER))
+    heavy = app_of((FAST, SLOW), (replace(CLICK, loss_weight=2.0), alone))
     for other in (following, heavy):
         assert (other.window_settings, other.samples_fingerprint) == (plain.window_settings, plain.samples_fingerprint)
     assert heavy.model_fingerprint == plain.model_fingerprint != following.model_fingerprint

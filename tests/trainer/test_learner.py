@@ -341,15 +341,18 @@ def test_outputs_that_stay_are_enlarged_so_that_their_mean_is_kept() -> None:
     assert (dropout(tf.ones([9]), 0.9).numpy() == 1).all(), "outside of a step nothing is left out"
 
 
-def test_labels_that_follow_learn_from_the_product() -> None:
+def test_labels_that_follow_are_predicted_by_the_product_and_learn_what_they_are_after_the_other() -> None:
     click, order = _APP.labels
     app = replace(_APP, labels=(click, replace(order, follows=click.name)))
     following = Learner(app, Linear(), msgspec.convert({"device": "cpu", "seed": 3}, TrainerSettings))
-    given = packed(1)
-    logits = plainly(list(following.dense().values()), given)[0]
-    found = following.learn(given)
+    plain, given = learner(), packed(1)
+    logits = plainly(list(plain.dense().values()), given)[0]
+    near(sigmoid(following.score(given)[:, 1]), sigmoid(logits[:, 0]) * sigmoid(logits[:, 1]))
+    found, alone = following.learn(given), plain.learn(given)
     near(sigmoid(found.logits[:, 1]), sigmoid(logits[:, 0]) * sigmoid(logits[:, 1]))
     near(found.logits[:, 0], logits[:, 0])
+    # The product has no part in what is learned.
+    same(replace(found, logits=alone.logits), alone)
 
 
 def test_weights_of_another_model_or_optimizer_are_refused() -> None:

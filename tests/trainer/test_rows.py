@@ -231,6 +231,25 @@ def test_targets_say_what_of_each_label_is_learned_and_what_was_thinned(tmp_path
                 assert log_rate == pytest.approx(np.log(columns.rates[row, label]))
 
 
+def test_a_label_learns_from_rows_of_which_the_one_that_it_follows_is_known_by_this_row_or_an_earlier_one(
+    tmp_path: Path,
+) -> None:
+    with rows_of_tables(tmp_path) as (folder, client, rows):
+        click, bought = folder.app.labels
+        app = replace(folder.app, labels=(click, replace(bought, follows=click.name)))
+        following = Rows(app, client, _STEP_ROWS)
+        columns = steps_of(folder, 3)[0]
+        known = np.arange(len(columns), dtype=np.uint32) % 3 == 0
+        before = rows.pack(columns).targets[: len(columns)]
+        after = following.pack(replace(columns, known=known.astype(np.uint32))).targets[: len(columns)]
+        np.testing.assert_array_equal(after[known], before[known])
+        np.testing.assert_array_equal(after[~known][:, 0], before[~known][:, 0])
+        assert not after[~known][:, 1, 1:3].any()
+        assert before[~known][:, 1, 1:3].any()
+        # Without marks of earlier rows, only the row itself says it.
+        np.testing.assert_array_equal(columns.known, columns.positive)
+
+
 def test_the_loss_of_a_label_weighs_as_much_as_it_says(tmp_path: Path) -> None:
     with rows_of_tables(tmp_path) as (folder, client, rows):
         labels = (folder.app.labels[0], replace(folder.app.labels[1], loss_weight=2.5))

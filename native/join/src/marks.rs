@@ -54,6 +54,8 @@ pub struct Settled {
     pub correct: Vec<u32>,
     /// 1 if the row is older than the horizon.
     pub old: Vec<u8>,
+    /// Labels that are known to be positive, by this row or earlier ones.
+    pub positive: Vec<u32>,
 }
 
 /// The mark before a step that is not learned yet.
@@ -219,7 +221,8 @@ impl Marks {
     pub fn settle(&mut self, step: u64, rows: &Settling<'_>) -> Result<Settled> {
         self.locate(step, rows)?;
         let count = rows.items.len();
-        let mut settled = Settled { learn: vec![0; count], correct: vec![0; count], old: vec![0; count] };
+        let [learn, correct, positive] = std::array::from_fn(|_| vec![0; count]);
+        let mut settled = Settled { learn, correct, old: vec![0; count], positive };
         let places = std::mem::take(&mut self.places);
         for (row, &(page, record)) in places.iter().enumerate() {
             let time = rows.times[rows.request_index[row] as usize];
@@ -233,6 +236,7 @@ impl Marks {
             let (learn, correct, after) = decide(before, rows.settles[row], rows.labels[row]);
             settled.learn[row] = gather(learn);
             settled.correct[row] = gather(correct);
+            settled.positive[row] = gather(after >> 1 & !after);
             let (learns, corrects) = (learn.count_ones(), correct.count_ones());
             self.counters.learn += u64::from(learns);
             self.counters.correct += u64::from(corrects);

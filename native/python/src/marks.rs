@@ -69,10 +69,11 @@ impl NativeMarks {
         topic: &str,
         requests: RequestArrays<'py>,
         rows: RowArrays<'py>,
-    ) -> PyResult<(Array<'py, u32>, Array<'py, u32>, Array<'py, u8>)> {
+    ) -> PyResult<(Array<'py, u32>, Array<'py, u32>, Array<'py, u8>, Array<'py, u32>)> {
         let settled =
             self.with(py, (topic, requests, rows), |marks, settling| marks.settle(step, settling))?;
-        Ok((settled.learn.into_pyarray(py), settled.correct.into_pyarray(py), settled.old.into_pyarray(py)))
+        let (learn, correct) = (settled.learn.into_pyarray(py), settled.correct.into_pyarray(py));
+        Ok((learn, correct, settled.old.into_pyarray(py), settled.positive.into_pyarray(py)))
     }
 
     fn refuse<'py>(

@@ -184,7 +184,9 @@ fn derived_of(column: &Value, inputs: &[Input], user: &[Input]) -> Result<Derive
         (Kind::Slot { .. }, Kind::Slot { .. }) if one(first_kind) && one(second_kind) => {
             Ok(Derived::Cross(of, slot_salt(&name)))
         }
-        (Kind::Slot { .. }, Kind::Slot { .. }) if one(first_kind) && matches!(of, [Source::Own(_), Source::User(_)]) => {
+        (Kind::Slot { .. }, Kind::Slot { .. })
+            if one(first_kind) && matches!(of, [Source::Own(_), Source::User(_)]) =>
+        {
             Ok(Derived::Count(of))
         }
         _ => Err(format!("{name} cannot be made from {} and {}", column["of"][0], column["of"][1])),

@@ -34,6 +34,9 @@ class Counts:
     skipped: int = 0  # rows that a manifest excludes
 
 
+_COLUMNS = ("rows", "learn", "correct", "known")
+
+
 class StepCutter:
     """Fills steps with rows in their order.
 
@@ -114,17 +117,16 @@ class StepCutter:
             self._refuse(marked_rows(batch, rows[settled.old != 0]))
         self.counts.dropped += len(rows) - len(kept) - old
         if len(kept):
-            self._append(Piece(batch, rows[kept], settled.learn[kept], settled.correct[kept]))
+            masks = (mask[kept] for mask in (settled.learn, settled.correct, settled.positive))
+            self._append(Piece(batch, rows[kept], *masks))
             self._waiting += len(kept)
 
     def _append(self, piece: Piece) -> None:
         """Append rows to the step. It has each message once: the rows of a request then are those of one user."""
         if self._pieces and self._pieces[-1].batch is piece.batch:
             begun = self._pieces.pop()
-            piece = Piece(
-                piece.batch, np.concatenate((begun.rows, piece.rows)), np.concatenate((begun.learn, piece.learn)),
-                np.concatenate((begun.correct, piece.correct)),
-            )  # fmt: skip
+            both = [np.concatenate((getattr(begun, name), getattr(piece, name))) for name in _COLUMNS]
+            piece = Piece(piece.batch, *both)
         self._pieces.append(piece)
 
     def _refuse(self, rows: MarkedRows) -> None:
