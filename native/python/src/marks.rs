@@ -17,6 +17,8 @@ fn refused(py: Python<'_>, error: &Error) -> PyErr {
 
 type Array<'py, T> = Bound<'py, PyArray1<T>>;
 type RequestArrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+/// Labels to learn, to correct, rows that are too old, and labels known to be positive.
+type SettledArrays<'py> = (Array<'py, u32>, Array<'py, u32>, Array<'py, u8>, Array<'py, u32>);
 type RowArrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 #[pyclass(name = "Marks", module = "streamlearn._native")]
@@ -69,7 +71,7 @@ impl NativeMarks {
         topic: &str,
         requests: RequestArrays<'py>,
         rows: RowArrays<'py>,
-    ) -> PyResult<(Array<'py, u32>, Array<'py, u32>, Array<'py, u8>, Array<'py, u32>)> {
+    ) -> PyResult<SettledArrays<'py>> {
         let settled =
             self.with(py, (topic, requests, rows), |marks, settling| marks.settle(step, settling))?;
         let (learn, correct) = (settled.learn.into_pyarray(py), settled.correct.into_pyarray(py));
