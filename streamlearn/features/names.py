@@ -55,7 +55,8 @@ def tuple_of(field: str, kind: type[Declared] | tuple[type, ...], value: object)
     if isinstance(value, (*kinds, str)) or not isinstance(value, Iterable):
         message = f"{field} is {value!r:.80}"
         raise SpecError(
-            message, help=f"{field} must be a tuple: write ({name}(...),) with its comma even for one element"
+            message,
+            help=f"{field} must be a tuple: write ({kinds[0].__name__}(...),) with its comma even for one element",
         )
     items = tuple(value)
     for item in items:

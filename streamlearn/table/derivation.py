@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from streamlearn.features import PackColumn, PackSide
@@ -12,6 +13,8 @@ from streamlearn.native import native
 from streamlearn.samples import FeatureColumns, SlotColumns
 
 __all__ = ["with_derived"]
+
+_FLOAT32_MAX = np.finfo(np.float32).max
 
 
 def with_derived(
@@ -41,7 +44,9 @@ def _added(side: PackSide, own: FeatureColumns, user: FeatureColumns, index: npt
         elif first in own.slots:
             dense[column.name] = _counts(column, own, user, index)
         else:
-            dense[column.name] = numbers(first) * numbers(second)
+            with np.errstate(over="ignore"):
+                product = numbers(first) * numbers(second)
+            dense[column.name] = np.clip(product, -_FLOAT32_MAX, _FLOAT32_MAX)  # as finite as what it is made from
     return FeatureColumns(slots, dense)
 
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.pulse import PULSE
 from streamlearn.topics import Topic
 from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.intake.feed import Until
@@ -92,6 +93,8 @@ class HistoryPass:
         )  # fmt: skip
         with closing(reading.feed), closing(learning.run(stop)) as steps:
             for _ in steps:
+                if PULSE.is_due and learning.stages.is_moving:
+                    PULSE.beat()
                 show(tally)
         tally.counts, tally.seconds = reading.counts, dict(learning.stages.seconds)
         return PassDone(tally, learning.reached or self.begin, reading.marks)

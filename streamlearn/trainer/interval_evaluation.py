@@ -77,11 +77,7 @@ class IntervalEvaluation:
 
         `show` is called with the number of rows learned so far.
         """
-        held = _Held([step for step in self._steps(self._split.not_held, stop) if len(step)], self._split)
-        limit = self._folder.settings.validation.rows_max
-        if len(held.shown_ms) > limit:
-            message = f"{len(held.shown_ms):,} rows are held out, more than validation.rows_max ({limit:,})"
-            raise UsageError(message, help="hold out fewer, by --test-from or --hold-out, or raise the limit")
+        held = self._held(stop)
         labels = len(self._folder.app.labels)
         logits = {every: np.zeros((len(held.shown_ms), labels), np.float32) for every in self._every_ms}
         due = _due(self._split, self._every_ms)
@@ -100,6 +96,18 @@ class IntervalEvaluation:
             self._predict(held, time_ms, every, logits)
             time_ms, every = next(due)
         return [] if stop.is_set() else self._scores(held, logits)
+
+    def _held(self, stop: threading.Event) -> _Held:
+        """Read the rows held out; too many of them raise a UsageError."""
+        steps, rows, limit = list[Step](), 0, self._folder.settings.validation.rows_max
+        for step in self._steps(self._split.not_held, stop):
+            rows += len(step)
+            if rows > limit:
+                message = f"more rows are held out than validation.rows_max ({limit:,})"
+                raise UsageError(message, help="hold out fewer, by --test-from or --hold-out, or raise the limit")
+            if len(step):
+                steps.append(step)
+        return _Held(steps)
 
     def _steps(self, skips: tuple[TimeSkip, ...], stop: threading.Event) -> Iterator[Step]:
         reading = SampleRange(
@@ -176,7 +184,7 @@ class IntervalEvaluation:
 class _Held:
     """The rows held out, in memory, by the time at which they were shown."""
 
-    def __init__(self, steps: list[Step], split: Split) -> None:
+    def __init__(self, steps: list[Step]) -> None:
         self.steps = steps
         self._pieces = [piece for step in steps for piece in step.pieces]
         none = [np.zeros(0, np.int64)]

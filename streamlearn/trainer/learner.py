@@ -79,15 +79,23 @@ class Learner:
                 notes = weight_notes(model, first)
             self.shapes = {note.name: tuple(int(size or 0) for size in note.shape) for note in notes}
             whole = tf.concat([tf.reshape(tf.cast(weight, tf.float32), [-1]) for weight in first] or [tf.zeros(0)], 0)
-            self._whole = tf.Variable(whole, trainable=False)
+            self._whole, self._initial = tf.Variable(whole, trainable=False), whole
             begin = _INITIAL_ACCUMULATOR if settings.optimizer == "adagrad" else 0.0
             slots = range(_SLOTS[settings.optimizer])
-            self._slots = [tf.Variable(tf.fill(tf.shape(whole), begin), trainable=False) for _ in slots]
+            self._initial_slot = tf.fill(tf.shape(whole), begin)
+            self._slots = [tf.Variable(self._initial_slot, trainable=False) for _ in slots]
         self.steps = 0
         compiled = settings.xla == "on" or (settings.xla == "auto" and "GPU" in self._device)
         # XLA compiles each shape. Without it one graph serves all shapes and is not traced again for more requests.
         self._learn = tf.function(self._step, jit_compile=compiled, autograph=False, reduce_retracing=not compiled)
         self._score_graph = tf.function(self._logits, autograph=False, reduce_retracing=True)
+
+    def reset(self) -> None:
+        """Forget all that was learned."""
+        self._whole.assign(self._initial)
+        for slot in self._slots:
+            slot.assign(self._initial_slot)
+        self.steps = 0
 
     def learn(self, packed: Packed) -> Learned:
         """Learn a step and return its logits, loss and gradients."""

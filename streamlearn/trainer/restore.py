@@ -26,6 +26,7 @@ def restore(chain: Chain | None, topic: Topic, learner: Learner, remembered: Sha
         VersionDefect: The version cannot be read.
     """
     if chain is None:
+        learner.reset()  # passes before the first version may have failed half-way
         return beginning_of(topic)
     head = chain.head
     dense = load_tensors(chain.store, head, "dense")

@@ -170,13 +170,15 @@ class Trainer:
             trusted = (resumed.chain.version, self._lineage.model, ", ".join(self._folder.app.label_names))
             message = "version %d of %r does not list its labels: the trainer assumes %s; the next version lists them"
             _LOG.warning(message, *trusted)
+        if resumed.chain is not None and self._passes > 1:
+            _LOG.warning("there are versions, so the history is not learned again: passes has no effect")
         failures, failed_at = 0, None
         while True:
             try:
                 with PULSE.patience(self._apart_s_max):
                     self._restore(resumed)
                 if resumed.chain is None:
-                    self._begin(stop)
+                    self._begin(stop, until)
                 with PULSE.patience(self._apart_s_max):
                     if self._validation is None:
                         self._validation = ends.enter_context(self._new_validation(resumed))
@@ -278,18 +280,20 @@ class Trainer:
         known = {} if resumed.chain is None else resumed.chain.manifest.metrics
         self._counted = {name: known.get(name, 0.0) for name in COUNTED}
 
-    def _begin(self, stop: threading.Event) -> None:
+    def _begin(self, stop: threading.Event, until: Until) -> None:
         """Write the first version, which has learned the history if that is to be learned several times."""
         if self._passes > 1:
             PULSE.ready()
-            self._learn_history(stop)
+            self._learn_history(stop, until)
         with PULSE.patience(self._apart_s_max):
             self.publisher.first(self._note)
 
-    def _learn_history(self, stop: threading.Event) -> None:
+    def _learn_history(self, stop: threading.Event, until: Until) -> None:
         assert self._reached is not None
         with self._topic.reader() as reader:
             known = {partition: reader.end(partition) for partition in range(self._topic.partitions)}
+        if until.offsets is not None:
+            known = {partition: min(end, until.offsets.get(partition, 0)) for partition, end in known.items()}
         keep_aside = self._quarantine.add
         ends, span_ms = history_until(
             self._folder, self._topic, known, self._history_ms, keep_aside=keep_aside, clock=self._clock
@@ -298,15 +302,10 @@ class Trainer:
             self._folder, self._topic, self._learner, self._rows, self._expiry, self._quarantine, self._reached,
             Until(ends), self._skips, span_ms, self._clock,
         )  # fmt: skip
-
-        def show(tally: Tally) -> None:
-            if PULSE.is_due:
-                PULSE.beat()
-
         for number in range(1, self._passes + 1):
             self._counted = dict.fromkeys(COUNTED, 0.0)
             # The last pass has the samples' own time, which the stream continues.
-            done = history.learn(number - self._passes, stop, show=show, on_step=self._count)
+            done = history.learn(number - self._passes, stop, on_step=self._count)
             if stop.is_set():
                 message = f"training was stopped in pass {number} of {self._passes}, before the first version"
                 raise TrainingFailed(message, help="nothing was kept: run the same command again")

@@ -186,7 +186,7 @@ CONTRADICTIONS: list[Any] = [
         "keys_of='video_id'",
         id="a count of other keys",
     ),
-    pytest.param({"slots": (USER,), "derived": CROSS}, "derived is Cross(", "Cross or Product or Count", id="no tuple"),
+    pytest.param({"slots": (USER,), "derived": CROSS}, "derived is Cross(", "write (Cross(...),)", id="no tuple"),
     pytest.param({"slots": (USER,), "derived": (CROSS, CROSS)}, "'user_id_x_video_id'", "own name", id="twice"),
     pytest.param({"slots": (USER,), "derived": (replace(CROSS, dim=0),)}, "dim is 0", "from 1", id="a cross of dim 0"),
     pytest.param(

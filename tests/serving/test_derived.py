@@ -77,7 +77,8 @@ def seen_of(user: int) -> list[int]:
 
 
 def prices_of(item: int) -> dict[str, list[float]]:
-    return {"price": [item / 2, -item], "cost": [0.1, item * item]}
+    # The last is as large as it may be: its product is no larger.
+    return {"price": [item / 2, -item], "cost": [0.1, 3e38 if item == 2 else item * item]}
 
 
 def packed(tables: TableSet, user: int, country: str | None, items: int) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamlearn.cli.main import cli
+from streamlearn.cli.model.evaluate_grid import Variant
 from streamlearn.ps import Epoch
 from streamlearn.publisher.logit_scores import auc_of
 from streamlearn.trainer.intake.message import Reached
@@ -164,10 +165,13 @@ def test_the_verb_compares_models_and_settings_and_says_what_to_write(
     best = variants[int(np.argmin(entropies))]["facts"]
     shown = evaluate(*words)
     assert f'app.py: model="{best["model"]}"' in shown.stdout
-    assert f"app.toml: tables.rate = {best['tables.rate']}" in shown.stdout
+    assert f"app.toml, section [tables]: rate = {best['tables.rate']}" in shown.stdout
+    assert Variant(app, {"tables.optimizer": "adam"}).lines == ['app.toml, section [tables]: optimizer = "adam"']
     for refused_words, text in (
         (("--grid", "tables.rate"), "is not NAME=VALUE,VALUE"),
         (("--grid", "tables.rat=1,2"), "tables.rat"),
+        (("--grid", "model=deepfm,dcn_v2"), "model is given twice, or has an option of its own"),
+        (("--grid", "tables.rate=1,2", "--grid", "tables.rate=3"), "tables.rate is given twice"),
         (("--model", "deep"), "unknown ready-made model 'deep'"),
         (("--model", "deepfm", "--every", "1m"), "--every was given with"),
     ):
@@ -193,7 +197,11 @@ def test_the_verb_compares_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for words, text in (
         (("--every", "soon"), "'soon' is not a duration"),
         (("--every", "0m"), "'0m' is not a duration"),
+        (("--every", ","), "',' has no interval"),
         (("--every", "1m", "--passes", "2"), "--passes was given with --every"),
-        (("--every", "1s", "--hold-out", "0.9", "--set", "validation.rows_max=1024"), "more than validation.rows_max"),
+        (
+            ("--every", "1s", "--hold-out", "0.9", "--set", "validation.rows_max=1024"),
+            "more rows are held out than validation.rows_max",
+        ),
     ):
         assert text in str(evaluate(*words).exception)

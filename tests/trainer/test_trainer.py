@@ -13,15 +13,19 @@ from prometheus_client import REGISTRY
 
 from streamlearn.apps import App
 from streamlearn.clock import SYSTEM_CLOCK
-from streamlearn.errors import TrainingFailed, UsageError
+from streamlearn.errors import ShardUnreachable, TrainingFailed, UsageError
 from streamlearn.features import Count, Cross, Product
 from streamlearn.models import DeepFm, Model
+from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.recent import RecentSamples
 from streamlearn.trainer.learning_loop import LearnedStep
+from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.trainer import Trainer
 from streamlearn.trainer.validation import ProgressiveValidation
 from streamlearn.versions import Chain, Request, Requests, TimeSkip
-from tests.trainer.runs import known_of, run, state_of, store_of
+from tests.trainer.runs import known_of, local_client, run, state_of, store_of
 from tests.trainer.stream import STEP_MS, T_MS, learnable_app, learnable_folder, messages_of, outcomes, write_messages
+from tests.trainer.toy import Toy
 
 STRICT = {"order": "strict", "staleness_steps": 0, "step_rows": 64, "rate": 0.01}
 
@@ -163,6 +167,35 @@ def test_a_first_version_has_learned_the_history_several_times_and_training_cont
     assert state_of(once) != state_of(plain)
 
 
+def test_passes_begin_anew_after_a_failure_and_end_where_training_is_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = messages_of(strict_folder(tmp_path).app, 16)
+    whole, broken = strict_folder(tmp_path / "whole"), strict_folder(tmp_path / "broken")
+    for folder in (whole, broken):
+        write_messages(folder, messages)
+    run(whole, passes=2)
+    push, left = Rows.push, [9]
+
+    def pushed(*args: Any) -> int:
+        left[0] -= 1
+        if not left[0]:
+            message = "a shard does not answer"
+            raise ShardUnreachable(message, help="")
+        return push(*args)
+
+    monkeypatch.setattr(Rows, "push", pushed)
+    assert run(broken, passes=2).recoveries == 1
+    assert state_of(broken) == state_of(whole)
+    short = strict_folder(tmp_path / "short")
+    write_messages(short, messages)
+    with short.open_topic("samples") as topic, local_client(short) as client:
+        trainer = Trainer(short, Toy(), topic, client, store_of(short), passes=2)
+        trainer.run(threading.Event(), until=Until({0: 3, 1: 2}))
+    manifest = Chain.find(store_of(short), short.app.name).manifest
+    assert {entry.partition: entry.offset for entry in manifest.positions} == {0: 3, 1: 2}
+
+
 def test_passes_that_are_stopped_leave_no_version_and_need_samples(tmp_path: Path) -> None:
     folder = strict_folder(tmp_path)
     write_messages(folder, messages_of(folder.app, 8))
@@ -171,7 +204,7 @@ def test_passes_that_are_stopped_leave_no_version_and_need_samples(tmp_path: Pat
     with pytest.raises(TrainingFailed, match="stopped in pass 1 of 2, before the first version"):
         run(folder, stop=stop, passes=2)
     with pytest.raises(UsageError, match="the first version would have nothing to learn"):
-        run(folder, passes=2, history_ms=T_MS - 1)
+        run(folder, passes=2, history_ms=T_MS + 1)
     run(folder, passes=2)
     assert Chain.find(store_of(folder), folder.app.name).version >= 1
 

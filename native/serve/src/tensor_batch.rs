@@ -186,7 +186,12 @@ fn add_derived(
                         let (column, row) = at(source, row);
                         &column.numbers[row * width..][..width]
                     });
-                    made.numbers.extend(first.iter().zip(second).map(|(first, second)| first * second));
+                    made.numbers.extend(
+                        first
+                            .iter()
+                            .zip(second)
+                            .map(|(first, second)| (first * second).clamp(f32::MIN, f32::MAX)),
+                    );
                 }
             }
             Derived::Count([slot, within]) => made.numbers.extend((0..rows).map(|row| {

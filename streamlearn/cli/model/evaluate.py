@@ -125,8 +125,11 @@ def _evaluate_passes(folder: AppFolder, request: SplitRequest, passes: int, unti
 def _intervals(text: str, passes: int) -> dict[str, int | None]:
     """Return the intervals of a text, None for `never`, the shortest first."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
+    if not text:
         return {}
+    if not parts:
+        message = f"{text!r} has no interval"
+        raise UsageError(message, help="give --every 1m,1h,1d,never, for example")
     if passes > 1:
         message = "--passes was given with --every"
         raise UsageError(message, help="versions of an interval are compared in one pass: leave --passes out")
@@ -144,6 +147,7 @@ def _compare_intervals(
     with stop_on_signals() as stop:
         split, scores = evaluate_intervals(folder, request, every_ms, stop, until_offset=until_offset, show=show)
         if stop.is_set():
+            typer.echo("stopped before all samples were learned", err=True)
             raise typer.Exit(EXIT_PARTLY)
     times = {"from": split.begin_ms, "test_from": split.test_ms, "to": split.end_ms, "complete": split.complete_ms}
     if json:

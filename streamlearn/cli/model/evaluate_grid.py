@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Variant", "best_of", "compared", "variants_of"]
 
-_VARIANTS_MAX = 100
+_VARIANTS_MAX, _MODEL = 100, "model"
 Row = dict[str, Any]
 
 
@@ -32,10 +34,12 @@ class Variant:
     @property
     def lines(self) -> list[str]:
         """The lines for app.py and app.toml that choose it."""
-        return [
-            f'app.py: model="{value}"' if name == "model" else f"app.toml: {name} = {value}"
-            for name, value in self.facts.items()
-        ]
+        lines = []
+        for name, value in self.facts.items():
+            section, _, key = name.partition(".")
+            line = f"app.toml, section [{section}]: {key} = {_toml(value)}"
+            lines.append(f'app.py: model="{value}"' if name == _MODEL else line)
+        return lines
 
 
 def variants_of(app: Path, set_: Sequence[str], models: str, grids: Sequence[str]) -> list[Variant]:
@@ -46,12 +50,15 @@ def variants_of(app: Path, set_: Sequence[str], models: str, grids: Sequence[str
     """
     from streamlearn.apps import load_app
 
-    axes = [("model", _parts(models))] if models else []
+    axes = [(_MODEL, _parts(models))] if models else []
     for text in grids:
         name, equals, values = text.partition("=")
         if not (equals and name.strip() and _parts(values)):
             message = f"{text!r} is not NAME=VALUE,VALUE"
             raise UsageError(message, help="for example --grid tables.rate=0.05,0.1")
+        if name.strip() in (_MODEL, *(known for known, _ in axes)):
+            message = f"{name.strip()} is given twice, or has an option of its own"
+            raise UsageError(message, help="give each setting once, and models by --model")
         axes.append((name.strip(), _parts(values)))
     names, combinations = [name for name, _ in axes], [*product(*(values for _, values in axes))]
     if len(combinations) > _VARIANTS_MAX:
@@ -60,8 +67,8 @@ def variants_of(app: Path, set_: Sequence[str], models: str, grids: Sequence[str
     variants = []
     for combination in combinations:
         facts = dict(zip(names, combination, strict=True))
-        folder = load_app(app, (*set_, *(f"{name}={value}" for name, value in facts.items() if name != "model")))
-        model = facts.get("model", folder.app.model)
+        folder = load_app(app, (*set_, *(f"{name}={value}" for name, value in facts.items() if name != _MODEL)))
+        model = facts.get(_MODEL, folder.app.model)
         variants.append(Variant(replace(folder, app=replace(folder.app, model=model)), facts))
     return variants
 
@@ -91,4 +98,13 @@ def best_of(done: Sequence[tuple[Variant, Pass]]) -> Variant | None:
 
 
 def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _toml(value: str) -> str:
+    """Return a value as it stands in TOML: texts in quotes."""
+    try:
+        tomllib.loads(f"x = {value}")
+    except tomllib.TOMLDecodeError:
+        return json.dumps(value)
+    return value

@@ -17,6 +17,7 @@ from streamlearn.cli.options import AcceptLostOption, AppArgument, JsonOption, S
 from streamlearn.cli.output.progress import LINE_S
 from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.cli.output.units import counted
+from streamlearn.errors import UsageError
 from streamlearn.pulse import PULSE
 from streamlearn.times import parse_time_ms
 
@@ -70,6 +71,9 @@ def train(
     from streamlearn.trainer import train as train_model
 
     token = None if token_file is None else read_token(token_file)
+    if until and passes == 1:
+        message = "--until was given without --passes"
+        raise UsageError(message, help="give --passes N with it; --until-offset ends training")
     history_ms = parse_time_ms(until, datetime.now(UTC)) if until else None
 
     def end_of(topic: Topic) -> Until:

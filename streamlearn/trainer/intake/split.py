@@ -134,10 +134,10 @@ def history_until(
     with closing(feed):
         for _ in feed.steps():
             pass
-    if not survey.rows or (until_ms is not None and min(survey.rows) * survey.grain_ms >= until_ms):
-        message = "the first version would have nothing to learn: samples from before that time are missing"
-        raise UsageError(message, help=_help(survey))
     firsts = ends if until_ms is None else dict(enumerate(survey.first_from(until_ms, ends)))
+    if not survey.has_before(firsts):
+        message = "the first version would have nothing to learn: no message has only impressions from before that time"
+        raise UsageError(message, help=_help(survey))
     return firsts, survey.span_ms
 
 
@@ -186,6 +186,10 @@ class _Survey:
             which = np.flatnonzero(np.array(last_ms, np.int64) >= time_ms)
             firsts.append(offsets[which[0]] if len(which) else ends.get(partition, 0))
         return tuple(firsts)
+
+    def has_before(self, ends: Mapping[int, int]) -> bool:
+        """Whether a message with rows is before the ends."""
+        return any(len(offsets) and offsets[0] < ends.get(number, 0) for number, offsets in enumerate(self._offsets))
 
     def _coarsen(self) -> None:
         self.grain_ms *= 2
