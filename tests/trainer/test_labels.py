@@ -157,7 +157,7 @@ def test_a_version_of_before_of_other_features_is_refused(tmp_path: Path, monkey
     run_of_before(folder, monkeypatch)
     slots = (replace(_APP.features.slots[0], name="person"), *_APP.features.slots[1:])
     other = replace(_APP, features=replace(_APP.features, slots=slots))
-    with pytest.raises(UsageError, match=f"features of fingerprint {_APP.features.fingerprint}"):
+    with pytest.raises(UsageError, match=f"features and labels of fingerprint {_APP.features.fingerprint}"):
         run(replace(folder, app=other))
 
 
