@@ -106,7 +106,8 @@ def run(quick: bool, note: Note) -> Result:
             f"{model}_cpu_to_single": turns.cpu_s[number] / sum(turns.cpu_s[len(both) :]),
         }
     result.figures |= conversion_figures(*(_QUICK_HOURS if quick else _HOURS))
-    result.figures["windows_100k_close_s"] = _windows_close_s(folder)
+    if not quick:
+        result.figures["windows_100k_close_s"] = _windows_close_s(folder)
     return result
 
 

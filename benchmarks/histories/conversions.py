@@ -41,7 +41,9 @@ __all__ = ["conversion_figures"]
 
 Floats = npt.NDArray[np.float64]
 
-_HOUR_MS, _USERS, _ITEMS, _CATEGORIES, _DIM = 3_600_000, 4_000, 300, 20, 4
+_SLICES = 4
+"""Slices of an hour: rows are learned and predicted slice by slice."""
+_SLICE_MS, _USERS, _ITEMS, _CATEGORIES, _DIM = 3_600_000 // _SLICES, 4_000, 300, 20, 4
 # Half of the orders come within the window of clicks, and all but 0.4 % within the longer one.
 _CLICK_HOURS, _ORDER_HOURS = 1, 8
 _ITEM_HOURS = 24
@@ -64,8 +66,8 @@ _FOLLOWING = (_LABELS[0], Label("order", "order", "slow", follows="click"))
 
 
 @dataclass(frozen=True, eq=False)
-class _Hour:
-    """The impressions of an hour.
+class _Slice:
+    """The impressions of a slice.
 
     Attributes:
         batch: They, with the labels of whoever waits long enough.
@@ -85,15 +87,15 @@ class _World:
         self._rng = rng = np.random.default_rng(_SEED)
         self._tastes = rng.normal(size=(_USERS, _DIM)) * 0.7
         self._of_category = rng.normal(-1.0, 0.8, _CATEGORIES)
-        self._born = rng.integers(-_ITEM_HOURS, 0, _ITEMS)
+        self._born = rng.integers(-_ITEM_HOURS, 0, _ITEMS).astype(np.float64)
         self._ids = np.arange(_ITEMS)
         self._kinds = rng.integers(0, _CATEGORIES, _ITEMS)
         self._places = rng.normal(size=(_ITEMS, _DIM)) * 0.7
         self._appeal, self._value = rng.normal(0, 0.7, _ITEMS), rng.normal(0, 0.5, _ITEMS)
 
-    def hour(self, hour: int, rows: int) -> _Hour:
-        """Return the impressions of the next hour."""
-        rng = self._rng
+    def slice(self, number: int, rows: int) -> _Slice:
+        """Return the impressions of the next slice."""
+        rng, hour = self._rng, number / _SLICES
         for item in np.flatnonzero(hour - self._born >= _ITEM_HOURS).tolist():
             self._ids[item] = self._ids.max() + 1
             self._born[item], self._kinds[item] = hour, rng.integers(0, _CATEGORIES)
@@ -108,12 +110,12 @@ class _World:
         order = click & (rng.random(rows) < order_chance)
         early = order & (rng.exponential(_CLICK_HOURS / np.log(2), rows) <= _CLICK_HOURS)
         slots = {"item": self._ids[items], "category": self._kinds[items]}
-        batch = _batch(hour, {"user_id": user}, slots, _labels(click, order))
-        return _Hour(batch, early.astype(np.uint8), click_chance * order_chance)
+        batch = _batch(number, {"user_id": user}, slots, _labels(click, order))
+        return _Slice(batch, early.astype(np.uint8), click_chance * order_chance)
 
 
 class _Online:
-    """A model that learns hours of rows as they become known."""
+    """A model that learns slices of rows as they become known."""
 
     def __init__(self, labels: tuple[Label, ...]) -> None:
         app = App("conversions", _FEATURES, _GROUPS, labels)
@@ -139,27 +141,30 @@ class _Online:
 
 
 def conversion_figures(hours: int, rows: int) -> dict[str, float]:
-    """Return the figures of some hours with that many rows each, over all hours but the first third.
+    """Return the figures of some hours with that many rows each, over all slices but the first third.
 
-    The calibration error is how far the orders that a model predicts for an hour are from those to be expected, in
-    parts of these: the mean of all hours.
+    The calibration error is how far the orders that a model predicts for a slice are from those to be expected, in
+    parts of these: the mean of all slices.
     """
     world = _World()
     models = {"naive": _Online(_LABELS), "late": _Online(_LABELS), "esmm": _Online(_FOLLOWING)}
-    seen: list[_Hour] = []
+    seen: list[_Slice] = []
     errors: dict[str, list[float]] = {name: [] for name in models}
     losses: dict[str, list[float]] = {name: [] for name in (*models, "best")}
-    for hour in range(hours):
-        now = world.hour(hour, rows)
-        if hour >= hours // 3:
+    for number in range(hours * _SLICES):
+        now = world.slice(number, rows // _SLICES)
+        if number >= hours * _SLICES // 3:
             predictions = {name: model.predicted(now.batch) for name, model in models.items()}
             for name, chances in predictions.items():
                 errors[name].append(abs(chances.sum() / now.chance.sum() - 1))
             for name, chances in (*predictions.items(), ("best", now.chance)):
                 losses[name].append(_loss(now.chance, chances))
-        # The hour is over: what was shown a window ago is known now.
+        # The slice is over: all is known of slices that ended a window ago.
         seen.append(now)
-        _learn(models, seen[-_CLICK_HOURS], seen[-_ORDER_HOURS] if len(seen) >= _ORDER_HOURS else None)
+        clicked, ordered = (
+            seen[-1 - wait] if len(seen) > wait else None for wait in (_CLICK_HOURS * _SLICES, _ORDER_HOURS * _SLICES)
+        )
+        _learn(models, clicked, ordered)
     figures = {f"{name}.order_calibration_error": float(np.mean(found)) for name, found in errors.items()}
     best = np.mean(losses["best"])
     figures |= {f"{name}.order_log_loss_over_bayes": float(np.mean(losses[name]) / best - 1) for name in models}
@@ -169,11 +174,13 @@ def conversion_figures(hours: int, rows: int) -> dict[str, float]:
     return figures | ratios
 
 
-def _learn(models: Mapping[str, _Online], clicked: _Hour, ordered: _Hour | None) -> None:
-    known = _labels(clicked.batch.labels[0].value, clicked.early)
-    models["naive"].learn(replace(clicked.batch, labels=known), _CLICK | _ORDER)
+def _learn(models: Mapping[str, _Online], clicked: _Slice | None, ordered: _Slice | None) -> None:
+    if clicked is not None:
+        known = _labels(clicked.batch.labels[0].value, clicked.early)
+        models["naive"].learn(replace(clicked.batch, labels=known), _CLICK | _ORDER)
     for name in ("late", "esmm"):
-        models[name].learn(clicked.batch, _CLICK)
+        if clicked is not None:
+            models[name].learn(clicked.batch, _CLICK)
         if ordered is not None:
             models[name].learn(ordered.batch, _ORDER)
 
@@ -190,16 +197,16 @@ def _steps(batch: SampleBatch, label: np.uint32) -> list[Step]:
 
 
 def _batch(
-    hour: int, user: Mapping[str, Any], item: Mapping[str, Any], labels: tuple[LabelColumns, ...]
+    number: int, user: Mapping[str, Any], item: Mapping[str, Any], labels: tuple[LabelColumns, ...]
 ) -> SampleBatch:
     """Return rows of a request each."""
     rows = len(labels[0].value)
-    shown_ms = np.full(rows, (hour + 1) * _HOUR_MS, np.int64)
+    shown_ms = np.full(rows, (number + 1) * _SLICE_MS, np.int64)
     return SampleBatch(
         header=SampleHeader("f", "w", "truth", 0, 1, 1, int(shown_ms[0])),
         requests=RequestColumns(
             partition=np.zeros(rows, np.int32),
-            offset=hour * rows + np.arange(rows, dtype=np.int64),
+            offset=number * rows + np.arange(rows, dtype=np.int64),
             event_time_ms=shown_ms,
             shown_wall_ms=shown_ms,
             served_version=np.full(rows, -1, np.int64),

@@ -9,24 +9,9 @@ __all__ = ["Count", "Cross", "Derived", "Product"]
 
 
 @dataclass(frozen=True)
-class Cross:
-    """A slot whose values are the pairs of two others', such as the user's region and the item's brand.
-
-    Attributes:
-        first: A slot with one value. If one of the two is on the item side, so is the cross.
-        second: Another one.
-        table: The table that holds its rows.
-        dim: Length of a row.
-        initial_range: A new row is uniform in [-initial_range, initial_range).
-        name: Its name, which also seeds its keys; FIRST_x_SECOND by default. If a slot is renamed, write here the name
-            that the cross had.
-    """
-
+class _Pair:
     first: str
     second: str
-    table: str = "main"
-    dim: int = 16
-    initial_range: float = 0.05
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -39,7 +24,26 @@ class Cross:
 
 
 @dataclass(frozen=True)
-class Product:
+class Cross(_Pair):
+    """A slot whose values are the pairs of two others', such as the user's region and the item's brand.
+
+    Attributes:
+        first: A slot with one value. If one of the two is on the item side, so is the cross.
+        second: Another one.
+        name: Its name, which also seeds its keys; FIRST_x_SECOND by default. If a slot is renamed, write here the name
+            that the cross had.
+        table: The table that holds its rows.
+        dim: Length of a row.
+        initial_range: A new row is uniform in [-initial_range, initial_range).
+    """
+
+    table: str = "main"
+    dim: int = 16
+    initial_range: float = 0.05
+
+
+@dataclass(frozen=True)
+class Product(_Pair):
     """A dense column that is the product of two others, number by number.
 
     Attributes:
@@ -47,18 +51,6 @@ class Product:
         second: Another one, of the same width.
         name: Its name; FIRST_x_SECOND by default.
     """
-
-    first: str
-    second: str
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.name or f"{self.first}_x_{self.second}")
-
-    @property
-    def of(self) -> tuple[str, str]:
-        """The columns that it is made from."""
-        return (self.first, self.second)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ RATE_MAX = 0.95
 @dataclass
 class _Learning:
     seed: Tensor  # int32[2]; the same numbers leave out the same outputs
-    layers: int = 0  # the layers of which a share was left out so far
+    layers: int = 0  # how many layers have left outputs out so far
 
 
 _LEARNING: ContextVar[_Learning | None] = ContextVar("learning", default=None)

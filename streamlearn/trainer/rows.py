@@ -87,7 +87,7 @@ class Rows:
             bit, channels = np.uint32(1 << label), targets[:rows, label]
             weight = columns.weights[:, label] * np.float32(loss_weight)
             if (followed := self._followed[label]) is not None:
-                # It says how often the label follows that one, so it learns from the rows of which that one is known.
+                # Its output is a probability after the other label: only rows where that one is positive count.
                 weight = np.where((columns.known >> np.uint32(followed) & 1) != 0, weight, 0.0)
             channels[:, 0] = (columns.positive & bit) != 0
             channels[:, 1] = np.where((columns.learn & bit) != 0, weight, 0.0)

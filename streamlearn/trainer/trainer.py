@@ -281,7 +281,7 @@ class Trainer:
         self._counted = {name: known.get(name, 0.0) for name in COUNTED}
 
     def _begin(self, stop: threading.Event, until: Until) -> None:
-        """Write the first version, which has learned the history if that is to be learned several times."""
+        """Write the first version; if there are several passes, after them."""
         if self._passes > 1:
             PULSE.ready()
             self._learn_history(stop, until)

@@ -77,7 +77,7 @@ def seen_of(user: int) -> list[int]:
 
 
 def prices_of(item: int) -> dict[str, list[float]]:
-    # The last is as large as it may be: its product is no larger.
+    # A product of large numbers stays finite.
     return {"price": [item / 2, -item], "cost": [0.1, 3e38 if item == 2 else item * item]}
 
 

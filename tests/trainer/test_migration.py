@@ -231,7 +231,7 @@ def test_a_change_that_loses_something_learned_needs_to_learn_the_samples_again(
     assert reasons == {"the model was dcn_v2 and is din"}
 
 
-def test_a_label_that_begins_to_follow_another_is_learned_anew_and_the_other_is_kept(old: AppFolder) -> None:
+def test_only_a_label_that_begins_to_follow_another_loses_what_it_learned(old: AppFolder) -> None:
     click, bought = old.app.labels
     app = changed("following", old.app, labels=(click, replace(bought, follows="click")))
     with pytest.raises(UsageError, match=r"label 'bought': it followed none and follows click") as refused:

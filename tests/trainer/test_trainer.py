@@ -137,7 +137,7 @@ def test_a_first_version_has_learned_the_history_several_times_and_training_cont
     report = run(folder, passes=3, history_ms=until_ms, on_step=told)
     assert {chain.version for chain in chains} == {1}
     manifest = chains[0].manifest
-    # Before it are whole messages of earlier impressions, each label of which it knows once.
+    # Version 1 has learned whole messages of earlier impressions, each label once.
     read = {entry.partition: entry.offset for entry in manifest.positions}
     history, counts = [], [0, 0]
     for partition, batch in messages:
@@ -151,7 +151,7 @@ def test_a_first_version_has_learned_the_history_several_times_and_training_cont
     steps = Chain.find(store_of(folder), folder.app.name).manifest.metrics["steps"]
     assert steps - manifest.metrics["steps"] == report.tally.steps
     assert manifest.metrics["steps"] > 2 * manifest.metrics["samples"] / 64
-    # Another run learns nothing again, however many passes it is told.
+    # With versions, passes do nothing.
     assert run(folder, passes=3).tally.rows == 0
     # The first of several passes is what training by itself does.
     plain = strict_folder(tmp_path / "plain")
@@ -167,7 +167,7 @@ def test_a_first_version_has_learned_the_history_several_times_and_training_cont
     assert state_of(once) != state_of(plain)
 
 
-def test_passes_begin_anew_after_a_failure_and_end_where_training_is_to_end(
+def test_passes_start_over_after_a_failure_and_stop_at_the_end_of_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = messages_of(strict_folder(tmp_path).app, 16)

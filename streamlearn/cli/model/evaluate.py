@@ -19,7 +19,7 @@ from streamlearn.times import parse_duration_ms, parse_time_ms, time_text
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
     from streamlearn.trainer.evaluation import EvaluationResult, Pass
-    from streamlearn.trainer.intake.split import SplitRequest
+    from streamlearn.trainer.intake.split import Split, SplitRequest
     from streamlearn.trainer.learning_loop import Tally
     from streamlearn.trainer.validation.interval_scores import IntervalScore
 
@@ -149,7 +149,7 @@ def _compare_intervals(
         if stop.is_set():
             typer.echo("stopped before all samples were learned", err=True)
             raise typer.Exit(EXIT_PARTLY)
-    times = {"from": split.begin_ms, "test_from": split.test_ms, "to": split.end_ms, "complete": split.complete_ms}
+    times = _times_ms(split)
     if json:
         facts = {f"{name}_ms": time_ms for name, time_ms in times.items()}
         print_json(facts | {"intervals": [vars(score) for score in scores]})
@@ -197,6 +197,10 @@ def _interval_row(score: IntervalScore, widest: float, last: str) -> dict[str, A
     }  # fmt: skip
 
 
+def _times_ms(split: Split) -> dict[str, int | None]:
+    return {"from": split.begin_ms, "test_from": split.test_ms, "to": split.end_ms, "complete": split.complete_ms}
+
+
 def _print_pass(done: Pass) -> None:
     """Print a line for a completed pass on stderr."""
     scores = (score for score in done.held_out.scores if not score.segment and score.auc is not None)
@@ -206,7 +210,7 @@ def _print_pass(done: Pass) -> None:
 
 def _print(result: EvaluationResult, *, json: bool) -> None:
     split = result.split
-    times = {"from": split.begin_ms, "test_from": split.test_ms, "to": split.end_ms, "complete": split.complete_ms}
+    times = _times_ms(split)
     if json:
         times_ms = {f"{name}_ms": time_ms for name, time_ms in times.items()}
         print_json(times_ms | {"passes": [_facts(done) for done in result.passes]})

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamlearn.errors import UsageError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Variant", "best_of", "compared", "variants_of"]
 
 _VARIANTS_MAX, _MODEL = 100, "model"
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
