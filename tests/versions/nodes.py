@@ -12,7 +12,7 @@ from msgspec import structs
 from streamlearn.errors import StreamlearnError
 from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.table import RowType, TableSet
-from streamlearn.testing import ManualClock, MemoryRegistry
+from streamlearn.testing import ManualClock, MemoryRegistry, wait_until
 from streamlearn.versions import Committed, Pointer, PointerLog, Replica, Store, Verdict, VersionRef, write_verdict
 from streamlearn.versions.pointer.moves import Canary
 from streamlearn.versions.replica.hooks import Hooks
@@ -212,6 +212,10 @@ class Reader(threading.Thread):
             except Exception as error:
                 self.wrong.append(repr(error))
                 return
+
+    def saw(self, version: int) -> None:
+        """Wait until its newest whole reading is of a version; being served is not yet being read."""
+        wait_until(lambda: self.wrong or (self.seen and self.seen[-1].version == version), f"a reading of {version}")
 
     def stop(self) -> list[VersionRef]:
         """End it; gives the versions it saw, each run of one once."""

@@ -82,17 +82,20 @@ def test_redis_away_disturbs_no_reading_and_hides_no_rollback(world: World) -> N
         node.wait_ready(20)
         reader = Reader(world, node)
         reader.start()
+        reader.saw(2)
         registry.is_away = True
         pointer = world.serve(1, held=True, taints=(2,))
         wait_until(lambda: node.status().seq == pointer.seq, "the rollback without a registry")
         assert "does not answer" in node.status().error
         world.check(node, 1)
+        reader.saw(1)
         newer = world.serve(3, held=False, taints=())
         wait_until(lambda: node.status().seq == newer.seq, "the next move")
         registry.is_away = False
         wait_until(lambda: registry.nodes() and registry.nodes()[0].active == 3, "the node to register again")
         # What was acted on meanwhile is acknowledged once somebody listens.
         wait_until(lambda: registry.acks(newer.seq), "the ack")
+        reader.saw(3)
         assert [ref.version for ref in reader.stop()] == [2, 1, 3]
         wait_until(lambda: not node.status().error, "nothing to be wrong any more")
     assert registry.nodes() == []
