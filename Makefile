@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 MODEL = RUSTFLAGS="--cfg model" cargo test --quiet --profile model -p streamlearn-table --lib model::
-NATIVE_TESTS = cargo test --quiet --workspace --exclude streamlearn-python && LOOM_MAX_PREEMPTIONS=1 $(MODEL)
+NATIVE_TESTS = cargo test --quiet --workspace --exclude streamlearn-python --lib --tests && LOOM_MAX_PREEMPTIONS=1 $(MODEL)
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
 .PHONY: help setup services fetch test test-quick chaos chaos-parts fuzz fuzz-python fuzz-corpora model check bench peers demo demo-real format lock clean
@@ -52,7 +52,7 @@ fetch: setup
 
 test: setup fetch ## every test, on real services where they can be had (with CI=1 a missing one fails)
 	@begin=$$(date +%s); \
-	  cargo test --quiet --workspace --exclude streamlearn-python --no-run && \
+	  cargo test --quiet --workspace --exclude streamlearn-python --lib --tests --no-run && \
 	  $(RUN) -m compileall -q streamlearn tools && \
 	  $(RUN) -m tools.run_tests --beside '$(NATIVE_TESTS)' $(PYTEST) && \
 	  echo "ok: make test, $$(($$(date +%s) - begin)) seconds"

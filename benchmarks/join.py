@@ -88,6 +88,7 @@ class _Traffic:
         actions = ActionColumns(
             _ids(acted), at[: BATCH_ACTIONS + 1] * ID_BYTES, np.full(BATCH_ACTIONS, now_ms, np.int64), zeros,
             acted.astype(np.int64), zeros, acted, np.zeros(BATCH_ACTIONS, np.uint8), np.ones(BATCH_ACTIONS, np.float32),
+            np.full(BATCH_ACTIONS, np.nan, np.float32),
         )  # fmt: skip
         return impressions, actions, now_ms
 

@@ -546,6 +546,7 @@ def is_request_logged(request_id: bytes, share: float) -> bool:
 
 _MarkedRequests: TypeAlias = tuple[_I32, _I64, _I64]
 _MarkedRows: TypeAlias = tuple[_I32, _I32, _U32, _U32]
+_MarkedNumbers: TypeAlias = tuple[_I64, _F32]
 
 class Marks:
     """Marks: two bits for every identity and label."""
@@ -555,13 +556,15 @@ class Marks:
     pages: int
     inflight: int
 
-    def __init__(self, labels: int, items_max: int, bytes_max: int) -> None: ...
+    def __init__(self, labels: int, numbers: int, items_max: int, bytes_max: int) -> None: ...
     def settle(
-        self, step: int, topic: str, requests: _MarkedRequests, rows: _MarkedRows
-    ) -> tuple[_U32, _U32, _U8, _U32]:
-        """Return the labels to learn and to correct, the rows that are too old, and the labels known to be positive."""
+        self, step: int, topic: str, requests: _MarkedRequests, rows: _MarkedRows, numbers: _MarkedNumbers
+    ) -> tuple[_U32, _U32, _U8, _U32, _F32]:
+        """Return labels to learn and correct, old rows, labels known to be positive, and the numbers before."""
 
-    def refuse(self, step: int, topic: str, requests: _MarkedRequests, rows: _MarkedRows) -> None:
+    def refuse(
+        self, step: int, topic: str, requests: _MarkedRequests, rows: _MarkedRows, numbers: _MarkedNumbers
+    ) -> None:
         """Mark the labels that the rows settle as refused."""
 
     def acknowledge(self, step: int) -> None:
@@ -576,7 +579,7 @@ class Marks:
     def load(self, named: Sequence[tuple[str, _Bytes]]) -> int:
         """Apply a save on top of those loaded before."""
 
-    def relabelled(self, sources: Sequence[int | None]) -> Marks:
+    def relabelled(self, sources: Sequence[int | None], numbers: int) -> Marks:
         """Return the same marks for other labels: each has the marks of its source, or none."""
 
     def counters(self) -> list[tuple[str, int]]:

@@ -35,6 +35,9 @@ class MarkedRows:
     item_index: npt.NDArray[np.int32]  # [N]
     settles: Uint32s  # [N], a bit for each label that the row settles
     labels: Uint32s  # [N], a bit for each of those labels that is positive
+    # Only needed for labels that are numbers and have corrections:
+    settle_time_ms: npt.NDArray[np.int64] | None = None  # [N]
+    numbers: npt.NDArray[np.float32] | None = None  # [N, labels]; those of other labels do not matter
 
     def __len__(self) -> int:
         return len(self.request_index)
@@ -45,9 +48,10 @@ class Settled:
     """The decision for each row. A label in neither mask is dropped: it was learned before, or refused."""
 
     learn: Uint32s  # [N], labels to learn
-    correct: Uint32s  # [N], labels that were learned as negative and are positive
+    correct: Uint32s  # [N], labels that were learned as negative and are positive, or as another number
     old: npt.NDArray[np.uint8]  # [N], 1 if the row is older than the horizon and refused
     positive: Uint32s  # [N], labels that are known to be positive, by this row or earlier ones
+    before: npt.NDArray[np.float32]  # [N, labels], of corrected numbers what was learned; no columns without any
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,12 @@ class MarksSave:
 class Marks:
     """Two bits for each (identity, label): none < negative < positive, or refused.
 
-    A label without a mark is learned; a positive label on a negative mark is learned as a correction. A step's marks
-    are in flight from `settle` until `acknowledge`, and every later step sees them; a save contains only acknowledged
-    marks. Rows of forgotten pages are refused, because they would be learned twice.
+    A label without a mark is learned; a positive label on a negative mark is learned as a correction. Of the labels in
+    `numbers`, one bit each, the number that was learned is kept, and another one that was settled no earlier is a
+    correction.
+
+    A step's marks are in flight from `settle` until `acknowledge`, and every later step sees them; a save contains only
+    acknowledged marks. Rows of forgotten pages are refused, because they would be learned twice.
 
     `labels` is the number of labels. Not for concurrent use.
 
@@ -85,9 +92,10 @@ class Marks:
         ['0-0', 'head']
     """
 
-    def __init__(self, labels: int, settings: MarksSettings | None = None) -> None:
+    def __init__(self, labels: int, settings: MarksSettings | None = None, *, numbers: int = 0) -> None:
         settings = settings or MarksSettings()
-        self._marks: Any = native.Marks(labels, settings.record_items_max, settings.bytes_max)
+        self._labels, self._numbers = labels, numbers
+        self._marks: Any = native.Marks(labels, numbers, settings.record_items_max, settings.bytes_max)
 
     def settle(self, step: int, rows: MarkedRows) -> Settled:
         """Decide which labels of some rows a step learns, and mark them in flight.
@@ -98,7 +106,9 @@ class Marks:
             MarksFull: The marks would need more than `marks.bytes_max`; nothing is marked.
             ValueError: The columns contradict each other.
         """
-        return Settled(*self._marks.settle(step, rows.topic_id, *_columns(rows)))
+        learn, correct, old, positive, before = self._marks.settle(step, rows.topic_id, *self._columns(rows))
+        before = before.reshape(len(rows), self._labels if self._numbers else 0)
+        return Settled(learn, correct, old, positive, before)
 
     def refuse(self, step: int, rows: MarkedRows) -> None:
         """Mark the labels that rows settle as refused: skipped rows, and rows whose step was not finite.
@@ -107,7 +117,7 @@ class Marks:
             MarksFull: The marks would need more than `marks.bytes_max`; nothing is marked.
             ValueError: The columns contradict each other.
         """
-        self._marks.refuse(step, rows.topic_id, *_columns(rows))
+        self._marks.refuse(step, rows.topic_id, *self._columns(rows))
 
     def acknowledge(self, step: int) -> None:
         """Record that all steps up to this one are learned."""
@@ -134,15 +144,18 @@ class Marks:
         number: int = self._marks.load(list(entries.items()))
         return number
 
-    def relabelled(self, sources: Sequence[int | None]) -> Marks:
+    def relabelled(self, sources: Sequence[int | None], *, numbers: int = 0) -> Marks:
         """Return the same marks for other labels: label n has the marks of label `sources[n]`; None has none.
+
+        `numbers` are the labels that are numbers and have corrections, one bit each.
 
         Raises:
             MarksFull: The marks would need more than `marks.bytes_max`.
             ValueError: Marks are in flight, or a source is not a label.
         """
         moved = object.__new__(Marks)
-        moved._marks = self._marks.relabelled(list(sources))
+        moved._labels, moved._numbers = len(sources), numbers
+        moved._marks = self._marks.relabelled(list(sources), numbers)
         return moved
 
     @property
@@ -171,7 +184,11 @@ class Marks:
         """Counts since construction."""
         return dict(self._marks.counters())
 
-
-def _columns(rows: MarkedRows) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    requests = (rows.partition, rows.offset, rows.event_time_ms)
-    return requests, (rows.request_index, rows.item_index, rows.settles, rows.labels)
+    def _columns(self, rows: MarkedRows) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+        numbers: tuple[Any, ...] = (np.zeros(0, np.int64), np.zeros(0, np.float32))
+        if self._numbers:
+            assert rows.settle_time_ms is not None
+            assert rows.numbers is not None
+            numbers = rows.settle_time_ms, rows.numbers.reshape(-1)
+        requests = (rows.partition, rows.offset, rows.event_time_ms)
+        return requests, (rows.request_index, rows.item_index, rows.settles, rows.labels), numbers

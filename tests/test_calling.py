@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamlearn.features import FeatureSpec, Slot
+from streamlearn.features import FeatureSpec, Label, Slot
 from streamlearn.native import native
 from streamlearn.serving.front import FrontLimits
 from streamlearn.serving.model_schema import described
@@ -38,7 +38,7 @@ def node() -> Iterator[Any]:
     """A node of the page's model; what its lane gives are zeros."""
     tables = TableSet([TableOptions(spec, 100) for spec in _FEATURES.tables])
     tables.stage(1, None, [])
-    text = described(_FEATURES, ["click"], list(tables.dims), _LIMITS)
+    text = described(_FEATURES, [Label("click", "click", "fast")], list(tables.dims), _LIMITS)
     front = native.Front(text, ([1], [4], [1]), FrontLimits(1, 100, 1_000, 0, 0, 0, 10_000_000, 20_000_000), 4)
     ended = threading.Event()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from streamlearn.features import FeatureSpec, Label, LabelGroup, window_settings_id
-from streamlearn.features.labels import check_labels
+from streamlearn.features.labels import Output, check_labels
 from streamlearn.features.names import check_name, declared, fingerprint, model_fingerprint, require, tuple_of
 
 __all__ = ["App"]
@@ -65,9 +65,30 @@ class App:
         return tuple(label.name for label in self.labels)
 
     @cached_property
-    def followed(self) -> tuple[int | None, ...]:
-        """For each label, the number of the one that it follows."""
-        return tuple(None if label.follows is None else self.label_names.index(label.follows) for label in self.labels)
+    def outputs(self) -> tuple[Output, ...]:
+        """What a model says of each label."""
+        follows = [None if label.follows is None else self.label_names.index(label.follows) for label in self.labels]
+        return tuple(Output(at, label.number) for at, label in zip(follows, self.labels, strict=True))
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether any label is a number: actions may then carry values, and samples numbers."""
+        return bool(self.number_actions)
+
+    @cached_property
+    def number_actions(self) -> frozenset[str]:
+        """The actions whose values make labels that are numbers."""
+        return frozenset(label.action for label in self.labels if label.number is not None)
+
+    @cached_property
+    def corrected_numbers(self) -> int:
+        """The labels that are numbers and have corrections, one bit each."""
+        groups = {group.name: group for group in self.groups}
+        bits = 0
+        for at, label in enumerate(self.labels):
+            group = groups[label.group]
+            bits |= (label.number is not None and group.wait_s < group.window_s) << at
+        return bits
 
     @cached_property
     def samples_fingerprint(self) -> str:
@@ -82,13 +103,22 @@ class App:
             if column.get("pooling") in ("mean", "sqrtn"):  # samples have the same keys for these as for "sum"
                 del column["pooling"]
         labels = list(self.label_names)
-        return fingerprint({"columns": columns, "item_id": self.features.item_id, "labels": labels})
+        values = {"columns": columns, "item_id": self.features.item_id, "labels": labels}
+        if self.has_numbers:
+            values["numbers"] = [label.name for label in self.labels if label.number is not None]
+        return fingerprint(values)
 
     @cached_property
     def model_fingerprint(self) -> str:
         """Changes when training cannot continue from older versions: other features or other labels."""
         of_labels = model_fingerprint(self.features.fingerprint, self.label_names)
-        return fingerprint([of_labels, self.followed]) if any(label.follows for label in self.labels) else of_labels
+        if all(output == Output() for output in self.outputs):
+            return of_labels
+        parts: list[object] = [of_labels, [output.followed for output in self.outputs]]
+        if self.has_numbers:  # what they mean; how they are learned may change
+            numbers = [output.number for output in self.outputs]
+            parts.append([one and [one.is_logarithm, float(one.center), float(one.scale)] for one in numbers])
+        return fingerprint(parts)
 
     @property
     def actions(self) -> tuple[str, ...]:

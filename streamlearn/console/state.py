@@ -23,7 +23,7 @@ __all__ = ["may_go_back_to", "state_of"]
 
 _FIGURES_MAX = 24
 _DIGITS = 6
-_RATIOS = (".auc", ".log_loss", ".calibration")
+_RATIOS = (".auc", ".log_loss", ".mae", ".rmse", ".calibration")
 _SIZES = ("rows", "bytes")
 _COUNTS = ("labels_learned", "samples", *_SIZES)
 

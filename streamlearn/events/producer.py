@@ -106,11 +106,13 @@ class Producer:
         self._impressions.give(event, len(items), (request_id, event_time_ms))
 
     def action(
-        self, request_id: str, event_time_ms: int, item_id: int | str, action: str, *, weight: float = 1.0
-    ) -> None:
+        self, request_id: str, event_time_ms: int, item_id: int | str, action: str, *,
+        weight: float = 1.0, value: float | None = None,
+    ) -> None:  # fmt: skip
         """Write an action on one item of an impression; raises as `impression` does.
 
-        `weight` is the weight in training of the positive that this action makes.
+        `weight` is the weight in training of the positive that this action makes. `value` is the number of an action
+        of which a label is made that is one, such as a rating.
         """
         given = {
             "request_id": request_id,
@@ -118,6 +120,7 @@ class Producer:
             "item_id": item_id,
             "action": action,
             "weight": weight,
+            "value": value,
         }
         event = self._encoder.action(given)
         self._require_near(self._actions, event_time_ms, f"action on {request_id!r}")

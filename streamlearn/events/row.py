@@ -50,7 +50,7 @@ def impression_row(app: App, given: Mapping[str, Any], items_max: int) -> dict[s
 
 
 def action_row(app: App, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Avro value of an action; `given` holds request_id, event_time_ms, item_id, action and weight.
+    """Return the Avro value of an action; `given` holds its fields, perhaps without a value.
 
     Raises:
         BadRecord: A value is missing or invalid; the message names it.
@@ -64,6 +64,13 @@ def action_row(app: App, given: Mapping[str, Any]) -> dict[str, Any]:
     row["weight"] = _number(f"{event}: weight", given["weight"])
     if not 0 <= row["weight"] <= WEIGHT_MAX:
         raise _bad(event, f"weight is {row['weight']}", f"a weight is at least 0 and at most {WEIGHT_MAX:,}")
+    needing = app.number_actions
+    if given.get("value") is not None:
+        if not needing:
+            raise _bad(event, "it has a value", f"no label of app {app.name!r} is a number: leave the value out")
+        row["value"] = _number(f"{event}: value", given["value"])
+    elif given["action"] in needing:
+        raise _bad(event, f"action {given['action']!r} has no value", "a label is made of its value, so give one")
     return row
 
 

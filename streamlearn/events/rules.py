@@ -47,6 +47,8 @@ def broken_actions(columns: Columns) -> Broken:
     if "weight" in columns:
         valid = (columns["weight"] >= 0) & (columns["weight"] <= WEIGHT_MAX)  # NaN fails both
         yield ~valid, f"its weight is negative, above {WEIGHT_MAX:,} or not a number"
+    if "value" in columns:
+        yield ~np.isfinite(columns["value"]) & (columns["value?"] == 1), "its value is not finite"
 
 
 def _broken_envelope(columns: Columns) -> Broken:

@@ -3,6 +3,7 @@
 from streamlearn.features.combination import Count, Cross, Product
 from streamlearn.features.keys import keys_of
 from streamlearn.features.labels import Label, LabelGroup, labels_differ, window_settings_id
+from streamlearn.features.number import Number
 from streamlearn.features.pack import PackColumn, PackSide
 from streamlearn.features.spec import Dense, FeatureSpec, Segment, Slot, TableSpec
 
@@ -13,6 +14,7 @@ __all__ = [
     "FeatureSpec",
     "Label",
     "LabelGroup",
+    "Number",
     "PackColumn",
     "PackSide",
     "Product",

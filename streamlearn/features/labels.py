@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from streamlearn.features.names import check_name, check_unique, declared, fingerprint, require
+from streamlearn.features.number import Number, check_number
 
-__all__ = ["Label", "LabelGroup", "check_labels", "labels_differ", "window_settings_id"]
+__all__ = ["Label", "LabelGroup", "Output", "check_labels", "labels_differ", "window_settings_id"]
 
 WINDOW_S_MAX = 90 * 86_400
 LOSS_WEIGHT_MAX = 1e6
 # Fields of labels on which models depend and samples do not.
-_MODEL_FIELDS = ("follows", "loss_weight")
+_MODEL_FIELDS = ("follows", "loss_weight", "number")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Label:
             this label follows that one, and its score is the product of both: see docs/models.md. Its group waits until
             that label is final.
         loss_weight: The factor of its loss, beside those of other labels.
+        number: Set for a label that is a number, made of the values of its actions. Nothing of it is sampled away, and
+            it follows no label.
         was: The name under which a renamed label was first learned. It stays for as long as models inherit from each
             other.
     """
@@ -54,12 +57,26 @@ class Label:
     sample_rate: float = 1.0
     follows: str | None = None
     loss_weight: float = 1.0
+    number: Number | None = None
     was: str | None = None
 
     @property
     def first_name(self) -> str:
         """The name under which it was first learned."""
         return self.was or self.name
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a model says of a label.
+
+    Attributes:
+        followed: The number of the label that it follows: the model says the logit of what happens after that one.
+        number: Set if the model says a number; of any other label it says a logit.
+    """
+
+    followed: int | None = None
+    number: Number | None = None
 
 
 def check_labels(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> None:
@@ -74,6 +91,7 @@ def check_labels(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> None:
     for label in labels:
         _check_label(label, names)
         _check_follows(label, {other.name: other for other in labels})
+        _check_number(label, labels)
     for label in labels:
         if label.follows is not None:
             _check_wait(label, groups, next(other for other in labels if other.name == label.follows))
@@ -98,9 +116,11 @@ def labels_differ(version: str, labels: Sequence[str], app_labels: Sequence[str]
 def window_settings_id(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> str:
     """Return an id that changes when the same events would give other samples, apart from their features."""
     columns = [*map(declared, labels)]
-    for column in columns:
+    for column, label in zip(columns, labels, strict=True):
         for field in _MODEL_FIELDS:
             column.pop(field, None)
+        if label.number is not None:  # what it is without an action is filled in when samples are read
+            column["combine"], column["is_settled"] = label.number.combine, label.number.missing != "unlabelled"
     return fingerprint({"groups": [*map(declared, groups)], "labels": columns})
 
 
@@ -132,6 +152,19 @@ def _check_label(label: Label, groups: Sequence[str]) -> None:
     valid = isinstance(weight, int | float) and not isinstance(weight, bool) and 0.0 < weight <= LOSS_WEIGHT_MAX
     message = f"label {label.name!r}: loss_weight is {label.loss_weight!r}"
     require(valid, message, f"loss_weight must be above 0 and at most {LOSS_WEIGHT_MAX:,.0f}")
+
+
+def _check_number(label: Label, labels: Sequence[Label]) -> None:
+    if label.number is None:
+        return
+    owner = f"label {label.name!r}"
+    check_number(owner, label.number)
+    require(label.sample_rate == 1, f"{owner} is a number and has a sample_rate", "leave sample_rate out")
+    followed = next((other.name for other in labels if other.follows == label.name), None)
+    message = f"{owner} is a number, and follows {label.follows!r}"
+    require(label.follows is None, message, "leave `follows` out: only labels that are positive or negative follow")
+    message = f"{owner} is a number, and {followed!r} follows it"
+    require(followed is None, message, "only labels that are positive or negative are followed")
 
 
 def _check_wait(label: Label, groups: Sequence[LabelGroup], first: Label) -> None:

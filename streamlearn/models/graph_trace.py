@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec, PackSide
+from streamlearn.features.labels import Output
 from streamlearn.models.description import GraphNote, TensorNote
-from streamlearn.models.label_products import followed_logits
+from streamlearn.models.label_outputs import predictions_of
 from streamlearn.models.model_errors import wrap_errors
 from streamlearn.models.protocol import Model, PackedSide, Tensor
 
@@ -44,11 +45,11 @@ def weight_notes(model: Model, weights: Sequence[Tensor]) -> tuple[TensorNote, .
 
 
 def trace_graphs(
-    model: Model, features: FeatureSpec, followed: Sequence[int | None], weights: Sequence[TensorNote]
+    model: Model, features: FeatureSpec, outputs: Sequence[Output], weights: Sequence[TensorNote]
 ) -> list[Traced]:
     """Trace the graphs of a built model: `user`, unless it returns nothing, and `score`; check their outputs.
 
-    `followed` has for each label the number of the one that it follows.
+    `outputs` says what the model says of each label.
     """
     any_length = bool(getattr(model, "any_length", False))
     user_inputs = _inputs("user", features.pack.user, any_length)
@@ -56,7 +57,7 @@ def trace_graphs(
     graphs = [graph for graph in graphs if graph.note.outputs]
     user_outputs = graphs[0].note.outputs if graphs else ()
     item_inputs = _inputs("item", features.pack.item, any_length)
-    return [*graphs, _score_graph(model, weights, user_outputs, item_inputs, followed)]
+    return [*graphs, _score_graph(model, weights, user_outputs, item_inputs, outputs)]
 
 
 def _user_graph(model: Model, weights: Sequence[TensorNote], inputs: Sequence[TensorNote]) -> Traced:
@@ -82,7 +83,7 @@ def _score_graph(
     weights: Sequence[TensorNote],
     user_outputs: Sequence[TensorNote],
     items: Sequence[TensorNote],
-    followed: Sequence[int | None],
+    outputs: Sequence[Output],
 ) -> Traced:
     of_user = [TensorNote(f"user_{note.name}", note.dtype, note.shape) for note in user_outputs]
     index = TensorNote("user_index", "int32", (None,))
@@ -93,10 +94,10 @@ def _score_graph(
         user, item = _side("user", of_user, given[first:at]), _side("item", items, given[at + 1 :])
         logits = model.score(list(given[:first]), user, given[at], item)
         note = _note("scores", tf.convert_to_tensor(logits))
-        if note.dtype != "float32" or note.shape != (None, len(followed)):
-            message = f"score of {type(model).__name__} returns {_text_of(note)} for {len(followed)} labels"
-            raise SpecError(message, help=f"return float32 logits of shape (candidates, {len(followed)})")
-        return {"scores": followed_logits(logits, followed)}
+        if note.dtype != "float32" or note.shape != (None, len(outputs)):
+            message = f"score of {type(model).__name__} returns {_text_of(note)} for {len(outputs)} labels"
+            raise SpecError(message, help=f"return float32 logits of shape (candidates, {len(outputs)})")
+        return {"scores": predictions_of(logits, outputs)}
 
     return _traced(model, score, (*weights, *of_user, index, *items), first)
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from streamlearn.errors import SpecError, UsageError
 from streamlearn.features import FeatureSpec
+from streamlearn.features.labels import Output
 from streamlearn.models.canonical import digest_of, make_canonical
 from streamlearn.models.checks import check_compiled, check_graph, check_weights_used
 from streamlearn.models.description import Description, TensorNote, read_description, write_description
@@ -28,11 +29,11 @@ def export_graphs(
     folder: Path,
     seed: int = 0,
     *,
-    followed: Sequence[int | None] | None = None,
+    outputs: Sequence[Output] | None = None,
 ) -> Description:
     """Write a model's graphs into a new folder, which appears complete, and return their description.
 
-    `followed` has for each label the number of the one that it follows (`App.followed`); None if no label follows one.
+    `outputs` says what the model says of each label (`App.outputs`); None if it says the logit of each.
 
     The folder holds a SavedModel with the functions `user` and `score`, which take the weights one by one and then
     their inputs, and the description as `graphs.json`. The same model writes the same bytes in every process, whatever
@@ -48,9 +49,9 @@ def export_graphs(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         message = f"{folder} exists already"
         raise UsageError(message, help="give a path that does not exist")
-    followed = (None,) * len(labels) if followed is None else followed
-    other = _digests(_built(model, features, labels, seed + 1, followed)[1])
-    weights, graphs = _built(model, features, labels, seed, followed)
+    outputs = (Output(),) * len(labels) if outputs is None else outputs
+    other = _digests(_built(model, features, labels, seed + 1, outputs)[1])
+    weights, graphs = _built(model, features, labels, seed, outputs)
     for graph in graphs:
         if other.get(graph.name) != _digests(graphs)[graph.name]:
             message = f"{graph.name} of {type(model).__name__} changes with the seed of the model"
@@ -66,11 +67,11 @@ def export_graphs(
 
 
 def _built(
-    model: Model, features: FeatureSpec, labels: Sequence[str], seed: int, followed: Sequence[int | None]
+    model: Model, features: FeatureSpec, labels: Sequence[str], seed: int, outputs: Sequence[Output]
 ) -> tuple[tuple[TensorNote, ...], list[Traced]]:
     with wrap_errors(model, "build"):
         weights = weight_notes(model, model.build(features, labels, seed))
-    graphs = trace_graphs(model, features, followed, weights)
+    graphs = trace_graphs(model, features, outputs, weights)
     for graph in graphs:
         check_graph(model, graph)
     return weights, graphs

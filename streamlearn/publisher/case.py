@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.features import Number
 from streamlearn.samples import SampleBatch
 from streamlearn.settings import JudgeSettings
 from streamlearn.versions import Finding, Known
@@ -28,10 +29,11 @@ class Scorer(Protocol):
     """
 
     def score(self, version: int, batch: SampleBatch) -> npt.NDArray[np.float32]:
-        """Return the logits of a sealed or committed version; their sigmoid is the probability that serving returns.
+        """Return the predictions of a sealed or committed version.
 
         Returns:
-            float32[N, labels] for N samples, labels in the order of the application.
+            float32[N, labels] for N samples, labels in the order of the application: logits, whose sigmoid is the
+            probability that serving returns, or the numbers that it returns.
 
         Raises:
             VersionRefused: The version's rows or weights are no longer available.
@@ -52,6 +54,7 @@ class Case:
     active: Known | None = None
     scorer: Scorer | None = None
     samples: Samples | None = None
+    numbers: Mapping[str, Number] = field(default_factory=dict)  # the labels that are numbers
 
     @property
     def metrics(self) -> Mapping[str, float]:

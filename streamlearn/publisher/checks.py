@@ -12,7 +12,14 @@ import numpy.typing as npt
 from streamlearn.errors import UsageError, VersionRefused
 from streamlearn.publisher.case import Case, Scorer
 from streamlearn.publisher.figures import KEY, NAN, NOT_FINITE, RMS
-from streamlearn.publisher.logit_scores import Fit, auc_error_of, fit_of, loss_error_of
+from streamlearn.publisher.logit_scores import (
+    Fit,
+    auc_error_of,
+    fit_of,
+    loss_error_of,
+    mean_error_of,
+    number_fit_of,
+)
 from streamlearn.samples import SampleBatch
 from streamlearn.settings import JudgeSettings
 from streamlearn.versions import Finding
@@ -116,13 +123,14 @@ class _Scored:
 
     name: str
     labels: npt.NDArray[np.bool_]
+    numbers: npt.NDArray[np.float64] | None  # of a label that is a number
     weights: npt.NDArray[np.float64]
     now: npt.NDArray[np.float64]
     before: npt.NDArray[np.float64]
 
 
 class Scores:
-    """Rejects a version whose AUC, log loss or calibration on the same samples is worse than the active one's.
+    """Rejects a version whose AUC, loss or calibration on the same samples is worse than the active one's.
 
     A difference that may be due to chance, because it is less than three of its standard errors, rejects nothing. The
     weight of a negative is divided by its keep rate. The version is not checked, and the finding says why, if there
@@ -156,6 +164,12 @@ class Scores:
         texts: list[str] = []
         values: dict[str, float] = {}
         for label in scored:
+            if label.numbers is not None and len(label.numbers):
+                said, bad, figures = _compared_numbers(label, case)
+                texts.append(said)
+                worse += bad
+                values |= figures
+                continue
             now, before = (fit_of(scores, label.labels, label.weights) for scores in (label.now, label.before))
             if now is None or before is None:
                 texts.append(f"{label.name}: all {len(label.labels)} rows are of one class")
@@ -175,6 +189,39 @@ class Scores:
 
     def _not_checked(self, text: str, values: dict[str, float] | None = None) -> Finding:
         return Finding(check=self.name, is_ok=True, is_checked=False, said=text, values=values or {})
+
+
+def _compared_numbers(label: _Scored, case: Case) -> tuple[str, list[str], dict[str, float]]:
+    """How a label that is a number is predicted, the limits that are exceeded by more than chance, and the figures."""
+    number, actual, settings = case.numbers[label.name], label.numbers, case.settings
+    assert actual is not None
+    fits = [number_fit_of(predicted, actual, label.weights) for predicted in (label.now, label.before)]
+    losses = [number.losses(predicted, actual) for predicted in (label.now, label.before)]
+    now, before = fits
+    if now is None or before is None:
+        return f"{label.name}: its rows have no weight", [], {}
+    loss, loss_before = (float((one * label.weights).sum()) / float(label.weights.sum()) for one in losses)
+    values = {
+        f"{when}{name}.{label.name}": value
+        for when, fit, mean in (("", now, loss), ("active.", before, loss_before))
+        for name, value in (*vars(fit).items(), ("loss", mean))
+        if value is not None
+    }
+    text = f"{label.name}: mean absolute error {now.mae:.4g} ({before.mae:.4g}), loss {loss:.4g} ({loss_before:.4g})"
+    worse = []
+    # One row may have most of the loss, as the largest of all prices has: no row counts for more than ten of its like.
+    most = 10 * loss_before or 1.0
+    bounded = np.clip(losses[0] - losses[1], -most, most)
+    error, bounded_rise = mean_error_of(bounded, label.weights), np.average(bounded, weights=label.weights)
+    limit, rise = settings.log_loss_rise_ratio_max, loss - loss_before
+    if limit and rise > limit * loss_before and bounded_rise > _ERRORS * error:
+        worse.append(f"{label.name}: its loss rose from {loss_before:.4g} to {loss:.4g} (standard error {error:.2g})")
+    ratio_max = settings.calibration_ratio_max
+    if ratio_max and len(actual) >= _CLASS_ROWS_MIN and now.calibration is not None and before.calibration is not None:
+        text += f", calibration {now.calibration:.3f} ({before.calibration:.3f})"
+        if _miscalibration(now.calibration) > ratio_max >= _miscalibration(before.calibration):
+            worse.append(f"{label.name}: calibration is {now.calibration:.3f}")
+    return text, worse, values
 
 
 def _worse(label: _Scored, now: Fit, before: Fit, settings: JudgeSettings) -> list[str]:
@@ -220,11 +267,13 @@ def _scored(scorer: Scorer, now: int, before: int, batches: Sequence[SampleBatch
         labels = np.concatenate([column.value[kept] for column, kept in zip(columns, settles, strict=True)]) > 0
         rates = _joined(column.sample_rate[kept] for column, kept in zip(columns, settles, strict=True))
         weights = _joined(column.weight[kept] for column, kept in zip(columns, settles, strict=True))
+        known = [None if one.number is None else one.number[kept] for one, kept in zip(columns, settles, strict=True)]
+        numbers = _joined(part for part in known if part is not None) if known[0] is not None else None
         now_logits, old_logits = (
             _joined(pair[which][kept, at] for pair, kept in zip(scores, settles, strict=True)) for which in (0, 1)
         )
-        weights = weights / np.where(labels, 1.0, rates)
-        scored.append(_Scored(label.name, labels, weights, now_logits, old_logits))
+        weights = weights / np.where(labels, 1.0, rates)  # a number has rate 1
+        scored.append(_Scored(label.name, labels, numbers, weights, now_logits, old_logits))
     return scored
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import PsError, StreamlearnError
+from streamlearn.features import Number
 from streamlearn.publisher.case import Case, Check, Samples, Scorer
 from streamlearn.publisher.checks import Finite, Learned, Norms, Scores
 from streamlearn.settings import JudgeSettings
@@ -29,7 +30,7 @@ class Judge:
     """Judges versions by checks, in order.
 
     The scorer scores samples with a version; `samples` returns the most recent samples whose windows are closed, newest
-    last.
+    last; `numbers` has the labels that are numbers.
 
     Examples:
         >>> from streamlearn.versions import Known, VersionRef
@@ -46,10 +47,12 @@ class Judge:
         checks: Sequence[Check] = DEFAULT_CHECKS,
         scorer: Scorer | None = None,
         samples: Samples | None = None,
+        numbers: Mapping[str, Number] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.settings = settings or JudgeSettings()
         self._checks, self._scorer, self._samples, self._clock = tuple(checks), scorer, samples, clock
+        self._numbers = numbers or {}
         self._judging: tuple[int, threading.Thread] | None = None
         self._ps_error: PsError | None = None
 
@@ -62,7 +65,8 @@ class Judge:
         its rows are there to score samples with; after a restart they are not.
         """
         scorer = self._scorer if can_score else None
-        return Case(version, tuple(earlier), self.settings, active, scorer, self._samples if can_score else None)
+        samples = self._samples if can_score else None
+        return Case(version, tuple(earlier), self.settings, active, scorer, samples, self._numbers)
 
     @property
     def busy_with(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Scores of logits: how well they fit labels, as pure functions of weighted arrays. They know no version or sample."""
+"""Scores of predictions: how well they fit labels, as pure functions of weighted arrays. They know no version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Fit", "auc_error_of", "auc_of", "chances_of", "fit_of", "loss_error_of", "losses_of"]
+__all__ = [
+    "Fit",
+    "NumberFit",
+    "auc_error_of",
+    "auc_of",
+    "chances_of",
+    "fit_of",
+    "loss_error_of",
+    "losses_of",
+    "mean_error_of",
+    "number_fit_of",
+]
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -28,6 +39,39 @@ class Fit:
     auc: float
     log_loss: float
     calibration: float
+
+
+@dataclass(frozen=True)
+class NumberFit:
+    """How well predictions fit a label that is a number.
+
+    Attributes:
+        mae: The mean absolute error.
+        rmse: The root of the mean squared error.
+        calibration: The sum of predictions over the sum of the actual numbers; None unless that is above 0.
+    """
+
+    mae: float
+    rmse: float
+    calibration: float | None
+
+
+def number_fit_of(predicted: Array, actual: Array, weights: Array) -> NumberFit | None:
+    """The fit of predictions to numbers; None without weight.
+
+    Examples:
+        >>> number_fit_of(np.array([1.0, 5.0]), np.array([2.0, 3.0]), np.ones(2))
+        NumberFit(mae=1.5, rmse=1.5811388300841898, calibration=1.2)
+    """
+    total, whole = float(weights.sum()), float((actual * weights).sum())
+    if not total:
+        return None
+    error = predicted - actual
+    return NumberFit(
+        mae=float((np.abs(error) * weights).sum()) / total,
+        rmse=float(np.sqrt((error * error * weights).sum() / total)),
+        calibration=float((predicted * weights).sum()) / whole if whole > 0 else None,
+    )
 
 
 def fit_of(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> Fit | None:
@@ -79,7 +123,9 @@ def auc_error_of(now: Array, before: Array, labels: npt.NDArray[np.bool_], weigh
     negatives below each, and a mean over the negatives of the share of positives above each.
     """
     moved = _won(now, labels, weights) - _won(before, labels, weights)
-    return float(np.hypot(_mean_error(moved[labels], weights[labels]), _mean_error(moved[~labels], weights[~labels])))
+    return float(
+        np.hypot(mean_error_of(moved[labels], weights[labels]), mean_error_of(moved[~labels], weights[~labels]))
+    )
 
 
 def loss_error_of(now: Array, before: Array, labels: npt.NDArray[np.bool_], weights: Array) -> float:
@@ -88,7 +134,7 @@ def loss_error_of(now: Array, before: Array, labels: npt.NDArray[np.bool_], weig
     The loss of a row counts as changed by 1 at most: a few rows with absurd scores shall not hide in the error that
     they cause.
     """
-    return _mean_error(np.clip(losses_of(now, labels) - losses_of(before, labels), -1, 1), weights)
+    return mean_error_of(np.clip(losses_of(now, labels) - losses_of(before, labels), -1, 1), weights)
 
 
 def _won(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> Array:
@@ -111,7 +157,7 @@ def _ties(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> tuple
     return order, begins, positive, negative
 
 
-def _mean_error(values: Array, weights: Array) -> float:
+def mean_error_of(values: Array, weights: Array) -> float:
     """The standard error of the weighted mean of independent values."""
     total = weights.sum()
     mean = (values * weights).sum() / total

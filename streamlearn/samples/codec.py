@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from streamlearn.apps import App
 from streamlearn.errors import BadRecord, ConfigError, Oversize, UnknownSchema
-from streamlearn.features import FeatureSpec
+from streamlearn.features import FeatureSpec, Label
 from streamlearn.native import native
 from streamlearn.samples.rules import check_batch, quoted
 from streamlearn.samples.sample import (
@@ -72,7 +72,7 @@ class SampleCodec:
         value["user"] = _features_bytes(batch.user)
         value |= _bytes_of(batch, _ROW_DTYPES)
         value["item"] = _features_bytes(batch.item)
-        value["labels"] = [{"name": label.name, **_bytes_of(label, _LABEL_DTYPES)} for label in batch.labels]
+        value["labels"] = [self._label_value(label) for label in batch.labels]
         value["segments"] = [
             {"name": segment.name, "texts": list(segment.texts), "codes": _raw(segment.name, segment.codes, "<i4")}
             for segment in batch.segments
@@ -101,7 +101,7 @@ class SampleCodec:
             user=_features_views(spec, "user", value["user"], requests),
             **_views(value, _ROW_DTYPES),
             item=_features_views(spec, "item", value["item"], rows),
-            labels=tuple(LabelColumns(label["name"], **_views(label, _LABEL_DTYPES)) for label in value["labels"]),
+            labels=tuple(map(self._label_columns, self._app.labels, value["labels"])),
             segments=tuple(
                 SegmentColumns(segment["name"], tuple(segment["texts"]), _view(segment, "codes", "<i4"))
                 for segment in value["segments"]
@@ -112,6 +112,22 @@ class SampleCodec:
             raise BadRecord(error, help=_DAMAGED)
         check_batch(self._app, batch)
         return batch
+
+    def _label_value(self, label: LabelColumns) -> dict[str, Any]:
+        value = {"name": label.name, **_bytes_of(label, _LABEL_DTYPES)}
+        if self._app.has_numbers:
+            value["number"] = b"" if label.number is None else _raw("number", label.number, "<f4")
+        return value
+
+    def _label_columns(self, declared: Label, value: Mapping[str, Any]) -> LabelColumns:
+        columns = _views(value, _LABEL_DTYPES)
+        if declared.number is not None:
+            number = _view(value, "number", "<f4")
+            if len(number) != len(columns["value"]):
+                message = f"column number has {len(number)} values, expected {len(columns['value'])}"
+                raise BadRecord(message, help=_DAMAGED)
+            columns["number"] = declared.number.known(number, columns["value"] != 0)
+        return LabelColumns(value["name"], **columns)
 
     def _check_fingerprint(self, fingerprint: str, labels: list[str]) -> None:
         """Refuse samples of other features or labels; older messages have the fingerprint of the features alone."""

@@ -44,8 +44,10 @@ def check_batch(app: App, batch: SampleBatch) -> None:
     others = f"but app {app.name!r} declares others"
     if names != list(app.label_names):
         _refuse(f"labels {quoted(names)}, {others}")
-    for label in batch.labels:
+    for label, is_number in zip(batch.labels, (label.number is not None for label in app.labels), strict=True):
         _check_label(label, rows)
+        if (label.number is not None) != is_number:
+            _refuse(f"label {label.name} has numbers that it should not have, or lacks them")
     names = [segment.name for segment in batch.segments]
     declared = {segment.name for segment in app.features.segments}
     if not declared.issuperset(names) or len(set(names)) < len(names):
@@ -67,7 +69,7 @@ def _refuse(message: str) -> NoReturn:
 
 def _check_label(label: LabelColumns, rows: int) -> None:
     for name, column in vars(label).items():
-        if name != "name":
+        if name != "name" and column is not None:
             _check_length(f"{label.name}.{name}", column, rows)
     # NaN fails each of these comparisons.
     rules = (
@@ -76,7 +78,8 @@ def _check_label(label: LabelColumns, rows: int) -> None:
         ((label.sample_rate > 0) & (label.sample_rate <= 1), "sample_rate is not above 0 and at most 1"),
         ((label.weight >= 0) & (label.weight < np.inf), "weight is negative or not finite"),
     )
-    for valid, rule in rules:
+    of_number = [] if label.number is None else [(np.isfinite(label.number), "its number is not finite")]
+    for valid, rule in (*rules, *of_number):
         if not valid.all():
             _refuse(f"label {label.name}, row {int(np.argmin(valid))}: {rule}")
 

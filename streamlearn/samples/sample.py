@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -106,6 +106,16 @@ class LabelColumns:
     sample_rate: Float32s  # the share of negatives kept; also set for positives
     weight: Float32s  # the weight of the row in training
     served_score: Float32s  # the score that serving answered; NaN if a streamlearn node did not score it
+    number: Float32s | None = None  # the number, of a label that is one; None for any other
+
+    @property
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Its arrays by name."""
+        return {name: column for name, column in vars(self).items() if isinstance(column, np.ndarray)}
+
+    def take(self, rows: Rows) -> LabelColumns:
+        """Return the label of some rows, in the given order."""
+        return LabelColumns(self.name, **{name: column[rows] for name, column in self.columns.items()})
 
 
 @dataclass(frozen=True, eq=False)

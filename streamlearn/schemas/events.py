@@ -52,6 +52,8 @@ def action_schema(app: App) -> Schema:
         _field("action", "string", f"The action; labels are made of {', '.join(app.actions)}."),
         _field("weight", "float", "The weight in training of the positive that this action makes.", 1.0),
     ]
+    if app.has_numbers:
+        fields.append(_field("value", ["null", "float"], "The number of this action, such as a rating.", None))
     return schema_of(_record(app, "Action", fields, "An action on one item of a request."))
 
 

@@ -44,7 +44,7 @@ def sample_schema(app: App, namespace: str = "streamlearn") -> Schema:
         _bytes("item_index", "int32[N]. Identity: the item's index within the impression's record."),
         _bytes("settle_time_ms", "int64[N]. Event time at which the row was settled."),
         _nested(namespace, "item", _features(app, "item")),
-        {"name": "labels", "type": {"type": "array", "items": _label_columns(namespace)}},
+        {"name": "labels", "type": {"type": "array", "items": _label_columns(app, namespace)}},
         {"name": "segments", "type": {"type": "array", "items": _segment_columns(namespace)}, "default": []},
     ]
     doc = "Rows of requests and items that each settle one or more labels."
@@ -55,7 +55,7 @@ def _bytes(name: str, doc: str) -> dict[str, Any]:
     return {"name": name, "type": "bytes", "doc": doc}
 
 
-def _label_columns(namespace: str) -> dict[str, Any]:
+def _label_columns(app: App, namespace: str) -> dict[str, Any]:
     fields = [
         {"name": "name", "type": "string", "doc": "The label."},
         _bytes("value", "uint8[N]. 1 positive, 0 negative; 0 where not settled."),
@@ -64,6 +64,8 @@ def _label_columns(namespace: str) -> dict[str, Any]:
         _bytes("weight", "float32[N]. The weight of the row in training."),
         _bytes("served_score", f"float32[N]. The score that serving answered; NaN: {_NOT_SCORED}."),
     ]
+    if app.has_numbers:
+        fields.append(_bytes("number", "float32[N]. The value of the action; 0 without one, or if it is no number."))
     return {"type": "record", "name": f"{namespace}.LabelColumns", "fields": fields}
 
 

@@ -66,7 +66,7 @@ class Front:
             raise ConfigError(
                 message, help=f"set it to {settings.deadline_ms_max} at most, or raise front.deadline_ms_max"
             )
-        schema = described(app.features, [label.name for label in app.labels], tables, sizes_max)
+        schema = described(app.features, app.labels, tables, sizes_max)
         # Models without sequences use one dummy length.
         self._lengths = list(serving.lengths) or [app.features.pack.user.sequence_length or 1]
         self._users, self._candidates = list(serving.users_buckets), list(serving.candidates_buckets)

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from streamlearn.features import Dense, FeatureSpec, Slot
+from streamlearn.features import Dense, FeatureSpec, Label, Slot
 from streamlearn.features.keys import keys_of
 from streamlearn.native import native
 
 __all__ = ["described"]
 
 
-def described(features: FeatureSpec, labels: Sequence[str], tables: Sequence[str], limits: dict[str, int]) -> str:
+def described(features: FeatureSpec, labels: Sequence[Label], tables: Sequence[str], limits: dict[str, int]) -> str:
     """Return the schema as JSON. Its inputs are, for each side, the slots as declared, then the dense columns.
 
     Labels are in the order of the columns of scores, tables in the order in which rows are read. The limits are
@@ -23,7 +23,7 @@ def described(features: FeatureSpec, labels: Sequence[str], tables: Sequence[str
     """
     schema = {
         "inputs": {"user": _inputs(features, "user"), "item": _inputs(features, "item")},
-        "labels": list(labels),
+        "labels": [{"name": label.name, "is_number": label.number is not None} for label in labels],
         "tables": list(tables),
         "pack": features.pack.to_json(),
         "limits": limits,

@@ -44,8 +44,8 @@ class JudgeSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Largest share by which AUC may fall below the active version's, on the same recent samples. A fall that may be
     due to chance (under three standard errors) does not count."""
     log_loss_rise_ratio_max: Annotated[float, Meta(ge=0, le=1e9)] = 0.05
-    """Largest share by which log loss may rise above the active version's, on the same recent samples. A rise that may
-    be due to chance (under three standard errors) does not count."""
+    """Largest share by which log loss, or the loss of a label that is a number, may rise above the active version's, on
+    the same recent samples. A rise that may be due to chance (under three standard errors) does not count."""
     calibration_ratio_max: Annotated[float, Meta(ge=0, le=1e9)] = 1.5
     """Largest ratio between the sums of predictions and of labels, in either direction. It applies only if the active
     version is within it."""

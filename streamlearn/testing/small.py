@@ -98,7 +98,7 @@ def small_batch(app: App, requests: int, rows: int, seed: int = 0) -> SampleBatc
         item_index=rng.integers(0, 1_000, rows, np.int32),
         settle_time_ms=1_700_000_060_000 + rng.integers(0, 60_000, rows),
         item=_features(app, "item", rows, rng),
-        labels=tuple(_label(label.name, label.sample_rate, rows, rng) for label in app.labels),
+        labels=tuple(_label(label, rows, rng) for label in app.labels),
         segments=tuple(
             SegmentColumns(segment.name, ("a", "b"), rng.integers(0, 2, rows, np.int32))
             for segment in app.features.segments
@@ -106,15 +106,17 @@ def small_batch(app: App, requests: int, rows: int, seed: int = 0) -> SampleBatc
     )
 
 
-def _label(name: str, sample_rate: float, rows: int, rng: np.random.Generator) -> LabelColumns:
+def _label(label: Label, rows: int, rng: np.random.Generator) -> LabelColumns:
     settles = rng.integers(0, 2, rows, np.uint8)
+    value = settles & rng.integers(0, 2, rows, np.uint8)
     return LabelColumns(
-        name,
-        value=settles & rng.integers(0, 2, rows, np.uint8),
+        label.name,
+        value=value,
         settles=settles,
-        sample_rate=np.full(rows, sample_rate, np.float32),
+        sample_rate=np.full(rows, label.sample_rate, np.float32),
         weight=np.ones(rows, np.float32),
         served_score=rng.random(rows, np.float32),
+        number=None if label.number is None else label.number.known(rng.random(rows, np.float32), value != 0),
     )
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from streamlearn.samples import FeatureColumns, SegmentColumns, SlotColumns, renumbered
 from streamlearn.trainer.intake.identity import identity_of
-from streamlearn.trainer.intake.step_cutter import bits_of
+from streamlearn.trainer.intake.step_cutter import bits_of, numbers_of
 from streamlearn.trainer.step import Piece, Step
 
 __all__ = ["StepColumns", "columns_of", "join_features"]
@@ -39,6 +39,8 @@ class StepColumns:
     known: Uint32s  # uint32[N]: labels known to be positive, by earlier rows too
     rates: Float32s  # float32[N, L]: the share of negatives kept
     weights: Float32s  # float32[N, L]
+    numbers: Float32s | None  # float32[N, L]: the numbers of labels that are; None if none is one
+    before: Float32s | None  # float32[N, L]: of corrected numbers, what was learned; None if no number has corrections
     identity: Uint64s  # uint64[N]: a hash of each row's identity
     event_time_ms: Int64s  # int64[N]: impression times
     segments: tuple[SegmentColumns, ...]  # one entry a row each, texts of all pieces merged
@@ -73,6 +75,8 @@ def columns_of(step: Step) -> StepColumns:
         ),
         rates=_by_label(pieces, "sample_rate"),
         weights=_by_label(pieces, "weight"),
+        numbers=_joined([numbers_of(piece.batch, piece.rows) for piece in pieces]),
+        before=_joined([piece.before for piece in pieces]),
         identity=_concatenated([identity_of(piece.batch, piece.rows) for piece in pieces], np.uint64),
         event_time_ms=_concatenated([piece.batch.shown_ms(piece.rows) for piece in pieces], np.int64),
         segments=_segments(pieces),
@@ -111,6 +115,12 @@ def _join_slot(slots: Sequence[SlotColumns]) -> SlotColumns:
 
 def _concatenated(arrays: Sequence[npt.NDArray[Number]], kind: type[Number]) -> npt.NDArray[Number]:
     return np.concatenate([*arrays, np.zeros(0, kind)])
+
+
+def _joined(parts: Sequence[Float32s | None]) -> Float32s | None:
+    """Concatenate columns of labels; None without any, or without labels."""
+    columns = [part for part in parts if part is not None]
+    return np.concatenate(columns) if columns and columns[0].shape[1] else None
 
 
 def _by_label(pieces: Sequence[Piece], name: str) -> Float32s:

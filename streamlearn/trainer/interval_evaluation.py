@@ -33,7 +33,7 @@ from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.step import Piece, Step
 from streamlearn.trainer.trainer_setup import ends_of, samples_of
 from streamlearn.trainer.validation.interval_scores import IntervalScore, interval_scores
-from streamlearn.trainer.validation.rows import row_type, settled
+from streamlearn.trainer.validation.rows import correction_type, row_type, settled
 from streamlearn.versions.format.manifest import TimeSkip
 
 __all__ = ["IntervalEvaluation", "cut", "evaluate_intervals"]
@@ -149,20 +149,28 @@ class IntervalEvaluation:
         found = []
         for label, declared in enumerate(app.labels):
             bit, final_ms = np.uint32(1 << label), complete_ms - windows_ms[declared.group]
+            kind = row_type(0, is_number=declared.number is not None)
             rows, numbers, users, corrected, begin = [], [], [], [], 0
             for columns, of_users in parts:
                 is_final = columns.event_time_ms < final_ms
                 chosen = np.flatnonzero(is_final & (columns.learn & bit != 0))
-                made = np.zeros(len(chosen), row_type(0))
+                made = np.zeros(len(chosen), kind)
                 made["identity"], made["weight"] = columns.identity[chosen], columns.weights[chosen, label]
                 made["rate"], made["positive"] = columns.rates[chosen, label], columns.positive[chosen] & bit != 0
+                if declared.number is not None and columns.numbers is not None:
+                    made["number"] = columns.numbers[chosen, label]
                 rows.append(made)
                 numbers.append(begin + chosen)
                 users.append(of_users[chosen])
-                corrected.append(columns.identity[is_final & (columns.correct & bit != 0)])
+                is_corrected = is_final & (columns.correct & bit != 0)
+                turned = np.zeros(int(is_corrected.sum()), correction_type(kind))
+                if declared.number is not None and columns.numbers is not None:
+                    turned["number"] = columns.numbers[is_corrected, label]
+                    turned["identity"] = columns.identity[is_corrected]
+                corrected.append(turned if turned.dtype.names else columns.identity[is_corrected])
                 begin += len(columns)
-            whole = np.concatenate([np.zeros(0, row_type(0)), *rows])
-            once, _ = settled(whole, np.concatenate([np.zeros(0, np.uint64), *corrected]), 0, lacks=False)
+            whole = np.concatenate([np.zeros(0, kind), *rows])
+            once, _ = settled(whole, np.concatenate([np.zeros(0, correction_type(kind)), *corrected]), 0, lacks=False)
             first = np.unique(whole["identity"], return_index=True)[1]
             order = np.concatenate([np.zeros(0, np.int64), *numbers])[first]
             by_interval = {every: of_rows[order, label] for every, of_rows in logits.items()}

@@ -15,7 +15,7 @@ from streamlearn.apps import App
 from streamlearn.errors import UsageError
 from streamlearn.models import Model, PackedSide
 from streamlearn.models.graph_trace import weight_notes
-from streamlearn.models.label_products import followed_logits
+from streamlearn.models.label_outputs import predictions_of
 from streamlearn.models.model_errors import wrap_errors
 from streamlearn.models.tower import learning
 from streamlearn.settings.trainer import TrainerSettings
@@ -56,7 +56,7 @@ class Packed:
 class Learned:
     """The result of a step."""
 
-    logits: Float32s  # float32[N, labels], from before the step
+    logits: Float32s  # float32[N, labels], from before the step; of a label that is a number, the number
     loss: float  # the sum over the step's rows
     gradients: tuple[Float32s, ...]  # the gradients of the summed loss for `Packed.sides`, in their order
     is_finite: bool  # whether loss and gradients are finite; if not, the step changed nothing
@@ -71,7 +71,7 @@ class Learner:
 
     def __init__(self, app: App, model: Model, settings: TrainerSettings) -> None:
         self._model, self._settings, self._plan = model, settings, app.features.pack
-        self._followed = app.followed
+        self._outputs = app.outputs
         self._device = device_of(settings)
         with tf.device(self._device):
             with wrap_errors(model, "build"):
@@ -88,7 +88,7 @@ class Learner:
         compiled = settings.xla == "on" or (settings.xla == "auto" and "GPU" in self._device)
         # XLA compiles each shape. Without it one graph serves all shapes and is not traced again for more requests.
         self._learn = tf.function(self._step, jit_compile=compiled, autograph=False, reduce_retracing=not compiled)
-        self._score_graph = tf.function(self._logits, autograph=False, reduce_retracing=True)
+        self._score_graph = tf.function(self._predictions, autograph=False, reduce_retracing=True)
 
     def reset(self) -> None:
         """Forget all that was learned."""
@@ -129,7 +129,7 @@ class Learner:
         return warm * (0.5 ** (steps / settings.decay_steps) if settings.decay_steps else 1.0)
 
     def score(self, packed: Packed, weights: Float32s | None = None) -> Float32s:
-        """Return the logits of packed inputs without learning; targets are ignored.
+        """Return the predictions of packed inputs without learning; targets are ignored.
 
         `weights` holds all dense weights as one vector; the default is the current ones.
         """
@@ -182,11 +182,11 @@ class Learner:
         parts = zip(self.shapes.items(), np.split(whole, ends)[:-1], strict=True)
         return {name: part.reshape(shape) for (name, shape), part in parts}
 
-    def _logits(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> Any:
-        return followed_logits(self._said(whole, sides, user_index), self._followed)
+    def _predictions(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> Any:
+        return predictions_of(self._said(whole, sides, user_index), self._outputs)
 
     def _said(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> Any:
-        """Return the logits of the model itself: of a label that follows another, those after that one."""
+        """Return what the model itself says of each label; see `predictions_of`."""
         weights, (user_flat, user_sequence, item_flat, item_sequence) = self._split(whole), sides
         plan = self._plan
         with wrap_errors(self._model, "user"):
@@ -201,10 +201,10 @@ class Learner:
             tape.watch([whole, *sides])
             with learning(seed) as drops:
                 said = self._said(whole, sides, user_index)
-            loss = loss_of(said, targets)
+            loss = loss_of(said, targets, self._outputs)
         if drops.layers:  # predictions are those of a node, which leaves out nothing
             said = self._said(whole, sides, user_index)
-        logits = followed_logits(said, self._followed)
+        logits = predictions_of(said, self._outputs)
         zero = tf.UnconnectedGradients.ZERO
         # TensorFlow returns indexed slices as the gradient of a gathered tensor.
         all_gradients = tape.gradient(loss, [whole, *sides], unconnected_gradients=zero)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from streamlearn.apps import App, AppFolder
 from streamlearn.apps.sides import check_sides
 from streamlearn.errors import UsageError
-from streamlearn.features import Cross, Dense, Label, Slot
+from streamlearn.features import Cross, Dense, Label, Number, Slot
 from streamlearn.models import Model, model_of
 from streamlearn.publisher import Lineage
 from streamlearn.table import Changes
@@ -132,7 +132,7 @@ class Migration:
         skips = manifest.skips
         horizon_ms = marks.horizon_ms
         if self._is_relearning:
-            marks = SharedMarks(len(self._new.app.labels), self._new.settings.marks)
+            marks = SharedMarks.of(self._new.app, self._new.settings.marks)
             reached = beginning_of(topic)
         elif horizon_ms is not None:
             # Marks of older rows are forgotten, and they were learned.
@@ -145,7 +145,7 @@ class Migration:
 
     def _learned(self, topic: Topic) -> tuple[Reached, SharedMarks]:
         """Return the marks for the new labels, and the position from which the new application reads its samples."""
-        marks = SharedMarks(len(self._old.app.labels), self._new.settings.marks)
+        marks = SharedMarks.of(self._old.app, self._new.settings.marks)
         reached = marks.load(load_bytes(self._store, self._source.head, "marks"))
         known = [label.first_name for label in self._old.app.labels]
         sources = [
@@ -154,7 +154,7 @@ class Migration:
         ids = {entry.topic_id for entry in self._source.manifest.positions}
         if ids != {topic.topic_id}:
             reached = replace(beginning_of(topic), clock_ms=reached.clock_ms)
-        return reached, marks.relabelled(sources)
+        return reached, marks.relabelled(sources, numbers=self._new.app.corrected_numbers)
 
     def _weights(self) -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, npt.NDArray[Any]]]:
         """Return the weights and the optimizer's state."""
@@ -261,10 +261,10 @@ class Migration:
         old, new = dict(_labels(self._old.app)), dict(_labels(self._new.app))
         if label.first_name not in old:
             return "new", ""
-        was, follows = old[label.first_name], new[label.first_name]
-        return (
-            ("kept", "") if was == follows else ("lost", f"it followed {was or 'none'} and follows {follows or 'none'}")
-        )
+        (followed, meant), (follows, means) = old[label.first_name], new[label.first_name]
+        if followed != follows:
+            return "lost", f"it followed {followed or 'none'} and follows {follows or 'none'}"
+        return ("kept", "") if meant == means else ("lost", f"it was {meant} and is {means}")
 
     def _rows(self, rows: dict[str, int]) -> Iterator[Changes]:
         """Yield the rows of the tables that keep them, and count them in `rows`."""
@@ -290,10 +290,19 @@ def _dense_outcome(column: Dense, widths: Mapping[str, int]) -> tuple[Outcome, s
     return ("kept", "") if width == column.width else ("lost", f"its width was {width} and is {column.width}")
 
 
-def _labels(app: App) -> list[tuple[str, str | None]]:
-    """Return the first names of an application's labels, each with that of the label it follows."""
+def _labels(app: App) -> list[tuple[str, tuple[str | None, str]]]:
+    """Return the first names of an application's labels, each with that of the label it follows and what it says."""
     first = {label.name: label.first_name for label in app.labels}
-    return [(label.first_name, first.get(label.follows or "")) for label in app.labels]
+    return [(label.first_name, (first.get(label.follows or ""), _meaning(label.number))) for label in app.labels]
+
+
+def _meaning(number: Number | None) -> str:
+    """Return what a model says of a label, in words."""
+    if number is None:
+        return "positive or negative"
+    if number.is_logarithm:
+        return f"the logarithm of a number over {number.scale:g}"
+    return f"a number around {number.center:g} over {number.scale:g}"
 
 
 def _gone(kind: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Part]:

@@ -37,7 +37,7 @@ class Rows:
         self._scatter = Scatter(client, keys_max=_KEYS_MAX)
         self._ladder = ladder_of(step_rows)
         self._loss_weights = [float(label.loss_weight) for label in app.labels]
-        self._followed = app.followed
+        self._outputs = app.outputs
 
     def pack(self, columns: StepColumns, *, at: At = "newest") -> Packed:
         """Pull the rows of a step and pack them; raises as `PsClient.pull` does."""
@@ -86,13 +86,19 @@ class Rows:
         for label, loss_weight in enumerate(self._loss_weights):
             bit, channels = np.uint32(1 << label), targets[:rows, label]
             weight = columns.weights[:, label] * np.float32(loss_weight)
-            if (followed := self._followed[label]) is not None:
+            output = self._outputs[label]
+            if output.followed is not None:
                 # Its output is a probability after the other label: only rows where that one is positive count.
-                weight = np.where((columns.known >> np.uint32(followed) & 1) != 0, weight, 0.0)
-            channels[:, 0] = (columns.positive & bit) != 0
+                weight = np.where((columns.known >> np.uint32(output.followed) & 1) != 0, weight, 0.0)
+            if output.number is not None and columns.numbers is not None:
+                channels[:, 0] = columns.numbers[:, label]
+            else:
+                channels[:, 0] = (columns.positive & bit) != 0
             channels[:, 1] = np.where((columns.learn & bit) != 0, weight, 0.0)
             channels[:, 2] = np.where((columns.correct & bit) != 0, weight, 0.0)
             channels[:, 3] = np.log(columns.rates[:, label])
+            if output.number is not None and columns.before is not None:
+                channels[:, 3] = columns.before[:, label]
         return targets
 
 

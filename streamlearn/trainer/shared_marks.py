@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
 
+from streamlearn.apps import App
 from streamlearn.errors import BadRecord
 from streamlearn.marks import MarkedRows, Marks, Settled
 from streamlearn.settings.join import MarksSettings
@@ -25,11 +26,16 @@ _REACHED, _REFUSED = "reached", "refused-"
 class SharedMarks:
     """Marks for several threads, saved together with the position up to which messages are learned."""
 
-    def __init__(self, labels: int, settings: MarksSettings) -> None:
-        self._marks, self._lock = Marks(labels, settings), threading.Lock()
+    def __init__(self, labels: int, settings: MarksSettings, numbers: int = 0) -> None:
+        self._marks, self._lock = Marks(labels, settings, numbers=numbers), threading.Lock()
         self._newest = 0
         # Refused rows, with the step whose acknowledgement puts them into the saved marks.
         self._refused: list[tuple[int, MarkedRows]] = []
+
+    @classmethod
+    def of(cls, app: App, settings: MarksSettings) -> Self:
+        """Return empty marks of an application."""
+        return cls(len(app.labels), settings, app.corrected_numbers)
 
     def settle(self, step: int, rows: MarkedRows) -> Settled:
         """See `Marks`."""
@@ -81,11 +87,11 @@ class SharedMarks:
             self._marks.acknowledge(0)
         return reached
 
-    def relabelled(self, sources: Sequence[int | None]) -> SharedMarks:
+    def relabelled(self, sources: Sequence[int | None], *, numbers: int = 0) -> SharedMarks:
         """Return these marks, as loaded, for other labels; see `Marks`."""
         with self._lock:
             moved = SharedMarks.__new__(SharedMarks)
-            moved._marks, moved._lock = self._marks.relabelled(sources), threading.Lock()
+            moved._marks, moved._lock = self._marks.relabelled(sources, numbers=numbers), threading.Lock()
             moved._newest, moved._refused = 0, []
             return moved
 
@@ -111,7 +117,8 @@ class SharedMarks:
 
 def _bytes_of(rows: MarkedRows) -> bytes:
     written = io.BytesIO()
-    columns: dict[str, Any] = {name: np.asarray(value) for name, value in vars(rows).items()}
+    given = {name: value for name, value in vars(rows).items() if value is not None}
+    columns: dict[str, Any] = {name: np.asarray(value) for name, value in given.items()}
     np.savez(written, **columns)
     return written.getvalue()
 

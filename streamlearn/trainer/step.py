@@ -23,10 +23,11 @@ class Piece:
     batch: SampleBatch
     rows: npt.NDArray[np.int64]  # int64[n]: the indexes of the rows, in their order
     learn: Uint32s  # uint32[n]: the labels to learn
-    correct: Uint32s  # uint32[n]: the labels that were learned as negative and are positive
+    correct: Uint32s  # uint32[n]: the labels that were learned as negative and are positive, or as another number
     known: Uint32s | None = (
         None  # uint32[n]: the labels known to be positive, by earlier rows too; None: by these alone
     )
+    before: npt.NDArray[np.float32] | None = None  # float32[n, labels]: of corrected numbers, what was learned
 
     def __len__(self) -> int:
         return len(self.rows)

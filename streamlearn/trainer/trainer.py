@@ -121,7 +121,8 @@ class Trainer:
         self._quarantine = Quarantine(folder.folder / _QUARANTINE_FOLDER, settings.trainer.kept_bytes_max)
         self._recent = RecentSamples(app, settings.judge.scored_rows_max, SCORED_ROWS)
         scorer = VersionScorer(app.name, store, self._learner, Rows(app, client, SCORED_ROWS, settings.tables))
-        judge = Judge(settings.judge, scorer=scorer, samples=self._recent.closed, clock=clock)
+        numbers = {label.name: label.number for label in folder.app.labels if label.number is not None}
+        judge = Judge(settings.judge, scorer=scorer, samples=self._recent.closed, numbers=numbers, clock=clock)
         self.publisher = Publisher(
             client, store, self._lineage, settings.publisher,
             judge=judge, registry=registry, compact=compact, clean=clean, quiet_s_max=quiet_s_max(topic), clock=clock,
@@ -134,7 +135,7 @@ class Trainer:
         self._horizon_ms = horizon_ms_of(folder)
         self.tally = Tally()
         self._reached: Reached | None = None
-        self._marks = SharedMarks(len(app.labels), settings.marks)
+        self._marks = SharedMarks.of(app, settings.marks)
         self._skips: tuple[Skip, ...] = ()
         self._origin_ms: int | None = None
         self._newest_pieces: Sequence[Piece] = ()
@@ -266,7 +267,7 @@ class Trainer:
         epoch = Epoch(resumed.run, self._restores)
         self._restores += 1  # even if it fails: shards may know the epoch, and the next one must be higher
         self._client.restore(epoch, resumed.ref)
-        self._marks = SharedMarks(len(self._folder.app.labels), self._folder.settings.marks)
+        self._marks = SharedMarks.of(self._folder.app, self._folder.settings.marks)
         self._reached = restore(resumed.chain, self._topic, self._learner, self._marks)
         if self._accept_lost:
             self._reached, lost = skip_lost(self._topic, self._reached)
@@ -312,7 +313,7 @@ class Trainer:
             rows, loss = done.tally.rows, done.tally.loss / max(done.tally.rows, 1)
             _LOG.info("pass %d of %d: %d rows, loss %.4f", number, self._passes, rows, loss)
             saved = done.marks.save(done.reached)
-            self._marks = SharedMarks(len(self._folder.app.labels), self._folder.settings.marks)
+            self._marks = SharedMarks.of(self._folder.app, self._folder.settings.marks)
             self._reached = self._marks.load(saved)
 
     def _new_validation(self, resumed: Resumed) -> ValidationThread:

@@ -111,7 +111,7 @@ def put_graphs(folder: AppFolder, model: Model, store: Store) -> str:
     with tempfile.TemporaryDirectory(prefix="streamlearn-graphs-") as scratch:
         exported = Path(scratch, "graphs")
         seed = folder.settings.trainer.seed
-        export_graphs(model, app.features, app.label_names, exported, seed, followed=app.followed)
+        export_graphs(model, app.features, app.label_names, exported, seed, outputs=app.outputs)
         return put_graph(store, app.name, exported)
 
 

@@ -11,17 +11,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from examples.ratings.history import history
 from streamlearn.trainer.validation import ScoreColumns, read_scores
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HOUR_MS, ROWS_MIN, DEADLINE_S = 3_600_000, 1_000, 300.0
 # The synthetic world is small and shown slowly, so that it has hours.
 SMALL = ("events=60_000", "rate=5", "users=1_000", "items=300")
-OPTIONS = {"kuairand": [], "synthetic": [word for one in SMALL for word in ("--option", one)]}
+OPTIONS = {"kuairand": [], "ratings": [], "synthetic": [word for one in SMALL for word in ("--option", one)]}
 # Hours of so many rows, of both labels.
 HOURS_MIN = {"kuairand": 30, "synthetic": 4}
+DAY_MS = 24 * HOUR_MS
 
 
 def learned(example: str, path: Path, prism: Path) -> ScoreColumns:
@@ -46,10 +49,10 @@ def learned(example: str, path: Path, prism: Path) -> ScoreColumns:
     return read_scores(scores)
 
 
-def against_running_mean(scores: ScoreColumns, label: str) -> list[tuple[float, float]]:
+def against_running_mean(scores: ScoreColumns, label: str, width_ms: int = HOUR_MS) -> list[tuple[float, float]]:
     """The log loss of each hour of enough rows, and that of always saying the share of positives before it."""
-    width_ms = scores["end_ms"] - scores["begin_ms"]
-    hours = scores.where((scores["label"] == label) & (scores["segment"] == "") & (width_ms == HOUR_MS))
+    widths_ms = scores["end_ms"] - scores["begin_ms"]
+    hours = scores.where((scores["label"] == label) & (scores["segment"] == "") & (widths_ms == width_ms))
     names = ("begin_ms", "rows", "log_loss_nats", "positives_weight", "all_weight")
     found, positives, weight = [], 0.0, 0.0
     for _, rows, loss, mine, all_of_it in sorted(zip(*(hours[name].tolist() for name in names), strict=True)):
@@ -64,7 +67,7 @@ def test_every_example_is_here() -> None:
     assert set(OPTIONS) == {file.parent.name for file in EXAMPLES.glob("*/app.py")}
 
 
-@pytest.mark.parametrize("example", sorted(OPTIONS))
+@pytest.mark.parametrize("example", sorted(HOURS_MIN))
 def test_no_hour_of_an_example_is_predicted_worse_than_by_the_mean_so_far(
     example: str, tmp_path: Path, prism: Path
 ) -> None:
@@ -72,3 +75,25 @@ def test_no_hour_of_an_example_is_predicted_worse_than_by_the_mean_so_far(
     hours = [pair for label in ("click", "long_view") for pair in against_running_mean(scores, label)]
     assert len(hours) >= HOURS_MIN[example]
     assert not [pair for pair in hours if pair[0] >= pair[1]], hours
+
+
+def test_stars_are_predicted_better_by_the_day_and_nearly_as_well_as_by_who_knows_the_truth(
+    tmp_path: Path, prism: Path
+) -> None:
+    scores = learned("ratings", tmp_path, prism)
+    is_day = (scores["end_ms"] - scores["begin_ms"] == DAY_MS) & (scores["segment"] == "")
+    days = scores.where(is_day & (scores["label"] == "stars"))
+    world = history({})
+    rated, whole = world.is_rated, world.expected.clip(1, 5)
+    truth = float(np.abs(whole[rated] - world.stars[rated]).mean())
+    naive = float(np.abs(np.median(world.stars[rated]) - world.stars[rated]).mean())
+    maes = days["mae"].tolist()
+    assert len(maes) == 30
+    assert int(days["rows"].sum()) > 0.95 * rated.sum()  # the last day is not over
+    # Of what a model can know more than the median, a quarter is known in the last week; a user has rated 24 films.
+    assert np.mean(maes[-7:]) < truth + 0.75 * (naive - truth)
+    assert np.mean(maes[-7:]) < np.mean(maes[:7]) - 0.015
+    assert all(0.95 < calibration < 1.05 for calibration in days["calibration_ratio"].tolist()[3:])
+    # Whether a film is rated can hardly be known: after two days never worse than by the mean so far.
+    days_of_rated = against_running_mean(scores, "rated", DAY_MS)
+    assert all(found < mean for found, mean in days_of_rated[2:])

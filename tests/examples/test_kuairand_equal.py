@@ -110,15 +110,15 @@ def facts(folder: AppFolder) -> tuple[Facts, int]:
 
 def _marked(batch: SampleBatch) -> MarkedRows:
     requests = batch.requests
-    masks = [
+    settles, positive = (
         sum(
             (getattr(label, name).astype(np.uint32) << np.uint32(bit) for bit, label in enumerate(batch.labels)),
             np.zeros(len(batch), np.uint32),
         )
         for name in ("settles", "value")
-    ]
+    )
     where = requests.partition, requests.offset, requests.event_time_ms
-    return MarkedRows(batch.header.events_topic_id, *where, batch.request_index, batch.item_index, *masks)
+    return MarkedRows(batch.header.events_topic_id, *where, batch.request_index, batch.item_index, settles, positive)
 
 
 @pytest.fixture(scope="module")

@@ -125,7 +125,7 @@ def test_samples_are_the_same_whatever_labels_follow_or_weigh_and_models_only_if
     for other in (following, heavy):
         assert (other.window_settings, other.samples_fingerprint) == (plain.window_settings, plain.samples_fingerprint)
     assert heavy.model_fingerprint == plain.model_fingerprint != following.model_fingerprint
-    assert (plain.followed, following.followed) == ((None, None), (None, 0))
+    assert [output.followed for output in (*plain.outputs, *following.outputs)] == [None, None, None, 0]
 
 
 def test_windows_and_features_are_told_apart() -> None:

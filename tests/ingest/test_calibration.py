@@ -76,7 +76,7 @@ def core_of(world: World, until_ms: int) -> JoinCore:
     core.add_actions(
         ActionColumns(
             ids, at, world.clicked_ms[done], zeros, done, zeros, world.who[done].astype(np.uint64),
-            zeros.astype(np.uint8), np.ones(len(done), np.float32),
+            zeros.astype(np.uint8), np.ones(len(done), np.float32), np.full(len(done), np.nan, np.float32),
         )
     )  # fmt: skip
     core.advance(until_ms)

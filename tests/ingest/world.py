@@ -161,6 +161,7 @@ def columns_of_actions(plan: JoinPlan, done: Sequence[Done]) -> ActionColumns:
         items=np.array([one.item for one in done], np.uint64),
         codes=np.array([plan.codes.get(one.action, NO_LABEL) for one in done], np.uint8),
         weights=np.array([one.weight for one in done], np.float32),
+        values=np.full(len(done), np.nan, np.float32),
     )
 
 

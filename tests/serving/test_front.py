@@ -103,7 +103,7 @@ class Rig:
         is_started: bool = True,
     ) -> None:
         self.tables = tables or tables_of(2)
-        text = described(FEATURES, [label.name for label in APP.labels], list(self.tables.dims), LIMITS)
+        text = described(FEATURES, APP.labels, list(self.tables.dims), LIMITS)
         limits = FrontLimits(lanes, requests_max, 1_000, 0, 0, 0, 10_000_000, 20_000_000)
         self.front = native.Front(text, ([1, 4], [4, 16], [3]), limits, 4, shadows_max)
         self.node = native.FrontNode(

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from streamlearn.cli.main import cli
 from streamlearn.features import FeatureSpec
+from streamlearn.features.labels import Output
 from streamlearn.models import Model
 from streamlearn.models.description import Description, read_description
 
@@ -39,15 +40,15 @@ def exported_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Des
         folder: Path,
         seed: int = 0,
         *,
-        followed: Sequence[int | None] | None = None,
+        outputs: Sequence[Output] | None = None,
     ) -> Description:
         if type(model).__name__ != Toy.__name__ or inspect.getsource(type(model)) != source:
-            return export_graphs(model, features, labels, folder, seed, followed=followed)
+            return export_graphs(model, features, labels, folder, seed, outputs=outputs)
         # The bytes depend neither on the seed nor on the process.
-        key = (tuple(vars(model).items()), features.fingerprint, tuple(labels), followed)
+        key = (tuple(vars(model).items()), features.fingerprint, tuple(labels), outputs)
         if key not in folders:
             exported = tmp_path_factory.mktemp("exported") / "graphs"
-            export_graphs(model, features, labels, exported, seed, followed=followed)
+            export_graphs(model, features, labels, exported, seed, outputs=outputs)
             folders[key] = exported
         shutil.copytree(folders[key], folder)
         return read_description(folder)

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlearn.errors import UsageError
-from streamlearn.features import FeatureSpec
+from streamlearn.features import FeatureSpec, Number
+from streamlearn.features.labels import Output
 from streamlearn.models import PackedSide, dropout
 from streamlearn.models.tower import learning
 from streamlearn.settings.trainer import TrainerSettings
@@ -112,7 +113,7 @@ def flat(arrays: Sequence[Numbers]) -> Numbers:
 def cost(logit: float, label: int, log_rate: float) -> float:
     """What one label costs."""
     targets = tf.constant([[[float(label), 1.0, 0.0, log_rate]]])
-    return float(loss_of(tf.constant([[logit]]), targets))
+    return float(loss_of(tf.constant([[logit]]), targets, [Output()]))
 
 
 @settings(max_examples=examples(50))
@@ -129,11 +130,26 @@ def test_a_correction_costs_what_a_positive_does_less_what_the_negative_did(z: f
     log_rate = float(np.log(r))
     logit = tf.Variable([[z]], dtype=tf.float32)
     with tf.GradientTape() as tape:
-        found = loss_of(logit, tf.constant([[[1.0, 0.0, weight, log_rate]]]))
+        found = loss_of(logit, tf.constant([[[1.0, 0.0, weight, log_rate]]]), [Output()])
     expected = weight * (cost(z, 1, log_rate) - cost(z, 0, log_rate))
     np.testing.assert_allclose(float(found), expected, rtol=1e-3, atol=1e-4)
     # Learned as negative and then corrected, a label has pulled as if it had been learned as positive.
     near(tape.gradient(found, logit).numpy(), [[-weight]])
+
+
+@settings(max_examples=examples(50))
+@given(st.floats(-3, 3), st.floats(0, 9), st.floats(0, 9), st.floats(0, 3), st.sampled_from(["squared", "poisson"]))
+def test_a_corrected_number_costs_what_it_is_less_what_it_was_learned_as(
+    z: float, now: float, before: float, weight: float, loss: Any
+) -> None:
+    output, said = Output(number=Number(missing=0, loss=loss, scale=2.0)), tf.Variable([[z]], dtype=tf.float32)
+
+    def slope(target: float, learn: float, correct: float, learned_as: float) -> Any:
+        with tf.GradientTape() as tape:
+            found = loss_of(said, tf.constant([[[target, learn, correct, learned_as]]]), [output])
+        return tape.gradient(found, said).numpy()
+
+    near(slope(before, weight, 0.0, 0.0) + slope(now, 0.0, weight, before), slope(now, weight, 0.0, 0.0))
 
 
 @pytest.mark.parametrize("how", ["sum", "mean"])

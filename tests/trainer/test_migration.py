@@ -15,7 +15,7 @@ import pytest
 
 from streamlearn.apps import App, AppFolder
 from streamlearn.errors import UsageError
-from streamlearn.features import Cross, Dense, Label, LabelGroup, Product, Slot
+from streamlearn.features import Cross, Dense, Label, LabelGroup, Number, Product, Slot
 from streamlearn.models import model_of
 from streamlearn.ps import Epoch
 from streamlearn.samples import FeatureColumns, SampleBatch, SlotColumns
@@ -243,6 +243,11 @@ def test_only_a_label_that_begins_to_follow_another_loses_what_it_learned(old: A
     outcomes = {(part.kind, part.name): part.outcome for part in migration_of(old, again).parts}
     assert (outcomes["label", "click"], outcomes["label", "bought"]) == ("kept", "lost")
     assert run(new).tally.rows > 300
+    number = replace(bought, number=Number(missing=0))
+    (lost,) = migration_of(
+        old, AppFolder(changed("sums", old.app, labels=(click, number)), old.folder, old.settings)
+    ).lost
+    assert lost.why == "it was positive or negative and is a number around 0 over 1"
     weights = replace(bought, loss_weight=3.0)
     heavy = migration_of(old, AppFolder(changed("heavy", old.app, labels=(click, weights)), old.folder, old.settings))
     assert not heavy.lost

@@ -216,7 +216,7 @@ def _used(side: PackSide, column: Any, features: FeatureColumns, at: int) -> lis
 
 
 def test_targets_say_what_of_each_label_is_learned_and_what_was_thinned(tmp_path: Path) -> None:
-    assert TARGETS == ("positive", "learn", "correct", "log_rate")
+    assert TARGETS == ("target", "learn", "correct", "learned_as")
     with rows_of_tables(tmp_path) as (folder, _, rows):
         columns = steps_of(folder, 3)[0]
         targets = rows.pack(columns).targets

@@ -9,8 +9,13 @@ const BYTES_MAX: u64 = 1 << 20;
 /// The first byte sets the number of labels. The head and the entries of pages follow, each after its length.
 pub fn marks(bytes: &[u8]) {
     let Some((&labels, body)) = bytes.split_first() else { return };
-    let settings =
-        MarksSettings { labels: usize::from(labels % 32) + 1, items_max: 1_000, bytes_max: BYTES_MAX };
+    let (count, has_numbers) = (usize::from(labels % 32) + 1, labels & 64 != 0);
+    let settings = MarksSettings {
+        labels: count,
+        numbers: u32::from(has_numbers),
+        items_max: 1_000,
+        bytes_max: BYTES_MAX,
+    };
     let mut marks = Marks::new(settings).expect("valid settings");
     let parts = parts(body);
     let [head, pages @ ..] = &parts[..] else { return };
@@ -22,6 +27,7 @@ pub fn marks(bytes: &[u8]) {
         return;
     }
     let topic = marks.topic("t").expect("few topics");
+    let numbers = vec![1.5; 3 * count];
     let rows = Settling {
         topic,
         partitions: &[0, 1],
@@ -31,6 +37,8 @@ pub fn marks(bytes: &[u8]) {
         items: &[0, 9, 3],
         settles: &[1; 3],
         labels: &[0, 1, 1],
+        settle_times: if has_numbers { &[5; 3] } else { &[] },
+        numbers: if has_numbers { &numbers } else { &[] },
     };
     let _ = (marks.settle(1, &rows), marks.refuse(2, &rows));
     marks.acknowledge(1);

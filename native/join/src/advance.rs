@@ -7,7 +7,7 @@ use crate::emit::{Correction, Emitting};
 use crate::hash::place_salt;
 use crate::index::At;
 use crate::output::LetterKind;
-use crate::slice::{DEAD, Slice};
+use crate::slice::Slice;
 use streamlearn_wire::keys::key_of_bytes;
 
 /// How many events ahead the index is prefetched.
@@ -50,23 +50,25 @@ impl JoinCore {
     }
 
     fn correct(&mut self, watermark: i64) {
+        let mut last = None;
         while let Some(&Reverse(correction)) = self.corrections.peek() {
             if correction.time >= watermark {
                 break;
             }
             self.corrections.pop();
+            if last.replace(correction) == Some(correction) {
+                continue; // several numbers at one time make one row
+            }
             let Correction { time, position, group, code, slice: number, place, .. } = correction;
             let slice = self.slices.shelf.get_mut(number);
             let item = slice.items_at(place).start + position as usize;
-            // An earlier action may have arrived since, or the item may be counted for another impression.
-            let counts = slice.act(item, code).is_some_and(|act| act.time == time);
-            if slice.heads[item] == DEAD || !counts {
-                continue;
-            }
             let at = At { slice: number, place };
             let mut emitting =
                 Emitting { rules: &self.rules, slice, at, out: &mut self.out, reads_back: false };
-            emitting.correct(usize::from(group), position as usize, code, time);
+            let labels = emitting.labels_at(usize::from(group), item, code, time);
+            if labels != 0 {
+                emitting.correct(usize::from(group), position as usize, labels, time);
+            }
         }
     }
 

@@ -113,6 +113,8 @@ pub struct Actions<'a> {
     pub codes: &'a [u8],
     /// The weights of the positives that the actions make.
     pub weights: &'a [f32],
+    /// Their numbers; NaN for an action without one.
+    pub numbers: &'a [f32],
 }
 
 fn check_times(times: &[i64]) -> Result<()> {
@@ -155,12 +157,15 @@ impl Actions<'_> {
         let rows = self.rows();
         self.ids.check("request ids", rows)?;
         self.origins.check(rows)?;
-        let lengths = [self.items.len(), self.codes.len(), self.weights.len()];
-        if lengths != [rows; 3] {
-            return refuse(format!("items, codes and weights: {lengths:?} values, expected {rows}"));
+        let lengths = [self.items.len(), self.codes.len(), self.weights.len(), self.numbers.len()];
+        if lengths != [rows; 4] {
+            return refuse(format!("items, codes, weights and numbers: {lengths:?} values, expected {rows}"));
         }
         if let Some(weight) = self.weights.iter().find(|&&weight| !is_weight(weight)) {
             return refuse(format!("a weight is {weight}; it must be finite and not negative"));
+        }
+        if let Some(number) = self.numbers.iter().find(|number| number.is_infinite()) {
+            return refuse(format!("an action's number is {number}; it must be finite"));
         }
         check_times(self.times)
     }

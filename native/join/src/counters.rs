@@ -49,6 +49,8 @@ counters! {
         actions_unlabelled,
         /// Actions that were known already, or later than one of the same kind.
         actions_duplicate,
+        /// Further actions on an item that make its number together with the first.
+        actions_combined,
         /// Actions after their windows.
         actions_late,
         /// Actions that waited for their impression.

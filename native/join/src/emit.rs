@@ -65,8 +65,9 @@ impl Emitting<'_> {
                 continue;
             }
             let acts = self.slice.acts_of(item).filter(|act| act.time <= settle_time);
-            let positive = acts.fold(0, |labels, act| labels | self.rules.labels(group, act.code));
-            let negative = self.kept(position, self.rules.of_group[group] & !positive);
+            let positive = acts.fold(0, |labels, act| labels | self.rules.labels(group, act));
+            let negative =
+                self.kept(position, self.rules.of_group[group] & !self.rules.unsettled & !positive);
             if positive | negative == 0 {
                 self.out.counters.rows_unkept += 1;
             } else {
@@ -91,9 +92,24 @@ impl Emitting<'_> {
         kept
     }
 
+    /// The labels of a group that the actions of a code at one time settle: of those that are only positive, none if
+    /// an earlier action has arrived; none at all if the item counts for another impression.
+    pub fn labels_at(&self, group: usize, item: usize, code: u8, time: i64) -> u32 {
+        let numbers = self.rules.numbers;
+        let first = self.slice.act(item, code).filter(|act| act.time == time);
+        let at_time = self.slice.acts_of(item).filter(|act| act.code == code && act.time == time);
+        first.map_or(0, |act| self.rules.labels(group, act) & !numbers)
+            | at_time.fold(0, |labels, act| labels | self.rules.labels(group, act) & numbers)
+    }
+
+    /// The time of the last known action of a code that the watermark has passed, and at least `due`.
+    pub fn last_known(&self, item: usize, code: u8, (due, watermark): (i64, i64)) -> i64 {
+        let times = self.slice.acts_of(item).filter(|act| act.code == code).map(|act| act.time);
+        times.filter(|time| *time < watermark).max().map_or(due, |time| time.max(due))
+    }
+
     /// Emits a row that settles the labels which an action makes positive.
-    pub fn correct(&mut self, group: usize, position: usize, code: u8, settle_time: i64) {
-        let labels = self.rules.labels(group, code);
+    pub fn correct(&mut self, group: usize, position: usize, labels: u32, settle_time: i64) {
         self.out.counters.rows_correction += 1;
         self.row(group, position, settle_time, (labels, labels));
     }

@@ -9,7 +9,7 @@ use crate::core::{Actions, Impressions, JoinCore, Spans};
 use crate::emit::{Correction, Emitting};
 use crate::hash::{is_logged, place_salt};
 use crate::index::At;
-use crate::outcome::Done;
+use crate::outcome::{Done, number_of};
 use crate::output::{Letter, LetterKind};
 use crate::slice::{DEAD, Origin, Shown, Slice};
 use crate::waiting_actions::{Matched, WaitingAct, Waits};
@@ -177,6 +177,7 @@ impl JoinCore {
             time: shown.time,
             item: 0,
             weight: 0.0,
+            number: None,
             id: shown.id.into(),
             payload: shown.payload.into(),
         });
@@ -258,7 +259,9 @@ impl JoinCore {
             known.retain(|act| self.accept(shown, act));
             let slice = self.slices.shelf.get_mut(at.slice);
             let (before, items_begin) = (slice.bytes(), slice.items_at(at.place).start);
-            known.iter().for_each(|act| slice.note_act(items_begin + act.position, act.done));
+            for Known { position, done, .. } in &known {
+                slice.note_act(items_begin + position, *done, self.rules.counts_all(done.code));
+            }
             self.slices.bytes += slice.bytes() - before;
         }
         self.catch_up(at, shown, &known);
@@ -279,10 +282,10 @@ impl JoinCore {
     }
 
     /// The groups for which an action counts, by its code, its time and the watermark.
-    fn groups_open(&self, shown: i64, Done { code, time, .. }: Done) -> u32 {
+    fn groups_open(&self, shown: i64, done: Done) -> u32 {
         let open = self.rules.groups().filter(|&(group_index, group)| {
             let until = shown + group.window_ms;
-            self.rules.labels(group_index, code) != 0 && time <= until && self.watermark <= until
+            self.rules.labels(group_index, done) != 0 && done.time <= until && self.watermark <= until
         });
         open.fold(0, |groups, (group_index, _)| groups | 1 << group_index)
     }
@@ -305,14 +308,16 @@ impl JoinCore {
             if watermark > due {
                 emitting.first_rows(group_index);
             }
-            let acts = known.iter().map(|act| (act.position, act.done.code, act.done.time));
-            for (position, code, time) in acts.filter(|&(.., time)| time > due && time <= until) {
-                if self.rules.labels(group_index, code) == 0 {
+            let items_begin = emitting.slice.items_at(at.place).start;
+            for &Known { position, done, .. } in known {
+                let time = done.time;
+                let labels = emitting.labels_at(group_index, items_begin + position, done.code, time);
+                if labels == 0 || time <= due || time > until {
                     continue;
                 } else if watermark > time {
-                    emitting.correct(group_index, position, code, time);
+                    emitting.correct(group_index, position, labels, time);
                 } else {
-                    let scheduled = correction(emitting.slice, at, (group_index, position, code), time);
+                    let scheduled = correction(emitting.slice, at, (group_index, position, done.code), time);
                     self.corrections.push(Reverse(scheduled));
                 }
             }
@@ -324,13 +329,18 @@ impl JoinCore {
         let act = WaitingAct {
             id: actions.ids.get(row),
             item: actions.items[row],
-            done: Done { code: actions.codes[row], time: actions.times[row], weight: actions.weights[row] },
+            done: Done {
+                code: actions.codes[row],
+                time: actions.times[row],
+                weight: actions.weights[row],
+                number: number_of(actions.numbers[row]),
+            },
             partition: origins.partitions[row],
             offset: origins.offsets[row],
             index: origins.indexes[row] as u32,
         };
         self.out.counters.actions += 1;
-        if self.rules.groups().all(|(group, _)| self.rules.labels(group, act.done.code) == 0) {
+        if self.rules.groups().all(|(group, _)| self.rules.labels(group, act.done) == 0) {
             self.out.counters.actions_unlabelled += 1;
             return;
         }
@@ -356,7 +366,7 @@ impl JoinCore {
             counters.actions_unlogged += 1;
             return;
         }
-        match self.waiting.wait(hash, act, settings.waiting_max) {
+        match self.waiting.wait(hash, act, settings.waiting_max, self.rules.counts_all(act.done.code)) {
             Waits::New => counters.actions_waited += 1,
             Waits::Known => counters.actions_duplicate += 1,
             Waits::Excess if self.closed.has(hash) => {
@@ -374,17 +384,17 @@ impl JoinCore {
     fn apply(&mut self, at: At, position: usize, act: WaitingAct<'_>) {
         let slice = self.slices.shelf.get(at.slice);
         let (shown, item) = (slice.time(at.place), slice.items_at(at.place).start + position);
-        let Done { code, time, .. } = act.done;
+        let (Done { code, time, .. }, counts_all) = (act.done, self.rules.counts_all(act.done.code));
         let earlier = slice.act(item, code).map(|earlier| earlier.time);
         // Its own time decides first: whether an action is late must not depend on the order of arrival.
         let timely = self
             .rules
             .groups()
-            .any(|(place, group)| self.rules.labels(place, code) != 0 && time <= shown + group.window_ms);
-        if timely && earlier.is_some_and(|earlier| earlier <= time) {
+            .any(|(place, group)| self.rules.labels(place, act.done) != 0 && time <= shown + group.window_ms);
+        if timely && slice.knows(item, act.done, counts_all) {
             self.out.counters.actions_duplicate += 1;
             // It may have a larger weight than one of the same time.
-            self.slices.shelf.get_mut(at.slice).note_act(item, act.done);
+            self.slices.shelf.get_mut(at.slice).note_act(item, act.done, counts_all);
             return;
         }
         let open = self.groups_open(shown, act.done);
@@ -393,37 +403,47 @@ impl JoinCore {
             self.out.push_letter(act.letter(LetterKind::ActionLate));
             return;
         }
-        self.out.counters.actions_duplicate += u64::from(earlier.is_some());
+        let counters = &mut self.out.counters;
+        *(if counts_all { &mut counters.actions_combined } else { &mut counters.actions_duplicate }) +=
+            u64::from(earlier.is_some());
         let slice = self.slices.shelf.get_mut(at.slice);
         let bytes = slice.bytes();
-        slice.note_act(item, act.done);
+        slice.note_act(item, act.done, counts_all);
         self.slices.bytes += slice.bytes() - bytes;
         for place in (0..self.rules.settings.groups.len()).filter(|place| open >> place & 1 == 1) {
-            self.settle(at, (place, position, code), (time, earlier));
+            self.settle(at, (place, position, act.done), earlier);
         }
     }
 
     /// Settles an action for a group whose window is open: nothing, a row now, or a correction later.
-    fn settle(
-        &mut self,
-        at: At,
-        (place, position, code): (usize, usize, u8),
-        (time, before): (i64, Option<i64>),
-    ) {
+    fn settle(&mut self, at: At, (place, position, done): (usize, usize, Done), before: Option<i64>) {
+        let time = done.time;
         let group = self.rules.settings.groups[place];
         let slice = self.slices.shelf.get_mut(at.slice);
         let shown = slice.time(at.place);
         let (due, until) = (shown + group.wait_ms, shown + group.window_ms);
         let is_settled = |time: i64| time <= until && self.watermark > time.max(due);
-        if before.is_some_and(is_settled) {
+        let mut labels = self.rules.labels(place, done);
+        if before.is_some_and(|before| before <= time || is_settled(before)) {
+            labels &= self.rules.numbers;
+        }
+        if labels == 0 {
             return;
         }
         if self.watermark > time.max(due) {
             let reads_back = self.watermark > shown + self.rules.window_min;
             let mut emitting = Emitting { rules: &self.rules, slice, at, out: &mut self.out, reads_back };
-            emitting.correct(place, position, code, time.max(due));
+            let item = emitting.slice.items_at(at.place).start + position;
+            let is_number = labels & self.rules.numbers != 0;
+            // A number counts all that is known by now, so its row is none of an earlier time.
+            let settle_time = if is_number {
+                emitting.last_known(item, done.code, (due, self.watermark.min(until + 1)))
+            } else {
+                time.max(due)
+            };
+            emitting.correct(place, position, labels, settle_time);
         } else if time > due {
-            let scheduled = correction(slice, at, (place, position, code), time);
+            let scheduled = correction(slice, at, (place, position, done.code), time);
             self.corrections.push(Reverse(scheduled));
         }
     }

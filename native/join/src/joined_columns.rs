@@ -2,6 +2,7 @@
 
 use crate::core::JoinCore;
 use crate::output::{Letter, Row};
+use crate::settings::Label;
 
 /// The impressions of the rows. An impression may occur several times; adjacent rows share an entry.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -44,6 +45,9 @@ pub struct Rows {
     /// The weight of each label's positive, all labels of a row side by side; 1 for labels that the row does
     /// not make positive.
     pub weights: Vec<f32>,
+    /// The number of each label that is one and that the row makes positive, laid out as weights; 0 for the others.
+    /// Empty if no label is a number.
+    pub numbers: Vec<f32>,
 }
 
 /// Events that could not be joined.
@@ -67,6 +71,8 @@ pub struct Letters {
     pub items: Vec<u64>,
     /// For an action: its weight.
     pub weights: Vec<f32>,
+    /// For an action: its number; NaN for none.
+    pub numbers: Vec<f32>,
     /// Request ids, end to end.
     pub ids: Vec<u8>,
     /// The start of each id.
@@ -99,6 +105,7 @@ impl Letters {
         self.times.push(letter.time);
         self.items.push(letter.item);
         self.weights.push(letter.weight);
+        self.numbers.push(letter.number.unwrap_or(f32::NAN));
         self.ids.extend_from_slice(&letter.id);
         self.id_at.push(self.ids.len() as i64);
         self.payload.extend_from_slice(&letter.payload);
@@ -163,12 +170,21 @@ impl JoinCore {
         let labels = &self.rules.settings.labels;
         let begin = rows.weights.len();
         rows.weights.resize(begin + labels.len(), 1.0);
+        if self.rules.numbers != 0 {
+            rows.numbers.resize(begin + labels.len(), 0.0);
+        }
         let mut remaining = row.labels;
         while remaining != 0 {
             let label = remaining.trailing_zeros() as usize;
             remaining &= remaining - 1;
             // The action that made the label positive is held until the row is taken.
-            if let Some(act) = slice.act(item, labels[label].action) {
+            let Label { action, number, .. } = labels[label];
+            if let Some(number) = number {
+                let until = row.settle_time;
+                let acts = slice.acts_of(item).filter(|act| act.code == action && act.time <= until);
+                let mut numbers: Vec<_> = acts.filter_map(|act| Some((act.time, act.number?))).collect();
+                rows.numbers[begin + label] = number.combine.of(&mut numbers).unwrap_or_default();
+            } else if let Some(act) = slice.act(item, action) {
                 rows.weights[begin + label] = act.weight;
             }
         }

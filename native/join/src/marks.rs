@@ -1,12 +1,15 @@
 //! Marks: two bits for every (identity, label), so that a repeated sample is learned once.
 //!
 //! none < negative < positive. A label is learned if it has no mark; a positive after a negative is learned
-//! as a correction; anything else was learned already. A fourth mark, refused, is permanent.
+//! as a correction; anything else was learned already. A fourth mark, refused, is permanent. Of a label whose
+//! number may change, the number that was learned is kept too, and any other one of the same or a later time is a
+//! correction.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::counters::MarksCounters;
 use crate::error::{Error, Result, refuse};
+use crate::learned_numbers::{NUMBER_BYTES, NumberUndo};
 use crate::page::{OFFSETS, Page, Width};
 use crate::settings::{LABELS_MAX, is_time};
 
@@ -18,6 +21,8 @@ const LOWER: u64 = 0x5555_5555_5555_5555;
 pub struct MarksSettings {
     /// Number of labels of a row.
     pub labels: usize,
+    /// The labels that are numbers and may be corrected.
+    pub numbers: u32,
     /// Maximum items of one record.
     pub items_max: u32,
     /// Maximum bytes in use when rows are settled.
@@ -43,10 +48,15 @@ pub struct Settling<'a> {
     pub settles: &'a [u32],
     /// The settled labels that are positive.
     pub labels: &'a [u32],
+    /// When each row settled its labels, and the number of each label, all labels of a row side by side. Both are
+    /// empty if no label is a number that may be corrected.
+    pub settle_times: &'a [i64],
+    /// See `settle_times`.
+    pub numbers: &'a [f32],
 }
 
 /// The decision for each row, with a bit for every label.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settled {
     /// Labels to learn.
     pub learn: Vec<u32>,
@@ -56,6 +66,8 @@ pub struct Settled {
     pub old: Vec<u8>,
     /// Labels that are known to be positive, by this row or earlier ones.
     pub positive: Vec<u32>,
+    /// The number that was learned of each label that is corrected, laid out as `Settling::numbers`; 0 for others.
+    pub before: Vec<f32>,
 }
 
 /// The mark before a step that is not learned yet.
@@ -80,6 +92,7 @@ pub struct Marks {
     pub(crate) pages: Vec<Option<Page>>,
     pub(crate) free: Vec<u32>,
     pub(crate) inflight: VecDeque<(u64, Vec<Undo>)>,
+    pub(crate) numbers_inflight: VecDeque<(u64, Vec<NumberUndo>)>,
     pub(crate) undos: usize,
     pub(crate) pages_bytes: u64,
     /// The number of the next save.
@@ -89,7 +102,7 @@ pub struct Marks {
     counters: MarksCounters,
 }
 
-fn spread(labels: u32) -> u64 {
+pub(crate) fn spread(labels: u32) -> u64 {
     let mut bits = u64::from(labels);
     for (shift, mask) in [
         (16, 0x0000_ffff_0000_ffff),
@@ -132,6 +145,14 @@ impl Settling<'_> {
     fn check(&self, marks: &Marks) -> Result<()> {
         let requests = [self.offsets.len(), self.times.len()];
         let rows = [self.items.len(), self.settles.len(), self.labels.len()];
+        let of_numbers = if marks.settings.numbers == 0 { 0 } else { rows[0] };
+        let numbers = [self.settle_times.len(), self.numbers.len()];
+        if numbers != [of_numbers, of_numbers * marks.settings.labels] {
+            return refuse(format!("{numbers:?} times and numbers of {} rows", rows[0]));
+        }
+        if !self.numbers.iter().all(|number| number.is_finite()) {
+            return refuse("a number is not finite".to_owned());
+        }
         if requests != [self.partitions.len(); 2] || rows != [self.request_index.len(); 3] {
             return refuse("columns of requests, or columns of rows, have different lengths".to_owned());
         }
@@ -189,6 +210,7 @@ impl Marks {
             pages: Vec::new(),
             free: Vec::new(),
             inflight: VecDeque::new(),
+            numbers_inflight: VecDeque::new(),
             undos: 0,
             pages_bytes: 0,
             save: 1,
@@ -222,7 +244,8 @@ impl Marks {
         self.locate(step, rows)?;
         let count = rows.items.len();
         let [learn, correct, positive] = std::array::from_fn(|_| vec![0; count]);
-        let mut settled = Settled { learn, correct, old: vec![0; count], positive };
+        let before = vec![0.0; rows.numbers.len()];
+        let mut settled = Settled { learn, correct, old: vec![0; count], positive, before };
         let places = std::mem::take(&mut self.places);
         for (row, &(page, record)) in places.iter().enumerate() {
             let time = rows.times[rows.request_index[row] as usize];
@@ -233,7 +256,12 @@ impl Marks {
                 continue;
             }
             let before = self.page(page).get(usize::from(record), rows.items[row] as u32);
-            let (learn, correct, after) = decide(before, rows.settles[row], rows.labels[row]);
+            let kept = self.settings.numbers;
+            let (learn, correct, after) = decide(before, rows.settles[row] & !kept, rows.labels[row] & !kept);
+            let numbers = self.settle_numbers((page, record), rows, row, &mut settled.before);
+            let learn = learn | spread(numbers.learn);
+            let correct = correct | spread(numbers.correct);
+            let after = after & !(spread(numbers.learn | numbers.correct) * 3) | numbers.marks;
             settled.learn[row] = gather(learn);
             settled.correct[row] = gather(correct);
             settled.positive[row] = gather(after >> 1 & !after);
@@ -271,7 +299,7 @@ impl Marks {
         Ok(())
     }
 
-    fn page(&self, number: u32) -> &Page {
+    pub(crate) fn page(&self, number: u32) -> &Page {
         self.pages[number as usize].as_ref().expect("the page exists")
     }
 
@@ -299,6 +327,8 @@ impl Marks {
         if step < self.newest_step {
             return refuse(format!("step {step} after step {}", self.newest_step));
         }
+        let numbers = rows.items.len() as u64 * u64::from(self.settings.numbers.count_ones());
+        self.claim(numbers * NUMBER_BYTES)?;
         self.places.clear();
         let mut last_page: Option<(PageKey, u32)> = None;
         for row in 0..rows.items.len() {
@@ -327,6 +357,7 @@ impl Marks {
         self.newest_step = step;
         if self.inflight.back().is_none_or(|(newest, _)| *newest != step) {
             self.inflight.push_back((step, Vec::new()));
+            self.numbers_inflight.push_back((step, Vec::new()));
         }
         Ok(())
     }
@@ -396,8 +427,11 @@ impl Marks {
             let (_, undos) = self.inflight.pop_front().expect("the oldest step");
             self.undos -= undos.len();
             let save = self.save;
-            for undo in undos {
-                let page = self.page_mut(undo.page);
+            let (_, numbers) = self.numbers_inflight.pop_front().expect("as many steps");
+            self.undos -= numbers.len();
+            let pages = undos.iter().map(|undo| undo.page).chain(numbers.iter().map(|undo| undo.page));
+            for page in pages {
+                let page = self.page_mut(page);
                 page.inflight -= 1;
                 page.changed = save;
             }
@@ -417,19 +451,20 @@ impl Marks {
         keys.into_iter().for_each(|key| self.drop_page(key));
     }
 
-    /// The same marks for other labels: label `n` has the marks of label `sources[n]`, or none.
+    /// The same marks for other labels: label `n` has the marks and numbers of label `sources[n]`, or none.
     ///
     /// # Errors
     /// If marks are in flight, a source is not a label, or the memory bound would be exceeded.
-    pub fn relabelled(&self, sources: &[Option<usize>]) -> Result<Self> {
+    pub fn relabelled(&self, sources: &[Option<usize>], numbers: u32) -> Result<Self> {
         let held = self.settings.labels;
         if self.undos > 0 || sources.iter().flatten().any(|&source| source >= held) {
             return refuse(format!("{sources:?} of {held} labels, with {} marks in flight", self.undos));
         }
-        let mut marks = Self::new(MarksSettings { labels: sources.len(), ..self.settings })?;
+        let mut marks = Self::new(MarksSettings { labels: sources.len(), numbers, ..self.settings })?;
         (marks.topics, marks.horizon) = (self.topics.clone(), self.horizon);
         for (&key, &number) in &self.by_key {
-            let page = self.page(number).relabelled(marks.width, sources);
+            let mut page = self.page(number).relabelled(marks.width, sources);
+            page.numbers.retain(|place, _| numbers >> place.label & 1 == 1);
             marks.claim(page.bytes())?;
             marks.put_page(key, page);
         }

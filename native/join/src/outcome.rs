@@ -1,4 +1,4 @@
-//! Outcome: one action on an item, with code, time and weight.
+//! Outcome: one action on an item, with code, time, weight and number.
 
 use std::cmp::Ordering;
 
@@ -9,6 +9,13 @@ pub(crate) struct Done {
     pub time: i64,
     /// Finite and not negative.
     pub weight: f32,
+    /// Finite.
+    pub number: Option<f32>,
+}
+
+/// An action's number in a column, where NaN stands for none.
+pub(crate) fn number_of(column: f32) -> Option<f32> {
+    (!column.is_nan()).then_some(column)
 }
 
 /// Whether a number is a valid weight.
@@ -21,6 +28,11 @@ impl Done {
     /// heaviest, so that the order of arrival has no effect.
     pub fn order(&self, other: &Self) -> Ordering {
         self.time.cmp(&other.time).then(other.weight.total_cmp(&self.weight))
+    }
+
+    /// Whether it is the same action again, of a producer that sent it twice.
+    pub fn is_copy_of(&self, other: &Self) -> bool {
+        (self.code, self.time, self.number) == (other.code, other.time, other.number)
     }
 
     /// The time and code as one number.
@@ -45,8 +57,8 @@ impl Stamp {
     }
 
     #[inline]
-    pub fn with_weight(self, weight: f32) -> Done {
-        Done { code: self.code(), time: self.time(), weight }
+    pub fn with(self, weight: f32, number: Option<f32>) -> Done {
+        Done { code: self.code(), time: self.time(), weight, number }
     }
 }
 
@@ -59,15 +71,15 @@ mod tests {
     fn a_stamp_gives_back_what_it_was_made_of() {
         for time in [1 - TIME_MAX_MS, -1, 0, 1, TIME_MAX_MS - 1] {
             for code in [0, 1, 255] {
-                let done = Done { code, time, weight: 0.5 };
-                assert_eq!(done.stamp().with_weight(0.5), done);
+                let done = Done { code, time, weight: 0.5, number: Some(2.5) };
+                assert_eq!(done.stamp().with(0.5, Some(2.5)), done);
             }
         }
     }
 
     #[test]
     fn the_earliest_counts_and_of_one_time_the_heaviest() {
-        let done = |time, weight| Done { code: 1, time, weight };
+        let done = |time, weight| Done { code: 1, time, weight, number: None };
         assert_eq!(done(1, 1.0).order(&done(2, 9.0)), Ordering::Less);
         assert_eq!(done(2, 3.0).order(&done(2, 1.0)), Ordering::Less);
         assert_eq!(done(2, 1.0).order(&done(2, 1.0)), Ordering::Equal);

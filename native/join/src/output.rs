@@ -48,6 +48,8 @@ pub(crate) struct Letter {
     pub item: u64,
     /// Of an action.
     pub weight: f32,
+    /// Of an action.
+    pub number: Option<f32>,
     pub id: Box<[u8]>,
     pub payload: Box<[u8]>,
 }

@@ -1,4 +1,8 @@
-//! Page: the marks of the items of neighbouring records, two bits for every label.
+//! Page: the marks of the items of neighbouring records, two bits for every label, and numbers that were learned.
+
+use std::collections::BTreeMap;
+
+use crate::learned_numbers::{LearnedNumber, NUMBER_BYTES, NumberPlace};
 
 /// Records per page.
 pub(crate) const OFFSETS: i64 = 1_024;
@@ -46,16 +50,28 @@ pub(crate) struct Page {
     pub changed: u64,
     /// The number of changes that are not learned yet.
     pub inflight: u64,
+    /// The numbers learned of labels that may be corrected.
+    pub numbers: BTreeMap<NumberPlace, LearnedNumber>,
 }
 
 impl Page {
     pub fn new(width: Width) -> Self {
         let extents = vec![Extent::default(); OFFSETS as usize];
-        Self { extents, data: Vec::new(), waste: 0, width, time_max: i64::MIN, changed: 0, inflight: 0 }
+        Self {
+            extents,
+            data: Vec::new(),
+            waste: 0,
+            width,
+            time_max: i64::MIN,
+            changed: 0,
+            inflight: 0,
+            numbers: BTreeMap::new(),
+        }
     }
 
     pub fn bytes(&self) -> u64 {
-        (size_of::<Self>() + self.extents.capacity() * size_of::<Extent>() + self.data.capacity()) as u64
+        let marks = size_of::<Self>() + self.extents.capacity() * size_of::<Extent>() + self.data.capacity();
+        marks as u64 + self.numbers.len() as u64 * NUMBER_BYTES
     }
 
     /// Bytes that room for an item would take; 0 if there is room.
@@ -155,6 +171,12 @@ impl Page {
                 let moved = sources.iter().rev().fold(0, |moved, source| moved << 2 | of_label(source));
                 page.set(record, item, moved);
             }
+        }
+        for (place, learned) in &self.numbers {
+            let targets =
+                sources.iter().enumerate().filter(|(_, source)| **source == Some(usize::from(place.label)));
+            page.numbers
+                .extend(targets.map(|(label, _)| (NumberPlace { label: label as u8, ..*place }, *learned)));
         }
         page
     }

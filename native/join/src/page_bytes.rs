@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::bytes::{Reader, Writer};
 use crate::error::{Error, Result};
+use crate::learned_numbers::{LearnedNumber, NumberPlace, NumberUndo};
 use crate::marks::{Marks, PageKey, Undo};
 use crate::page::{OFFSETS, Page};
 
 const MAGIC: &[u8; 4] = b"SLMK";
 const VERSION: u16 = 1;
+/// The version of saves with numbers.
+const NUMBERS_VERSION: u16 = 2;
 /// The name of the head entry.
 const HEAD: &str = "head";
 
@@ -26,6 +29,11 @@ impl Marks {
         for undo in self.inflight.iter().rev().flat_map(|(_, undos)| undos.iter().rev()) {
             undos.entry(undo.page).or_default().push(*undo);
         }
+        let numbers = self.numbers_inflight.iter().rev().flat_map(|(_, undos)| undos.iter().rev());
+        let mut number_undos: HashMap<u32, Vec<NumberUndo>> = HashMap::new();
+        for undo in numbers {
+            number_undos.entry(undo.page).or_default().push(*undo);
+        }
         let mut of_partition: BTreeMap<(u16, i32), Vec<(i64, u32)>> = BTreeMap::new();
         for (&(topic, partition, page), &number) in &self.by_key {
             if self.pages[number as usize].as_ref().is_some_and(|page| page.changed > since) {
@@ -34,12 +42,15 @@ impl Marks {
         }
         let mut entries = vec![(HEAD.to_owned(), self.head())];
         for ((topic, partition), pages) in of_partition {
-            let mut out = Writer::new(MAGIC, VERSION);
+            let mut out = Writer::new(MAGIC, self.version());
             for number in [i64::from(topic), i64::from(partition), pages.len() as i64] {
                 out.i64(number);
             }
             for (page, number) in pages {
                 self.write_page(page, number, undos.get(&number), &mut out);
+                if self.settings.numbers != 0 {
+                    self.write_numbers(number, number_undos.get(&number), &mut out);
+                }
             }
             entries.push((format!("{topic}-{partition}"), out.finish()));
         }
@@ -47,12 +58,58 @@ impl Marks {
     }
 
     fn head(&self) -> Vec<u8> {
-        let mut out = Writer::new(MAGIC, VERSION);
+        let mut out = Writer::new(MAGIC, self.version());
         out.u64(self.settings.labels as u64);
         out.i64(self.horizon);
         out.u64(self.topics.len() as u64);
         self.topics.iter().for_each(|topic| out.bytes(topic.as_bytes()));
         out.finish()
+    }
+
+    fn version(&self) -> u16 {
+        if self.settings.numbers == 0 { VERSION } else { NUMBERS_VERSION }
+    }
+
+    fn write_numbers(&self, number: u32, undos: Option<&Vec<NumberUndo>>, out: &mut Writer) {
+        let page = self.pages[number as usize].as_ref().expect("the page exists");
+        let mut learned = page.numbers.clone();
+        for undo in undos.into_iter().flatten() {
+            match undo.before {
+                Some(before) => learned.insert(undo.place, before),
+                None => learned.remove(&undo.place),
+            };
+        }
+        out.column(&learned.keys().map(|place| place.record).collect::<Vec<u16>>());
+        out.column(&learned.keys().map(|place| place.item).collect::<Vec<u32>>());
+        out.bytes(&learned.keys().map(|place| place.label).collect::<Vec<u8>>());
+        out.column(&learned.values().map(|one| one.time).collect::<Vec<i64>>());
+        out.column(&learned.values().map(|one| one.number).collect::<Vec<f32>>());
+    }
+
+    /// Reads the numbers of a page; None if they contradict each other or the settings.
+    fn read_numbers(&self, from: &mut Reader<'_>) -> Result<Option<BTreeMap<NumberPlace, LearnedNumber>>> {
+        let (records, items): (Vec<u16>, Vec<u32>) = (from.column()?, from.column()?);
+        let labels = from.bytes()?;
+        let (times, numbers): (Vec<i64>, Vec<f32>) = (from.column()?, from.column()?);
+        let rows = records.len();
+        if [items.len(), labels.len(), times.len(), numbers.len()] != [rows; 4] {
+            return Ok(None);
+        }
+        let mut learned = BTreeMap::new();
+        for row in 0..rows {
+            let (record, item, label) = (records[row], items[row], labels[row]);
+            let (time, number) = (times[row], numbers[row]);
+            let is_known = label < 32 && self.settings.numbers >> label & 1 == 1;
+            if !is_known
+                || i64::from(record) >= OFFSETS
+                || item >= self.settings.items_max
+                || !number.is_finite()
+            {
+                return Ok(None);
+            }
+            learned.insert(NumberPlace { record, item, label }, LearnedNumber { time, number });
+        }
+        Ok(Some(learned))
     }
 
     fn write_page(&self, page: i64, number: u32, undos: Option<&Vec<Undo>>, out: &mut Writer) {
@@ -84,6 +141,7 @@ impl Marks {
             return broken(format!("{} marks are in flight; load into new marks", self.undos));
         }
         self.inflight.clear();
+        self.numbers_inflight.clear();
         let Some(&(_, head)) = entries.iter().find(|(name, _)| *name == HEAD) else {
             return broken(format!("entry {HEAD:?} is missing in {} entries", entries.len()));
         };
@@ -102,7 +160,7 @@ impl Marks {
 
     /// Reads horizon and topics; returns the numbers of the topics here.
     fn load_head(&mut self, head: &[u8]) -> Result<Vec<u16>> {
-        let mut from = Reader::new(head, MAGIC, VERSION)?;
+        let mut from = Reader::new(head, MAGIC, self.version())?;
         let labels = from.u64()?;
         if labels != self.settings.labels as u64 {
             return broken(format!("the save has {labels} labels, expected {}", self.settings.labels));
@@ -120,7 +178,7 @@ impl Marks {
     }
 
     fn load_pages(&mut self, bytes: &[u8], numbers: &[u16]) -> Result<()> {
-        let mut from = Reader::new(bytes, MAGIC, VERSION)?;
+        let mut from = Reader::new(bytes, MAGIC, self.version())?;
         let (topic, partition, pages) = (from.i64()?, from.i64()?, from.i64()?);
         let own_topic = usize::try_from(topic).ok().and_then(|topic| numbers.get(topic));
         let (Some(&topic), Ok(partition)) = (own_topic, i32::try_from(partition)) else {
@@ -131,10 +189,16 @@ impl Marks {
             let (records, items): (Vec<u16>, Vec<u32>) = (from.column()?, from.column()?);
             let data = from.bytes()?.to_vec();
             let page = Page::of_columns(self.width, &records, &items, data);
-            let Some(mut page) = page.filter(|_| (0..i64::MAX / OFFSETS).contains(&number)) else {
+            let learned = if self.settings.numbers == 0 {
+                Some(BTreeMap::new())
+            } else {
+                self.read_numbers(&mut from)?
+            };
+            let page = page.filter(|_| (0..i64::MAX / OFFSETS).contains(&number)).zip(learned);
+            let Some((mut page, learned)) = page else {
                 return broken(format!("the columns of page {number} contradict each other"));
             };
-            (page.time_max, page.changed) = (time_max, self.save);
+            (page.time_max, page.changed, page.numbers) = (time_max, self.save, learned);
             let key: PageKey = (topic, partition, number);
             self.drop_page(key);
             self.claim(page.bytes())?;

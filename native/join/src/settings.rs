@@ -2,6 +2,7 @@
 
 use crate::error::{Result, refuse};
 use crate::hash::share_threshold;
+use crate::outcome::Done;
 
 /// Maximum number of labels: each has one bit of a row's masks.
 pub const LABELS_MAX: usize = 32;
@@ -35,6 +36,47 @@ pub struct Label {
     pub rate: f64,
     /// The seed of the sampling hash.
     pub salt: u64,
+    /// How its number follows from its actions; None if it is only positive or negative.
+    pub number: Option<Number>,
+}
+
+/// A label that is a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Number {
+    /// How several actions on an item make one number.
+    pub combine: Combine,
+    /// Whether an item without the action settles the label.
+    pub settles_without: bool,
+}
+
+/// How several actions on an item make one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Combine {
+    /// The number of the last one; of several at one time, the largest.
+    Last = 0,
+    /// Their sum.
+    Sum = 1,
+    /// The largest.
+    Max = 2,
+}
+
+impl Combine {
+    /// The number that distinct actions make, in whatever order they come; None without any.
+    pub(crate) fn of(self, acts: &mut [(i64, f32)]) -> Option<f32> {
+        acts.sort_unstable_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
+        let mut numbers = acts.iter().map(|(_, number)| *number);
+        match self {
+            Self::Last => numbers.next_back(),
+            Self::Sum if acts.is_empty() => None,
+            // The sum of many numbers may be beyond float32.
+            Self::Sum => {
+                Some(numbers.map(f64::from).sum::<f64>().clamp(f64::from(f32::MIN), f64::from(f32::MAX))
+                    as f32)
+            }
+            Self::Max => numbers.max_by(f32::total_cmp),
+        }
+    }
 }
 
 /// The settings of a join.
@@ -74,6 +116,10 @@ pub(crate) struct Rules {
     by_action: Vec<[u32; 256]>,
     /// The hash threshold below which a negative is kept, by label.
     pub below: Vec<Option<u64>>,
+    /// The labels that are numbers.
+    pub numbers: u32,
+    /// The labels that items without the action do not settle.
+    pub unsettled: u32,
 }
 
 impl Rules {
@@ -85,22 +131,36 @@ impl Rules {
             of_group[usize::from(label.group)] |= 1 << number;
             by_action[usize::from(label.group)][usize::from(label.action)] |= 1 << number;
         }
+        let number_labels = |is_of: fn(Number) -> bool| {
+            let labels = settings.labels.iter().enumerate();
+            let chosen = labels.filter(|(_, label)| label.number.is_some_and(is_of));
+            chosen.fold(0, |mask, (number, _)| mask | 1 << number)
+        };
         let min_of = |of: fn(&Group) -> i64| settings.groups.iter().map(of).min().unwrap_or(0);
         Ok(Self {
             wait_min: min_of(|group| group.wait_ms),
             window_min: min_of(|group| group.window_ms),
             window_max: settings.groups.iter().map(|group| group.window_ms).max().unwrap_or(0),
             below: settings.labels.iter().map(|label| share_threshold(label.rate)).collect(),
+            numbers: number_labels(|_| true),
+            unsettled: number_labels(|number| !number.settles_without),
             of_group,
             by_action,
             settings,
         })
     }
 
-    /// Labels of a group that an action makes positive.
+    /// Labels of a group that an action makes positive; one without a number makes none of those that are numbers.
     #[inline]
-    pub fn labels(&self, group: usize, code: u8) -> u32 {
-        self.by_action[group][usize::from(code)]
+    pub fn labels(&self, group: usize, done: Done) -> u32 {
+        let labels = self.by_action[group][usize::from(done.code)];
+        if done.number.is_none() { labels & !self.numbers } else { labels }
+    }
+
+    /// Whether all actions of a code count, and not the first alone.
+    #[inline]
+    pub fn counts_all(&self, code: u8) -> bool {
+        self.numbers != 0 && self.by_action.iter().any(|labels| labels[usize::from(code)] & self.numbers != 0)
     }
 
     /// Whether an earlier join made the rows of an impression of this time.

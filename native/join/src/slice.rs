@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::hash::Identity;
-use crate::outcome::{Done, Stamp};
+use crate::outcome::{Done, Stamp, number_of};
 use crate::prefetch::prefetch;
 
 /// Number of impressions that share one entry of least and greatest time.
@@ -61,6 +61,8 @@ pub(crate) struct Slice {
     /// The first action of each item, or DEAD.
     pub heads: Vec<u32>,
     pub acts: Vec<Act>,
+    /// The number of each action, NaN for none; empty if no label is a number.
+    pub numbers: Vec<f32>,
     /// Empty once payloads are dropped.
     pub payload_ends: Vec<u64>,
     pub payload: Vec<u8>,
@@ -116,7 +118,12 @@ impl Slice {
             column.capacity() * size_of::<T>()
         }
         let places = of(&self.times) + of(&self.bounds) + of(&self.id_ends) + of(&self.item_ends);
-        let values = of(&self.ids) + of(&self.origins) + of(&self.items) + of(&self.heads) + of(&self.acts);
+        let values = of(&self.ids)
+            + of(&self.origins)
+            + of(&self.items)
+            + of(&self.heads)
+            + of(&self.acts)
+            + of(&self.numbers);
         (places + values + of(&self.payload_ends) + of(&self.payload) + size_of::<Self>()) as u64
     }
 
@@ -237,24 +244,37 @@ impl Slice {
         let head = self.heads[item];
         let mut next = if head == DEAD { NONE } else { head };
         std::iter::from_fn(move || {
-            let act = (next != NONE).then(|| self.acts[next as usize])?;
+            let at = next as usize;
+            let act = (next != NONE).then(|| self.acts[at])?;
             next = act.next;
-            Some(act.stamp.with_weight(act.weight))
+            Some(act.stamp.with(act.weight, self.number(at)))
         })
     }
 
-    /// The action of this code that counts on an item.
-    pub fn act(&self, item: usize, code: u8) -> Option<Done> {
-        self.acts_of(item).find(|act| act.code == code)
+    fn number(&self, at: usize) -> Option<f32> {
+        self.numbers.get(at).and_then(|number| number_of(*number))
     }
 
-    /// Stores an action, unless another of its code takes precedence.
-    pub fn note_act(&mut self, item: usize, done: Done) {
+    /// The first action of this code on an item, the heaviest of those at one time.
+    pub fn act(&self, item: usize, code: u8) -> Option<Done> {
+        self.acts_of(item).filter(|act| act.code == code).min_by(Done::order)
+    }
+
+    /// Whether an action is known: one of its time and number, where all count, else an earlier one of its code.
+    pub fn knows(&self, item: usize, done: Done, counts_all: bool) -> bool {
+        let mut same = self.acts_of(item).filter(|act| act.code == done.code);
+        same.any(|act| if counts_all { act.is_copy_of(&done) } else { act.time <= done.time })
+    }
+
+    /// Stores an action. Unless all of its code count, only the one that takes precedence is kept.
+    pub fn note_act(&mut self, item: usize, done: Done, counts_all: bool) {
         let mut at = self.heads[item];
         while at != NONE {
+            let known = self.number(at as usize);
             let act = &mut self.acts[at as usize];
-            if act.stamp.code() == done.code {
-                if done.order(&act.stamp.with_weight(act.weight)).is_lt() {
+            let held = act.stamp.with(act.weight, known);
+            if held.code == done.code && (!counts_all || held.is_copy_of(&done)) {
+                if done.order(&held).is_lt() {
                     (act.stamp, act.weight) = (done.stamp(), done.weight);
                 }
                 return;
@@ -264,6 +284,13 @@ impl Slice {
         let next = self.heads[item];
         self.heads[item] = self.acts.len() as u32;
         push(&mut self.acts, Act { stamp: done.stamp(), next, weight: done.weight });
+        if counts_all || !self.numbers.is_empty() {
+            let before = self.acts.len() - 1;
+            let missing = before + 1 - self.numbers.len();
+            make_room(&mut self.numbers, missing);
+            self.numbers.resize(before, f32::NAN);
+            self.numbers.push(done.number.unwrap_or(f32::NAN));
+        }
     }
 
     /// Frees spare capacity when no more events are expected.
@@ -299,6 +326,7 @@ impl Slice {
         self.items.clear();
         self.heads.clear();
         self.acts.clear();
+        self.numbers.clear();
         self.payload_ends.clear();
         self.payload.clear();
         (self.ready, self.ready_payload) = (0, 0);

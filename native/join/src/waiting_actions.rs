@@ -30,6 +30,7 @@ impl WaitingAct<'_> {
             time: self.done.time,
             item: self.item,
             weight: self.done.weight,
+            number: self.done.number,
             id: self.id.into(),
             payload: Box::default(),
         }
@@ -55,6 +56,7 @@ struct Held {
     partition: i32,
     index: u32,
     weight: f32,
+    number: Option<f32>,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +75,7 @@ impl WaitingSlice {
         WaitingAct {
             id: &self.ids[held.id_begin as usize..][..held.id_bytes as usize],
             item: held.item,
-            done: held.stamp.with_weight(held.weight),
+            done: held.stamp.with(held.weight, held.number),
             partition: held.partition,
             offset: held.offset,
             index: held.index,
@@ -130,11 +132,13 @@ impl Waiting {
         positions
     }
 
-    pub fn wait(&mut self, hash: u64, act: WaitingAct<'_>, waiting_max: u32) -> Waits {
+    /// Unless all actions like this one count, only the one that takes precedence waits.
+    pub fn wait(&mut self, hash: u64, act: WaitingAct<'_>, waiting_max: u32, counts_all: bool) -> Waits {
         let of_request = self.of(hash, act.id);
         let same = |at: &&At| {
             let held = &self.shelf.get(at.slice).held[at.place as usize];
-            held.item == act.item && held.stamp.code() == act.done.code
+            let done = held.stamp.with(held.weight, held.number);
+            held.item == act.item && done.code == act.done.code && (!counts_all || done.is_copy_of(&act.done))
         };
         if let Some(&at) = of_request.iter().find(same) {
             if act.counts_before(&self.shelf.get(at.slice).act(at.place)) {
@@ -151,17 +155,17 @@ impl Waiting {
     }
 
     fn put(&mut self, hash: u64, act: WaitingAct<'_>) {
-        let number = self.shelf.number(act.done.time.div_euclid(self.slice_ms), WaitingSlice::default);
-        let slice = self.shelf.get_mut(number);
+        let at = self.shelf.number(act.done.time.div_euclid(self.slice_ms), WaitingSlice::default);
+        let slice = self.shelf.get_mut(at);
         let before = if slice.held.is_empty() { 0 } else { slice.bytes() };
         let (id_begin, id_bytes) = (slice.ids.len() as u64, act.id.len() as u32);
         slice.ids.extend_from_slice(act.id);
         let WaitingAct { item, done, partition, offset, index, .. } = act;
-        let (stamp, weight) = (done.stamp(), done.weight);
-        slice.held.push(Held { item, stamp, offset, id_begin, id_bytes, partition, index, weight });
+        let (stamp, weight, number) = (done.stamp(), done.weight, done.number);
+        slice.held.push(Held { item, stamp, offset, id_begin, id_bytes, partition, index, weight, number });
         let place = slice.held.len() as u32 - 1;
         self.bytes += slice.bytes() - before;
-        self.index.insert(hash, At { slice: number, place });
+        self.index.insert(hash, At { slice: at, place });
     }
 
     fn take(&mut self, hash: u64, at: At) {

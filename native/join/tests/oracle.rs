@@ -1,19 +1,32 @@
 //! Tests the join against an oracle that compares every pair of events, in Rust, where panics are visible.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use streamlearn_join::{
-    Actions, Group, Impressions, JoinCore, Label, Origins, Settings, Spans, Taken, is_kept, share_threshold,
+    Actions, Combine, Group, Impressions, JoinCore, Label, Number, Origins, Settings, Spans, Taken, is_kept,
+    share_threshold,
 };
 
 const SALT: u64 = 11;
+const LABELS: usize = 6;
 
 fn settings() -> Settings {
-    let label = |action, group, rate| Label { action, group, rate, salt: SALT };
+    let label = |action, group, rate| Label { action, group, rate, salt: SALT, number: None };
+    let number = |group, combine, settles_without| Label {
+        number: Some(Number { combine, settles_without }),
+        ..label(1, group, 1.0)
+    };
     Settings {
         groups: vec![Group { wait_ms: 5, window_ms: 40 }, Group { wait_ms: 80, window_ms: 80 }],
-        labels: vec![label(0, 0, 0.5), label(1, 0, 1.0), label(0, 1, 1.0)],
+        labels: vec![
+            label(0, 0, 0.5),
+            label(1, 0, 1.0),
+            label(0, 1, 1.0),
+            number(0, Combine::Sum, true),
+            number(1, Combine::Last, false),
+            number(1, Combine::Max, true),
+        ],
         slice_ms: 7,
         orphan_wait_ms: 1_000,
         share: 1.0,
@@ -27,7 +40,7 @@ fn settings() -> Settings {
 #[derive(Debug, Clone)]
 enum Event {
     Shown { request: u8, time: i64, items: Vec<u64> },
-    Done { request: u8, time: i64, item: u64, code: u8, weight: f32 },
+    Done { request: u8, time: i64, item: u64, code: u8, weight: f32, number: Option<i8> },
 }
 
 impl Event {
@@ -46,13 +59,14 @@ fn event() -> impl Strategy<Value = Event> {
         items,
     });
     // Few distinct times and weights, so that actions of one kind collide.
-    let done = (0u8..12, -3i64..120, 0u64..5, 0u8..3, 0u8..3);
-    let done = done.prop_map(|(request, after, item, code, weight)| Event::Done {
+    let done = (0u8..12, -3i64..120, 0u64..5, 0u8..3, 0u8..3, prop::option::weighted(0.8, -1i8..3));
+    let done = done.prop_map(|(request, after, item, code, weight, number)| Event::Done {
         request,
         time: i64::from(request) * 13 + after / 4 * 4,
         item,
         code,
         weight: f32::from(weight) / 2.0,
+        number,
     });
     prop_oneof![shown, done]
 }
@@ -73,18 +87,19 @@ fn add(join: &mut JoinCore, event: &Event, offset: i64) {
             };
             join.add_impressions(&impressions).unwrap();
         }
-        Event::Done { request, time, item, code, weight } => {
+        Event::Done { request, time, item, code, weight, number } => {
             let id = [*request];
             let ids = Spans { data: &id, at: &[0, 1] };
             let (items, codes, weights) = (&[*item], &[*code], &[*weight]);
-            let actions = Actions { ids, times: &[*time], origins, items, codes, weights };
+            let numbers = &[number.map_or(f32::NAN, f32::from)];
+            let actions = Actions { ids, times: &[*time], origins, items, codes, weights, numbers };
             join.add_actions(&actions).unwrap();
         }
     }
 }
 
-/// (offset, item index, group, settle time, settles, labels, payload, twice the weight of each label).
-type Row = (i64, i32, u8, i64, u32, u32, Option<i64>, [u8; 3]);
+/// (offset, item index, group, settle time, settles, labels, payload, twice the weight of each label, its number).
+type Row = (i64, i32, u8, i64, u32, u32, Option<i64>, [u8; LABELS], [i32; LABELS]);
 
 fn rows_of(taken: &Taken) -> Vec<Row> {
     let (requests, rows) = (&taken.requests, &taken.rows);
@@ -102,10 +117,22 @@ fn rows_of(taken: &Taken) -> Vec<Row> {
             settled.1,
             settled.2,
             payload,
-            std::array::from_fn(|label| (rows.weights[3 * row + label] * 2.0) as u8),
+            std::array::from_fn(|label| (rows.weights[LABELS * row + label] * 2.0) as u8),
+            std::array::from_fn(|label| rows.numbers[LABELS * row + label] as i32),
         )
     };
     (0..rows.positions.len()).map(row).collect()
+}
+
+/// The number that distinct actions make: (time, weight, number) each.
+fn number_of<W>(combine: Combine, acts: impl Iterator<Item = (i64, W, Option<i8>)>) -> Option<i32> {
+    let numbers: BTreeSet<(i64, i8)> = acts.filter_map(|(time, _, number)| Some((time, number?))).collect();
+    let mut each = numbers.iter().map(|(_, number)| i32::from(*number));
+    match combine {
+        Combine::Last => each.next_back(),
+        Combine::Sum => (!numbers.is_empty()).then(|| each.sum()),
+        Combine::Max => each.max(),
+    }
 }
 
 fn expected(events: &[Event]) -> Vec<Row> {
@@ -120,39 +147,53 @@ fn expected(events: &[Event]) -> Vec<Row> {
     }
     let mut rows = Vec::new();
     for (&(of_request, of_item), &(offset, position, shown)) in &winners {
-        let first = |code_wanted: u8| {
-            let times = events.iter().filter_map(|event| match event {
-                Event::Done { request, time, item, code, weight } => {
-                    let same = *request == of_request && *item == of_item && *code == code_wanted;
-                    same.then_some((*time, std::cmp::Reverse((*weight * 2.0) as u8)))
+        let acts = |wanted: u8| {
+            events.iter().filter_map(move |event| match event {
+                Event::Done { request, time, item, code, weight, number } => {
+                    let same = *request == of_request && *item == of_item && *code == wanted;
+                    same.then_some((*time, std::cmp::Reverse((*weight * 2.0) as u8), *number))
                 }
                 Event::Shown { .. } => None,
-            });
-            times.min().map(|(time, weight)| (time, weight.0))
+            })
         };
         for (number, group) in settings.groups.iter().enumerate() {
             let (due, until) = (shown + group.wait_ms, shown + group.window_ms);
-            let (mut settles, mut labels, mut later) = (0u32, 0u32, Vec::new());
-            let mut weights = [2; 3];
-            for (bit, label) in
-                settings.labels.iter().enumerate().filter(|(_, label)| usize::from(label.group) == number)
-            {
-                let act = first(label.action);
-                if let Some((_, weight)) = act.filter(|(time, _)| *time <= due) {
-                    (settles, labels) = (settles | 1 << bit, labels | 1 << bit);
-                    weights[bit] = weight;
-                    continue;
+            let mut times = vec![due];
+            times.extend(
+                (0..2).flat_map(acts).map(|(time, ..)| time).filter(|time| (due + 1..=until).contains(time)),
+            );
+            times.sort_unstable();
+            times.dedup();
+            for (time, code) in times.iter().flat_map(|time| [(*time, 0), (*time, 1)]) {
+                if time == due && code == 1 {
+                    continue; // one first row has the labels of all actions
                 }
-                settles |= u32::from(is_kept(0, offset, position, SALT, share_threshold(label.rate))) << bit;
-                later.extend(act.filter(|(time, _)| *time <= until).map(|(time, weight)| {
-                    let weights = std::array::from_fn(|label| if label == bit { weight } else { 2 });
-                    (time, 1 << bit, 1 << bit, weights)
-                }));
-            }
-            let first_row = (settles != 0).then_some((due, settles, labels, weights));
-            for (time, settles, labels, weights) in first_row.into_iter().chain(later) {
-                let payload = (time <= shown + 40).then_some(offset);
-                rows.push((offset, position as i32, number as u8, time, settles, labels, payload, weights));
+                let (mut settles, mut labels, mut weights, mut numbers) =
+                    (0u32, 0u32, [2; LABELS], [0; LABELS]);
+                let mine = |(_, label): &(usize, &Label)| {
+                    usize::from(label.group) == number && (time == due || label.action == code)
+                };
+                for (bit, label) in settings.labels.iter().enumerate().filter(mine) {
+                    let known = || acts(label.action).filter(|act| act.0 <= time);
+                    let made = match label.number {
+                        None => known()
+                            .min()
+                            .filter(|act| time == due || act.0 == time)
+                            .map(|act| weights[bit] = act.1.0),
+                        Some(how) => number_of(how.combine, known())
+                            .filter(|_| time == due || known().any(|act| act.0 == time && act.2.is_some()))
+                            .map(|number| numbers[bit] = number),
+                    };
+                    let kept = is_kept(0, offset, position, SALT, share_threshold(label.rate));
+                    let settles_without = label.number.is_none_or(|how| how.settles_without);
+                    labels |= u32::from(made.is_some()) << bit;
+                    settles |= u32::from(made.is_some() || time == due && kept && settles_without) << bit;
+                }
+                if settles != 0 {
+                    let payload = (time <= shown + 40).then_some(offset);
+                    let place = (offset, position as i32, number as u8);
+                    rows.push((place.0, place.1, place.2, time, settles, labels, payload, weights, numbers));
+                }
             }
         }
     }

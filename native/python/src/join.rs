@@ -4,8 +4,8 @@ use numpy::{IntoPyArray, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use streamlearn_join::{
-    Actions, Error, Group, Impressions, JoinCore, Label, Letters, Origins, Requests, Rows, Settings, Spans,
-    is_logged,
+    Actions, Combine, Error, Group, Impressions, JoinCore, Label, Letters, Number, Origins, Requests, Rows,
+    Settings, Spans, is_logged,
 };
 
 use crate::arrays::flat;
@@ -88,6 +88,28 @@ struct LabelRule {
     rate: f64,
     /// The seed of the hash that chooses them.
     salt: u64,
+    number: Option<NumberRule>,
+}
+
+/// A label that is a number; `NumberRule` in `streamlearn.ingest.join.plan`.
+#[derive(FromPyObject)]
+struct NumberRule {
+    /// How several actions make one number.
+    combine: String,
+    /// Whether an item without the action settles the label.
+    settles_without: bool,
+}
+
+impl NumberRule {
+    fn number(self) -> PyResult<Number> {
+        let combine = match self.combine.as_str() {
+            "last" => Combine::Last,
+            "sum" => Combine::Sum,
+            "max" => Combine::Max,
+            other => return Err(pyo3::exceptions::PyValueError::new_err(format!("combine is {other:?}"))),
+        };
+        Ok(Number { combine, settles_without: self.settles_without })
+    }
 }
 
 /// The rules and limits of a join; `JoinRules` in `streamlearn.ingest.join.plan`.
@@ -109,15 +131,18 @@ struct JoinRules {
     waiting_max: u32,
 }
 
-fn settings_of(rules: JoinRules) -> Settings {
+fn settings_of(rules: JoinRules) -> PyResult<Settings> {
     let group = |LabelGroup { wait_s, window_s }| Group {
         wait_ms: wait_s.saturating_mul(1_000),
         window_ms: window_s.saturating_mul(1_000),
     };
-    let label = |LabelRule { action, group, rate, salt }| Label { action, group, rate, salt };
-    Settings {
+    let label = |LabelRule { action, group, rate, salt, number }| {
+        let number = number.map(NumberRule::number).transpose()?;
+        Ok(Label { action, group, rate, salt, number })
+    };
+    Ok(Settings {
         groups: rules.groups.into_iter().map(group).collect(),
-        labels: rules.labels.into_iter().map(label).collect(),
+        labels: rules.labels.into_iter().map(label).collect::<PyResult<_>>()?,
         slice_ms: rules.slice_ms,
         orphan_wait_ms: rules.orphan_wait_ms,
         share: rules.share,
@@ -125,7 +150,7 @@ fn settings_of(rules: JoinRules) -> Settings {
         pending_bytes_max: rules.pending_bytes_max,
         parts_max: rules.parts_max,
         waiting_max: rules.waiting_max,
-    }
+    })
 }
 
 #[pyclass(name = "JoinCore", module = "streamlearn._native")]
@@ -138,7 +163,7 @@ impl NativeJoin {
     #[new]
     #[pyo3(signature = (rules))]
     fn new(py: Python<'_>, rules: JoinRules) -> PyResult<Self> {
-        let core = JoinCore::new(settings_of(rules)).map_err(|error| refuse(py, &error, FULL))?;
+        let core = JoinCore::new(settings_of(rules)?).map_err(|error| refuse(py, &error, FULL))?;
         Ok(Self { core })
     }
 
@@ -176,10 +201,11 @@ impl NativeJoin {
         times: &Bound<'_, PyAny>,
         origins: (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>),
         items: &Bound<'_, PyAny>,
-        what: (Bound<'_, PyAny>, Bound<'_, PyAny>),
+        what: (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>),
     ) -> PyResult<()> {
         let ids = HeldSpans::of((&ids.0, &ids.1), "request_ids")?;
         let (times, origins) = (flat::<i64>(times, "times", "int64")?, HeldOrigins::of(&origins)?);
+        let numbers = flat::<f32>(&what.2, "numbers", "float32")?;
         let items = flat::<u64>(items, "items", "uint64")?;
         let (codes, weights) =
             (flat::<u8>(&what.0, "codes", "uint8")?, flat::<f32>(&what.1, "weights", "float32")?);
@@ -190,6 +216,7 @@ impl NativeJoin {
             items: items.as_slice()?,
             codes: codes.as_slice()?,
             weights: weights.as_slice()?,
+            numbers: numbers.as_slice()?,
         };
         py.detach(|| self.core.add_actions(&actions)).map_err(|error| refuse(py, &error, FULL))
     }
@@ -269,6 +296,9 @@ fn rows_of(py: Python<'_>, rows: Rows, labels: usize) -> PyResult<Bound<'_, PyDi
     let columns = PyDict::new(py);
     let weights = rows.weights.into_pyarray(py).reshape([rows.settle_times.len(), labels])?;
     columns.set_item("weights", weights)?;
+    // No numbers if no label is one.
+    let width = rows.numbers.len() / rows.settle_times.len().max(1);
+    columns.set_item("numbers", rows.numbers.into_pyarray(py).reshape([rows.settle_times.len(), width])?)?;
     columns.set_item("request_index", rows.request_index.into_pyarray(py))?;
     columns.set_item("position", rows.positions.into_pyarray(py))?;
     columns.set_item("item_index", rows.item_index.into_pyarray(py))?;
@@ -291,6 +321,7 @@ fn letters_of(py: Python<'_>, letters: Letters) -> PyResult<Bound<'_, PyDict>> {
     columns.set_item("event_time_ms", letters.times.into_pyarray(py))?;
     columns.set_item("item", letters.items.into_pyarray(py))?;
     columns.set_item("weight", letters.weights.into_pyarray(py))?;
+    columns.set_item("number", letters.numbers.into_pyarray(py))?;
     columns.set_item("request_ids", letters.ids.into_pyarray(py))?;
     columns.set_item("request_at", letters.id_at.into_pyarray(py))?;
     columns.set_item("payload", letters.payload.into_pyarray(py))?;

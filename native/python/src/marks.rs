@@ -17,9 +17,12 @@ fn refused(py: Python<'_>, error: &Error) -> PyErr {
 
 type Array<'py, T> = Bound<'py, PyArray1<T>>;
 type RequestArrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
-/// Labels to learn, to correct, rows that are too old, and labels known to be positive.
-type SettledArrays<'py> = (Array<'py, u32>, Array<'py, u32>, Array<'py, u8>, Array<'py, u32>);
+/// Labels to learn, to correct, rows that are too old, labels known to be positive, and numbers learned before.
+type SettledArrays<'py> =
+    (Array<'py, u32>, Array<'py, u32>, Array<'py, u8>, Array<'py, u32>, Array<'py, f32>);
 type RowArrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+/// When rows were settled, and the numbers of their labels; both empty without labels whose number may change.
+type NumberArrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 #[pyclass(name = "Marks", module = "streamlearn._native")]
 struct NativeMarks {
@@ -31,7 +34,7 @@ impl NativeMarks {
     fn with<T: Send>(
         &mut self,
         py: Python<'_>,
-        (topic, requests, rows): (&str, RequestArrays<'_>, RowArrays<'_>),
+        (topic, requests, rows, numbers): (&str, RequestArrays<'_>, RowArrays<'_>, NumberArrays<'_>),
         work: impl FnOnce(&mut Marks, &Settling<'_>) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
         let partitions = flat::<i32>(&requests.0, "partitions", "int32")?;
@@ -41,6 +44,8 @@ impl NativeMarks {
         let items = flat::<i32>(&rows.1, "item_index", "int32")?;
         let settles = flat::<u32>(&rows.2, "settles", "uint32")?;
         let labels = flat::<u32>(&rows.3, "labels", "uint32")?;
+        let settle_times = flat::<i64>(&numbers.0, "settle_times", "int64")?;
+        let numbers = flat::<f32>(&numbers.1, "numbers", "float32")?;
         let settling = Settling {
             topic: self.marks.topic(topic).map_err(|error| refused(py, &error))?,
             partitions: partitions.as_slice()?,
@@ -50,6 +55,8 @@ impl NativeMarks {
             items: items.as_slice()?,
             settles: settles.as_slice()?,
             labels: labels.as_slice()?,
+            settle_times: settle_times.as_slice()?,
+            numbers: numbers.as_slice()?,
         };
         let marks = &mut self.marks;
         py.detach(|| work(marks, &settling)).map_err(|error| refused(py, &error))
@@ -59,8 +66,8 @@ impl NativeMarks {
 #[pymethods]
 impl NativeMarks {
     #[new]
-    fn new(py: Python<'_>, labels: usize, items_max: u32, bytes_max: u64) -> PyResult<Self> {
-        let result = Marks::new(MarksSettings { labels, items_max, bytes_max });
+    fn new(py: Python<'_>, labels: usize, numbers: u32, items_max: u32, bytes_max: u64) -> PyResult<Self> {
+        let result = Marks::new(MarksSettings { labels, numbers, items_max, bytes_max });
         result.map(|marks| Self { marks }).map_err(|error| refused(py, &error))
     }
 
@@ -71,11 +78,13 @@ impl NativeMarks {
         topic: &str,
         requests: RequestArrays<'py>,
         rows: RowArrays<'py>,
+        numbers: NumberArrays<'py>,
     ) -> PyResult<SettledArrays<'py>> {
-        let settled =
-            self.with(py, (topic, requests, rows), |marks, settling| marks.settle(step, settling))?;
+        let given = (topic, requests, rows, numbers);
+        let settled = self.with(py, given, |marks, settling| marks.settle(step, settling))?;
         let (learn, correct) = (settled.learn.into_pyarray(py), settled.correct.into_pyarray(py));
-        Ok((learn, correct, settled.old.into_pyarray(py), settled.positive.into_pyarray(py)))
+        let (old, positive) = (settled.old.into_pyarray(py), settled.positive.into_pyarray(py));
+        Ok((learn, correct, old, positive, settled.before.into_pyarray(py)))
     }
 
     fn refuse<'py>(
@@ -85,8 +94,9 @@ impl NativeMarks {
         topic: &str,
         requests: RequestArrays<'py>,
         rows: RowArrays<'py>,
+        numbers: NumberArrays<'py>,
     ) -> PyResult<()> {
-        self.with(py, (topic, requests, rows), |marks, settling| marks.refuse(step, settling))
+        self.with(py, (topic, requests, rows, numbers), |marks, settling| marks.refuse(step, settling))
     }
 
     fn acknowledge(&mut self, py: Python<'_>, step: u64) {
@@ -110,8 +120,8 @@ impl NativeMarks {
         py.detach(|| self.marks.load(&entries)).map_err(|error| refused(py, &error))
     }
 
-    fn relabelled(&self, py: Python<'_>, sources: Vec<Option<usize>>) -> PyResult<Self> {
-        let moved = py.detach(|| self.marks.relabelled(&sources));
+    fn relabelled(&self, py: Python<'_>, sources: Vec<Option<usize>>, numbers: u32) -> PyResult<Self> {
+        let moved = py.detach(|| self.marks.relabelled(&sources, numbers));
         moved.map(|marks| Self { marks }).map_err(|error| refused(py, &error))
     }
 

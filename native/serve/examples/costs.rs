@@ -13,7 +13,7 @@ use asks::{Data, Inputs as RequestInputs, ask};
 use prost::Message;
 use streamlearn_serve::answer::Answer;
 use streamlearn_serve::impression_log::{Batch, Shown, ShownLimits};
-use streamlearn_serve::inputs::{Count, Input, Inputs, Kind, Limits};
+use streamlearn_serve::inputs::{Count, Input, Inputs, Kind, Label, Limits};
 use streamlearn_serve::protocol::{CallerOptions, Naming, RequestFormat, decode, encode};
 
 const CANDIDATES: usize = 36;
@@ -51,7 +51,7 @@ fn model() -> (Naming, RequestInputs) {
         }
         inputs_given.push((name, shape, data));
     }
-    let labels = ["click", "like", "share"].map(str::to_owned).to_vec();
+    let labels = ["click", "like", "share"].map(Label::from).to_vec();
     let limits = Limits { candidates_max: 1024, values_max: 1 << 20, message_bytes_max: 4 << 20 };
     let inputs = Inputs { user, item, labels, limits };
     (Naming::new("ctr", Arc::new(inputs)).expect("names that differ"), inputs_given)

@@ -7,7 +7,7 @@ use streamlearn_wire::avro::varint;
 
 use crate::answer::Answer;
 use crate::inputs::{Count, Input, Kind};
-use crate::protocol::{Texts, probability};
+use crate::protocol::Texts;
 use crate::request::{Request, Values};
 
 /// The format of an application's impressions; the other fields are the inputs and labels of requests.
@@ -73,8 +73,9 @@ impl Impression {
         }
         empty_texts(out, self.item_segments);
         let labels = inputs.labels.len();
-        for &logit in &parts.answer.scores[item * labels..(item + 1) * labels] {
-            let score = probability(logit);
+        let predicted = &parts.answer.scores[item * labels..(item + 1) * labels];
+        for (label, &one) in inputs.labels.iter().zip(predicted) {
+            let score = label.score(one);
             if score.is_finite() {
                 some(out);
                 out.extend_from_slice(&score.to_le_bytes());

@@ -8,9 +8,32 @@ pub struct Inputs {
     /// Columns of a candidate.
     pub item: Vec<Input>,
     /// The predicted labels, in the order of an answer's columns.
-    pub labels: Vec<String>,
+    pub labels: Vec<Label>,
     /// The limits of a request.
     pub limits: Limits,
+}
+
+/// A predicted label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label {
+    /// Its name.
+    pub name: String,
+    /// Whether a model predicts its number; of any other label it predicts the logit.
+    pub is_number: bool,
+}
+
+impl Label {
+    /// What callers get of what a model predicts: a number as it is, or the probability of a logit.
+    pub fn score(&self, predicted: f32) -> f32 {
+        if self.is_number { predicted } else { 1.0 / (1.0 + (-predicted).exp()) }
+    }
+}
+
+impl From<&str> for Label {
+    /// A label that is positive or negative.
+    fn from(name: &str) -> Self {
+        Self { name: name.to_owned(), is_number: false }
+    }
 }
 
 /// One column.

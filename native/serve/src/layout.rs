@@ -3,7 +3,7 @@
 use serde_json::Value;
 use streamlearn_wire::keys::slot_salt;
 
-use crate::inputs::{Count, Input, Inputs, Kind, Limits};
+use crate::inputs::{Count, Input, Inputs, Kind, Label, Limits};
 
 /// The layout of both sides.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,16 +87,19 @@ pub enum Pooling {
 
 /// Parses a model's inputs and layout; called once, when a front is created.
 ///
-/// The text is JSON: `{"inputs": {"user": [...], "item": [...]}, "labels": [...], "tables": [...], "pack":
-/// {...}, "limits": {...}}`. `pack` is a serialized `PackPlan`; `tables` are names in the order in which
+/// The text is JSON: `{"inputs": {"user": [...], "item": [...]}, "labels": [{"name", "is_number"}], "tables": [...],
+/// "pack": {...}, "limits": {...}}`. `pack` is a serialized `PackPlan`; `tables` are names in the order in which
 /// tables are passed; an input is `{"name", "salt", "is_text", "count", "newest", "default"}` for a slot or
 /// `{"name", "width", "default_bits"}` for numbers, both with "was" if callers may use a former name.
 pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
     let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let labels = list(&document["labels"], "labels")?
         .iter()
-        .map(|value| text_of(value, "label"))
-        .collect::<Result<_, _>>()?;
+        .map(|label| {
+            let name = text_of(&label["name"], "label")?;
+            Ok(Label { name, is_number: label["is_number"].as_bool().unwrap_or_default() })
+        })
+        .collect::<Result<_, String>>()?;
     let inputs = Inputs {
         user: inputs_of(&document["inputs"]["user"])?,
         item: inputs_of(&document["inputs"]["item"])?,

@@ -36,7 +36,6 @@ pub use grpc::serve_grpc;
 pub use http::serve_http;
 pub use infer::{Form, decode, encode};
 pub use input_names::Naming;
-pub(crate) use outputs::probability;
 pub use plain::{RequestFormat, read};
 pub use scorer::{Scoring, Span, State, Statistics};
 pub use streamlearn_trust::{Secret, TlsFiles};

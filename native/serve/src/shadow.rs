@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::inputs::Label;
 use crate::request::Request;
 use crate::versions::Handle;
 
@@ -33,7 +34,7 @@ pub struct ShadowRequest {
 pub struct Difference {
     /// Compared candidates.
     pub candidates: u64,
-    /// The sum of absolute differences of probabilities.
+    /// The sum of absolute differences of probabilities or numbers.
     pub sum: f64,
     /// The largest.
     pub largest: f64,
@@ -62,7 +63,7 @@ pub struct Shadow {
     requests_max: usize,
     waiting: VecDeque<ShadowRequest>,
     outcomes: Outcomes,
-    labels: Vec<String>,
+    labels: Vec<Label>,
     /// Differences by label of this version, and the number of compared requests.
     differences: Vec<Difference>,
     compared: u64,
@@ -70,7 +71,7 @@ pub struct Shadow {
 
 impl Shadow {
     /// Starts without a shadow version.
-    pub fn new(labels: Vec<String>, requests_max: usize) -> Self {
+    pub fn new(labels: Vec<Label>, requests_max: usize) -> Self {
         Self {
             version: None,
             requests_max,
@@ -159,7 +160,7 @@ impl Shadow {
 
     /// The labels with their differences.
     fn differences(&self) -> impl Iterator<Item = (&str, &Difference)> {
-        self.labels.iter().map(String::as_str).zip(&self.differences)
+        self.labels.iter().map(|label| label.name.as_str()).zip(&self.differences)
     }
 
     /// Returns the statistics as JSON.
@@ -186,7 +187,7 @@ impl Shadow {
 
     fn compare(&mut self, shadow_request: &ShadowRequest) {
         let labels = self.differences.len();
-        for (label, difference) in self.differences.iter_mut().enumerate() {
+        for (label, (described, difference)) in self.labels.iter().zip(&mut self.differences).enumerate() {
             let label_scores =
                 |scores: &[f32]| -> Vec<f32> { scores.iter().skip(label).step_by(labels).copied().collect() };
             let (mut answered, mut shadowed) =
@@ -195,8 +196,10 @@ impl Shadow {
             let scored = answered.iter().position(|logit| logit.is_nan()).unwrap_or(answered.len());
             answered.truncate(scored);
             shadowed.truncate(scored);
-            for (answered_logit, shadow_logit) in answered.iter().zip(&shadowed) {
-                let distance = (probability(*answered_logit) - probability(*shadow_logit)).abs();
+            for (answered_one, shadow_one) in answered.iter().zip(&shadowed) {
+                let [answered_score, shadow_score] =
+                    [*answered_one, *shadow_one].map(|one| f64::from(described.score(one)));
+                let distance = (answered_score - shadow_score).abs();
                 difference.sum += distance;
                 difference.largest = difference.largest.max(distance);
             }
@@ -209,10 +212,6 @@ impl Shadow {
 /// Whether a route is in a share; 1.0 is everything.
 fn is_below(route: u64, share: f64) -> bool {
     share >= 1.0 || route < (share.clamp(0.0, 1.0) * 2f64.powi(64)) as u64
-}
-
-fn probability(logit: f32) -> f64 {
-    1.0 / (1.0 + (-f64::from(logit)).exp())
 }
 
 /// The indices of the best candidates, best first; ties in original order.
@@ -231,7 +230,7 @@ mod tests {
 
     fn request(candidates: usize) -> Arc<Request> {
         let limits = Limits { candidates_max: 64, values_max: 64, message_bytes_max: 1 << 10 };
-        let labels = vec!["click".to_owned(), "buy".to_owned()];
+        let labels = vec![Label::from("click"), Label::from("buy")];
         let inputs = Arc::new(Inputs { user: Vec::new(), item: Vec::new(), labels, limits });
         Arc::new(Request {
             id: bytes::Bytes::new(),
@@ -245,7 +244,7 @@ mod tests {
     }
 
     fn shadow(requests_max: usize) -> Shadow {
-        Shadow::new(vec!["click".to_owned(), "buy".to_owned()], requests_max)
+        Shadow::new(vec![Label::from("click"), Label::from("buy")], requests_max)
     }
 
     #[test]
@@ -273,10 +272,11 @@ mod tests {
         shadow_request.scores.extend([-2.0, 1.0]);
         shadow.give(shadow_request);
         let page = shadow.page();
-        let moved = probability(2.0) - probability(-2.0);
+        let [one, other] = [2.0, -2.0].map(|logit| f64::from(Label::from("click").score(logit)));
+        let moved = one - other;
         let click = &page["outputs"]["click"];
-        assert!((click["max_difference"].as_f64().unwrap() - moved).abs() < 1e-9, "{page}");
-        assert!((click["mean_difference"].as_f64().unwrap() - moved / 2.0).abs() < 1e-9, "{page}");
+        assert!((click["max_difference"].as_f64().unwrap() - moved).abs() < 1e-6, "{page}");
+        assert!((click["mean_difference"].as_f64().unwrap() - moved / 2.0).abs() < 1e-6, "{page}");
         assert_eq!((&click["reordered"], &click["candidates"]), (&json!(1), &json!(2)));
         assert_eq!(page["outputs"]["buy"]["reordered"], json!(0), "equals keep their order");
         assert_eq!((&page["asked"], &page["scored"], &page["compared"]), (&json!(1), &json!(1), &json!(1)));

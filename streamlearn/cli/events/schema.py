@@ -75,7 +75,14 @@ def schema(
 def _event(app: App, kind: Any) -> dict[str, Any]:
     """Return a valid event of now."""
     now_ms = time.time_ns() // 1_000_000
-    known = {"request_id": "q7", "event_time_ms": now_ms, "shown_wall_ms": now_ms, "action": app.actions[0]}
+    known: dict[str, Any] = {
+        "request_id": "q7",
+        "event_time_ms": now_ms,
+        "shown_wall_ms": now_ms,
+        "action": app.actions[0],
+    }
+    if app.actions[0] in app.number_actions:
+        known["value"] = 1.0
     event: dict[str, Any] = _example(app, kind, "")
     return {name: known.get(name, value) for name, value in event.items()}
 

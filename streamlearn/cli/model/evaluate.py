@@ -12,7 +12,7 @@ import typer
 from streamlearn.cli.model.evaluate_grid import Variant, best_of, compared, variants_of
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.output.progress import progress_lines
-from streamlearn.cli.output.table import print_facts, print_json, print_table
+from streamlearn.cli.output.table import print_facts, print_json, print_table, without_empty
 from streamlearn.errors import EXIT_PARTLY, UsageError
 from streamlearn.times import parse_duration_ms, parse_time_ms, time_text
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["evaluate"]
 
 _NEVER_MS, _BAR = 1 << 62, 20
-_SCORES = ("rows", "positives", "auc", "log_loss", "normalised_entropy", "calibration")
+_OF_NUMBERS = ("mae", "rmse")
+_SCORES = ("rows", "positives", "auc", "log_loss", "normalised_entropy", "mae", "rmse", "calibration")
 
 
 _IntervalsOption = Annotated[
@@ -156,7 +157,8 @@ def _compare_intervals(
         return
     print_facts("samples", {name: None if time_ms is None else time_text(time_ms) for name, time_ms in times.items()})
     widest = max((abs(score.gain) for score in scores if score.gain), default=0.0)
-    print_table([_interval_row(score, widest, list(every_ms)[-1]) for score in scores], whole=True)
+    rows = [_interval_row(score, widest, list(every_ms)[-1]) for score in scores]
+    print_table(without_empty(rows, ["MAE"]), whole=True)
 
 
 def _compare_variants(
@@ -174,9 +176,11 @@ def _compare_variants(
         results = [{"facts": variant.facts, "is_best": variant is best} | _facts(last) for variant, last in done]
         print_json({"variants": results})
     else:
-        print_table([variant.facts | row for variant, last in done for row in _rows(last)], whole=True)
+        rows = [variant.facts | row for variant, last in done for row in _rows(last)]
+        print_table(without_empty(rows, _OF_NUMBERS), whole=True)
         if best is not None:
-            typer.echo("the lowest normalised entropy has:")
+            has_numbers = any(score.mae is not None for _, last in done for score in last.held_out.scores)
+            typer.echo(f"the lowest {'error' if has_numbers else 'normalised entropy'} has:")
             typer.echo("\n".join(f"  {line}" for line in best.lines))
     if len(done) < len(variants):
         typer.echo(f"stopped after {len(done)} of {len(variants)} combinations", err=True)
@@ -192,6 +196,7 @@ def _interval_row(score: IntervalScore, widest: float, last: str) -> dict[str, A
     bar = ("█" if (score.gain or 0) > 0 else "-") * size
     return {
         "label": score.label, "every": score.every, "rows": score.rows, "AUC": number(score.auc),
+        "MAE": number(score.mae),
         f"over {last}": None if score.gain is None else f"{score.gain:+.4f}", "95 % interval": bounds,
         "log loss": number(score.log_loss), "calibration": number(score.calibration), "": bar,
     }  # fmt: skip
@@ -203,9 +208,10 @@ def _times_ms(split: Split) -> dict[str, int | None]:
 
 def _print_pass(done: Pass) -> None:
     """Print a line for a completed pass on stderr."""
-    scores = (score for score in done.held_out.scores if not score.segment and score.auc is not None)
-    aucs = (f"{score.label} AUC {score.auc:.4f}" for score in scores)
-    print("  ".join([f"pass {done.number} is done", f"loss {done.loss:.4f}", *aucs]), file=sys.stderr, flush=True)
+    scores = [score for score in done.held_out.scores if not score.segment]
+    found = [f"{score.label} AUC {score.auc:.4f}" for score in scores if score.auc is not None]
+    found += [f"{score.label} MAE {score.mae:.4f}" for score in scores if score.mae is not None]
+    print("  ".join([f"pass {done.number} is done", f"loss {done.loss:.4f}", *found]), file=sys.stderr, flush=True)
 
 
 def _print(result: EvaluationResult, *, json: bool) -> None:
@@ -216,7 +222,7 @@ def _print(result: EvaluationResult, *, json: bool) -> None:
         print_json(times_ms | {"passes": [_facts(done) for done in result.passes]})
         return
     print_facts("samples", {name: None if time_ms is None else time_text(time_ms) for name, time_ms in times.items()})
-    print_table([row for done in result.passes for row in _rows(done)], whole=True)
+    print_table(without_empty([row for done in result.passes for row in _rows(done)], _OF_NUMBERS), whole=True)
 
 
 def _facts(done: Pass) -> dict[str, Any]:

@@ -86,14 +86,20 @@ def compared(
 
 
 def best_of(done: Sequence[tuple[Variant, Pass]]) -> Variant | None:
-    """Return the variant whose held-out rows have the lowest normalised entropy, as the mean of all labels."""
-    entropies = []
+    """Return the variant whose held-out rows have the lowest normalised entropy, as the mean of all labels.
+
+    Of a label that is a number, the mean absolute error counts instead, as a share of that of the first variant.
+    """
+    errors, first = [], list[float]()
     for variant, last in done:
-        found = [score.normalised_entropy for score in last.held_out.scores if not score.segment]
-        known = [one for one in found if one is not None]
-        if known and len(known) == len(found):
-            entropies.append((sum(known) / len(known), variant))
-    return min(entropies, key=lambda one: one[0])[1] if entropies else None
+        scores = [score for score in last.held_out.scores if not score.segment]
+        maes = [score.mae for score in scores if score.mae is not None]
+        first = first or [mae or 1.0 for mae in maes]
+        found = [score.normalised_entropy for score in scores if score.mae is None]
+        known = [one for one in found if one is not None] + [mae / one for mae, one in zip(maes, first, strict=True)]
+        if known and len(known) == len(scores):
+            errors.append((sum(known) / len(known), variant))
+    return min(errors, key=lambda one: one[0])[1] if errors else None
 
 
 def _parts(text: str) -> list[str]:

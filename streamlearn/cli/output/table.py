@@ -9,7 +9,7 @@ from typing import Any
 
 from streamlearn.printable import printable
 
-__all__ = ["print_facts", "print_json", "print_table"]
+__all__ = ["print_facts", "print_json", "print_table", "without_empty"]
 
 _WIDTH_MAX = 10_000
 
@@ -46,6 +46,12 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str = "", *, whole: bo
         needed = Console(width=_WIDTH_MAX).measure(table).maximum
         console = Console(highlight=False, width=max(console.width, needed))
     console.print(table)
+
+
+def without_empty(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return rows without those of the columns that no row has a value of."""
+    empty = {name for name in names if all(row.get(name) is None for row in rows)}
+    return [{name: value for name, value in row.items() if name not in empty} for row in rows]
 
 
 def _is_number(value: Any) -> bool:

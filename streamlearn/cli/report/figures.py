@@ -33,19 +33,26 @@ _COLOURS = {
     "canary": "tab:cyan",
     "shadow": "tab:gray",
 }
-_PANELS = {"auc_ratio": "AUC", "log_loss_nats": "log loss (nats)", "calibration_ratio": "calibration"}
+_PANELS = {
+    "auc_ratio": "AUC",
+    "log_loss_nats": "log loss (nats)",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+    "calibration_ratio": "calibration",
+}
 _EVENT_TIME = "event time of impressions, UTC; hollow points are incomplete"
 _TEXTS_MAX = 10
 _DPI = 110
 
 
 def draw_labels(scores: ScoreColumns, story: Story) -> bytes:
-    """Draw AUC, log loss and calibration by label: the shortest windows as thin lines, the next as thick ones."""
-    figure, panels = figure_of(len(_PANELS), 1, 9.0)
+    """Draw all figures by label: the shortest windows as thin lines, the next as thick ones."""
+    drawn = _panels(scores)
+    figure, panels = figure_of(len(drawn), 1, 3.0 * len(drawn))
     is_total = scores["segment"] == ""
     widths = _widths(scores)[:2]
     labels = list(dict.fromkeys(scores["label"].tolist()))
-    for axes, (column, name) in zip(panels, _PANELS.items(), strict=True):
+    for axes, (column, name) in zip(panels, drawn.items(), strict=True):
         for number, label in enumerate(labels):
             for width in widths:
                 rows = scores.where(is_total & (scores["label"] == label) & (_width_s(scores) == width))
@@ -61,14 +68,15 @@ def draw_labels(scores: ScoreColumns, story: Story) -> bytes:
 
 
 def draw_segment(scores: ScoreColumns, segment: str) -> bytes:
-    """Draw AUC, log loss and calibration by text of a segment, with a column of panels for each label."""
+    """Draw all figures by text of a segment, with a column of panels for each label."""
     widths = _widths(scores)
     width = widths[min(1, len(widths) - 1)]
     in_segment = scores.where((scores["segment"] == segment) & (_width_s(scores) == width))
     labels = list(dict.fromkeys(scores["label"].tolist()))
     texts = _texts(in_segment)
-    figure, panels = figure_of(len(_PANELS), len(labels), 8.0)
-    for row, (column, name) in enumerate(_PANELS.items()):
+    drawn = _panels(scores)
+    figure, panels = figure_of(len(drawn), len(labels), 2.7 * len(drawn))
+    for row, (column, name) in enumerate(drawn.items()):
         for position, label in enumerate(labels):
             axes = panels[row * len(labels) + position]
             for number, text in enumerate(texts[:_TEXTS_MAX]):
@@ -187,6 +195,12 @@ def _mark(axes: Axes, story: Story, *, is_named: bool) -> None:
         if is_named:
             style: dict[str, Any] = {"rotation": 90, "fontsize": 7, "va": "top", "ha": "right", "color": colour}
             axes.text(time, 0.98, f"{mark.what} {mark.version}", transform=axes.get_xaxis_transform(), **style)
+
+
+def _panels(scores: ScoreColumns) -> dict[str, str]:
+    """Return the figures that any label has."""
+    found = {column: name for column, name in _PANELS.items() if not np.isnan(scores[column]).all()}
+    return found or _PANELS
 
 
 def _times(ms: npt.ArrayLike) -> npt.NDArray[np.datetime64]:

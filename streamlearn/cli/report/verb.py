@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
-from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.output.table import print_json, print_table, without_empty
 from streamlearn.cli.output.units import age_text, counted
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import ScoresMissing
@@ -71,7 +72,7 @@ def report(
         facts = {"model": name, "scores": len(scores), "torn_lines": scores.torn_lines, "newest": newest}
         print_json(facts | story.as_json() | {"files": [str(file) for file in files]})
         return
-    print_table([_for_people(row) for row in newest], whole=True)
+    print_table(_table_of(newest), whole=True)
     for note in _notes(scores, story):
         typer.echo(note)
     typer.echo(f"the report is in {files[0]}")
@@ -100,7 +101,7 @@ def _write(out: Path, model: str, scores: ScoreColumns, story: Story) -> list[Pa
         [f"Written {time_text(SYSTEM_CLOCK.wall_ms())} UTC.", *_notes(scores, story)],
         dict(drawn.values()),
         {
-            "The newest windows": [_for_people(row) for row in _newest(scores)],
+            "The newest windows": _table_of(_newest(scores)),
             "Events": [_mark_row(mark) for mark in story.marks if mark.what != "promote"][-_MARKS_SHOWN:],
             "The newest versions": _version_rows(story),
         },
@@ -124,6 +125,10 @@ def _newest(scores: ScoreColumns) -> list[Row]:
     return [newest[key] for key in sorted(newest)]
 
 
+def _table_of(newest: Sequence[Row]) -> list[Row]:
+    return without_empty([_for_people(row) for row in newest], ["AUC", "log loss", "normalised", "MAE", "RMSE"])
+
+
 def _for_people(row: Row) -> Row:
     entropy = row["log_loss_nats"] / row["base_entropy_nats"] if row["base_entropy_nats"] else None
     return {
@@ -134,6 +139,8 @@ def _for_people(row: Row) -> Row:
         "AUC": _rounded(row["auc_ratio"]),
         "log loss": _rounded(row["log_loss_nats"]),
         "normalised": _rounded(entropy),
+        "MAE": _rounded(row["mae"]),
+        "RMSE": _rounded(row["rmse"]),
         "calibration": _rounded(row["calibration_ratio"]),
         "kept": _rounded(row["kept_ratio"]),
         "complete": row["is_complete"],

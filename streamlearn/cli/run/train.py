@@ -194,9 +194,10 @@ def _limited(every_s: float, show: Callable[[list[str]], None], *, bars: bool) -
 def _line(trainer: Trainer, rows_per_s: float, seconds: float) -> str:
     committed = trainer.publisher.committed
     summary = trainer.summary
-    auc = f"  AUC {summary['auc']:.4f}" if "auc" in summary else ""
+    shown = (("auc", "AUC"), ("mae", "MAE"))
+    score = next((f"  {text} {summary[name]:.4f}" for name, text in shown if name in summary), "")
     version = "none" if committed is None else str(committed.version)
     return (
         f"{seconds:6.0f} s  {trainer.tally.rows:,} samples  {rows_per_s:,.0f}/s  {trainer.lag:,} messages behind"
-        f"{auc}  version {version}"
+        f"{score}  version {version}"
     )

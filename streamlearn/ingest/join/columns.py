@@ -49,7 +49,7 @@ class ActionColumns:
     """n actions, with the index of the event within the record as `event_index`.
 
     `codes` are the actions, as `JoinPlan.codes` numbers them. `weights` are those of the positives that an action
-    makes: finite, and not below 0.
+    makes: finite, and not below 0. `values` are their numbers, NaN for an action without one.
     """
 
     request_ids: Uint8s
@@ -61,6 +61,7 @@ class ActionColumns:
     items: Uint64s
     codes: Uint8s
     weights: Float32s
+    values: Float32s
 
     def __len__(self) -> int:
         return len(self.event_time_ms)
@@ -96,6 +97,8 @@ class JoinedRows:
         labels: uint32[N]. Those of them that are positive.
         settle_time_ms: Event time at which they were settled.
         weights: float32[N, labels]. For each label the row makes positive, the weight of its action; else 1.
+        numbers: float32[N, labels]. For each label the row makes positive and that is a number, that number; else 0.
+            Without columns if no label is a number.
     """
 
     request_index: Int32s
@@ -107,6 +110,7 @@ class JoinedRows:
     labels: Uint32s
     settle_time_ms: Int64s
     weights: Float32s
+    numbers: Float32s
 
     def __len__(self) -> int:
         return len(self.request_index)
@@ -129,9 +133,9 @@ class LetterKind(IntEnum):
 class Letters:
     """n events that could not be joined, for the dead-letter topic; `kind` is a `LetterKind`.
 
-    `groups` are, for an impression, the groups it was too late for; it was joined for the others. `code`, `item` and
-    `weight` are those of an action. `index` is that of the first item, or of the action, in the record. `payload` has
-    the bytes of impressions, and none of actions.
+    `groups` are, for an impression, the groups it was too late for; it was joined for the others. `code`, `item`,
+    `weight` and `number`, NaN for none, are those of an action. `index` is that of the first item, or of the action,
+    in the record. `payload` has the bytes of impressions, and none of actions.
     """
 
     kind: Uint8s
@@ -143,6 +147,7 @@ class Letters:
     event_time_ms: Int64s
     item: Uint64s
     weight: Float32s
+    number: Float32s
     request_ids: Uint8s
     request_at: Int64s
     payload: Uint8s

@@ -48,7 +48,8 @@ class JoinCore:
         >>> core.add_actions(ActionColumns(
         ...     request_ids=text, request_at=at, event_time_ms=np.array([12_000]), partition=np.array([3], np.int32),
         ...     offset=np.array([77]), event_index=np.array([0], np.int32), items=np.array([902], np.uint64),
-        ...     codes=np.array([plan.codes["click"]], np.uint8), weights=np.array([2.5], np.float32)))
+        ...     codes=np.array([plan.codes["click"]], np.uint8), weights=np.array([2.5], np.float32),
+        ...     values=np.array([np.nan], np.float32)))
         >>> core.advance(60_001)
         >>> rows = core.take(100).rows
         >>> rows.item_index.tolist(), rows.labels.tolist(), rows.weights.tolist()
@@ -83,7 +84,7 @@ class JoinCore:
             columns.event_time_ms,
             (columns.partition, columns.offset, columns.event_index),
             columns.items,
-            (columns.codes, columns.weights),
+            (columns.codes, columns.weights, columns.values),
         )
 
     def advance(self, watermark_ms: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from streamlearn.apps import App
@@ -39,7 +40,9 @@ def _letter(app: App, topics: Sequence[tuple[str, str]], letters: Letters, row: 
     if is_impression:
         detail = _impression_detail(app, kind, int(letters.groups[row]), index, time_ms)
     else:
-        action = f"{app.actions[int(letters.code[row])]!r} of weight {float(letters.weight[row]):g}"
+        value = float(letters.number[row])
+        of_value = "" if math.isnan(value) else f" and value {value:g}"
+        action = f"{app.actions[int(letters.code[row])]!r} of weight {float(letters.weight[row]):g}{of_value}"
         item = f"the item of key {int(letters.item[row]):016x}"
         why = (
             "it came after its windows"

@@ -52,7 +52,7 @@ _PackedLot: TypeAlias = tuple[int, int, bool, int, list[bytes], list[bytes], int
 # In the order of the columns' fields.
 DTYPES = {
     ImpressionColumns: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "<i8", "u1", "<i8"),
-    ActionColumns: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "u1", "<f4"),
+    ActionColumns: ("u1", "<i8", "<i8", "<i4", "<i8", "<i4", "<u8", "u1", "<f4", "<f4"),
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: Decoder[_PackedLot] = packed_decoder_of(_PackedLot)

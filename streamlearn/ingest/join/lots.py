@@ -220,10 +220,10 @@ class LotCutter:
         order, bounds = self._by_lot(events)
         events, codes = _take(events, order), codes[order]
         indexes, items = events.event_index, self._item_keys(events.columns, "item_id")
-        weights, actions = events.columns["weight"], {}
+        weights, values, actions = events.columns["weight"], _values(events), {}
         for lot, begin, stop, shared in _shared_columns(events, blob.partition, blob.actions, bounds):
             rows = slice(begin, stop)
-            actions[lot] = ActionColumns(*shared, indexes[rows], items[rows], codes[rows], weights[rows])
+            actions[lot] = ActionColumns(*shared, indexes[rows], items[rows], codes[rows], weights[rows], values[rows])
         return actions
 
     def _item_keys(self, columns: Any, path: str) -> npt.NDArray[np.uint64]:
@@ -246,6 +246,13 @@ def _shared_columns(
         ids = columns["request_id"][ids_at[begin] : ids_at[stop]], ids_at[begin : stop + 1] - ids_at[begin]
         partitions = np.full(stop - begin, partition, np.int32)
         yield lot, begin, stop, (*ids, columns["event_time_ms"][begin:stop], partitions, offsets[begin:stop])
+
+
+def _values(events: EventColumns) -> npt.NDArray[np.float32]:
+    """Return the values of actions, NaN for those without one."""
+    if "value" not in events.columns:
+        return np.full(len(events), np.nan, np.float32)
+    return np.where(events.columns["value?"] == 1, events.columns["value"], np.float32(np.nan))
 
 
 def _take(events: EventColumns, rows: Int64s) -> EventColumns:

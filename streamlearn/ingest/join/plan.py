@@ -8,13 +8,20 @@ from typing import NamedTuple, Self
 
 from streamlearn.apps import App
 from streamlearn.errors import SpecError
-from streamlearn.features import Label, LabelGroup
+from streamlearn.features import Label, LabelGroup, Number
 from streamlearn.native import native
 from streamlearn.settings.join import JoinSettings
 
-__all__ = ["JoinPlan", "JoinRules", "LabelRule"]
+__all__ = ["JoinPlan", "JoinRules", "LabelRule", "NumberRule"]
 
 LABELS_MAX, ACTIONS_MAX = 32, 255
+
+
+class NumberRule(NamedTuple):
+    """How a label that is a number follows from actions."""
+
+    combine: str  # several actions: "last", "sum" or "max"
+    settles_without: bool  # whether an item without the action settles the label
 
 
 class LabelRule(NamedTuple):
@@ -24,6 +31,7 @@ class LabelRule(NamedTuple):
     group: int  # the index of its group
     rate: float  # the share of its negatives that are kept
     salt: int  # the seed of the hash that chooses them
+    number: NumberRule | None
 
 
 class JoinRules(NamedTuple):
@@ -38,6 +46,10 @@ class JoinRules(NamedTuple):
     pending_bytes_max: int
     parts_max: int  # impressions of a request that show different items
     waiting_max: int  # actions of a request that wait for its impression
+
+
+def _number_rule(number: Number | None) -> NumberRule | None:
+    return None if number is None else NumberRule(number.combine, number.missing != "unlabelled")
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,13 @@ class JoinPlan:
         return JoinRules(
             groups=self.groups,
             labels=[
-                LabelRule(codes[label.action], names.index(label.group), float(label.sample_rate), self.salt(label))
+                LabelRule(
+                    codes[label.action],
+                    names.index(label.group),
+                    float(label.sample_rate),
+                    self.salt(label),
+                    _number_rule(label.number),
+                )
                 for label in self.labels
             ],
             slice_ms=self.slice_ms,

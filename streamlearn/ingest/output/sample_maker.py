@@ -43,7 +43,7 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 # Upper bounds for a message's key and the lengths of its columns, besides an empty message.
 _SPARE_BYTES, _COLUMN_BYTES, _TEXT_BYTES = 64, 8, 5
-_REQUEST_BYTES, _ROW_BYTES, _LABEL_BYTES = 36, 16, 14
+_REQUEST_BYTES, _ROW_BYTES, _LABEL_BYTES = 36, 16, 18
 
 Letter = tuple[Failure, Origin]
 
@@ -232,6 +232,7 @@ class SampleMaker:
                 sample_rate=np.full(end - begin, label.sample_rate, np.float32),
                 weight=np.ascontiguousarray(rows.weights[:, bit]),
                 served_score=whole.scores[label.name][begin:end],
+                number=None if label.number is None else np.ascontiguousarray(rows.numbers[:, bit]),
             )
             for bit, label in enumerate(self._app.labels)
         )
@@ -320,7 +321,7 @@ def _nothing(labels: int) -> Joined:
     f4, weights = np.zeros(0, np.float32), np.zeros((0, labels), np.float32)
     return Joined(
         JoinedRequests(i4, i8, i4, i8, u1, u1, one),
-        JoinedRows(i4, i4, i4, u8, u1, u4, u4, i8, weights),
-        Letters(u1, u4, u1, i4, i8, i4, i8, u8, f4, u1, one, u1, one),
+        JoinedRows(i4, i4, i4, u8, u1, u4, u4, i8, weights, weights),
+        Letters(u1, u4, u1, i4, i8, i4, i8, u8, f4, f4, u1, one, u1, one),
         complete_ms=0,
     )

@@ -29,14 +29,9 @@ def rows_of(batch: SampleBatch, rows: npt.NDArray[np.int64]) -> SampleBatch:
         item_index=batch.item_index[rows],
         settle_time_ms=batch.settle_time_ms[rows],
         item=batch.item.take(rows),
-        labels=tuple(_label(label, rows) for label in batch.labels),
+        labels=tuple(label.take(rows) for label in batch.labels),
         segments=tuple(replace(segment, codes=segment.codes[rows]) for segment in batch.segments),
     )
-
-
-def _label(label: LabelColumns, rows: npt.NDArray[np.int64]) -> LabelColumns:
-    columns = {name: getattr(label, name)[rows] for name in LabelColumns.__dataclass_fields__ if name != "name"}
-    return LabelColumns(name=label.name, **columns)
 
 
 def golden_rows(pieces: Sequence[Piece]) -> SampleBatch | None:
@@ -87,6 +82,5 @@ def _joined(batches: Sequence[SampleBatch]) -> SampleBatch:
 
 
 def _joined_label(labels: Sequence[LabelColumns]) -> LabelColumns:
-    names = [name for name in LabelColumns.__dataclass_fields__ if name != "name"]
-    columns = {name: np.concatenate([getattr(label, name) for label in labels]) for name in names}
+    columns = {name: np.concatenate([label.columns[name] for label in labels]) for name in labels[0].columns}
     return LabelColumns(name=labels[0].name, **columns)

@@ -64,7 +64,8 @@ class RecentSamples:
         self._windows_ms = [window_ms[label.group] for label in app.labels]
         self._rows_max, self._lock = rows_max, threading.Lock()
         self._held: deque[_Held] = deque()
-        self._corrected: list[set[int]] = [set() for _ in app.labels]
+        # By label: the identities of corrected rows, each with what it was corrected to.
+        self._corrected: list[dict[int, float]] = [{} for _ in app.labels]
         self._rows, self._share_max, self._clock_ms = 0, _ALL, -(1 << 62)
 
     def __len__(self) -> int:
@@ -95,7 +96,10 @@ class RecentSamples:
         """Return rows with the labels whose windows are closed, newest last; each row settles only those labels."""
         with self._lock:
             held, clock_ms = list(self._held), self._clock_ms
-            corrected = [np.fromiter(identities, np.uint64, len(identities)) for identities in self._corrected]
+            corrected = [
+                (np.fromiter(known, np.uint64, len(known)), np.fromiter(known.values(), np.float32, len(known)))
+                for known in self._corrected
+            ]
         batches = (_closed(entry, self._windows_ms, corrected, clock_ms) for entry in held)
         return list(join_batches((batch for batch in batches if batch is not None), self._batch_rows))
 
@@ -105,7 +109,9 @@ class RecentSamples:
         for label, known in enumerate(self._corrected):
             is_corrected = is_held & ((piece.correct & np.uint32(1 << label)) != 0)
             if is_corrected.any():
-                known.update(identity_of(batch, piece.rows[is_corrected]).tolist())
+                rows, number = piece.rows[is_corrected], batch.labels[label].number
+                values = [1.0] * len(rows) if number is None else number[rows].tolist()
+                known.update(zip(identity_of(batch, rows).tolist(), values, strict=True))
         learned = is_held & (piece.learn != 0)
         if learned.any():
             rows = piece.rows[learned]
@@ -144,17 +150,21 @@ class RecentSamples:
                 self._hold(replace(entry, rows=entry.rows[kept], learn=entry.learn[kept]))
         if any(self._corrected):
             identities = {number for entry in self._held for number in entry.identity.tolist()}
-            self._corrected = [known & identities for known in self._corrected]
+            self._corrected = [{one: known[one] for one in known.keys() & identities} for known in self._corrected]
 
     def _forget(self, gone: _Held) -> None:
         self._rows -= len(gone)
         for known in self._corrected:
             if known:
-                known.difference_update(gone.identity.tolist())
+                for identity in gone.identity.tolist():
+                    known.pop(identity, None)
 
 
 def _closed(
-    held: _Held, windows_ms: Sequence[int], corrected: Sequence[npt.NDArray[np.uint64]], clock_ms: int
+    held: _Held,
+    windows_ms: Sequence[int],
+    corrected: Sequence[tuple[npt.NDArray[np.uint64], npt.NDArray[np.float32]]],
+    clock_ms: int,
 ) -> SampleBatch | None:
     """Return the rows of an entry with labels whose windows are closed; None without any."""
     batch, rows = held.batch, held.rows
@@ -168,10 +178,15 @@ def _closed(
         return None
     closed = rows_of(batch, rows[has_closed])
     labels: list[LabelColumns] = []
-    for label, settles, positives in zip(closed.labels, is_closed, corrected, strict=True):
-        is_positive = label.value != 0
-        if len(positives):
-            is_positive |= np.isin(held.identity[has_closed], positives)
+    for label, settles, (identities, values) in zip(closed.labels, is_closed, corrected, strict=True):
+        is_positive, number = label.value != 0, label.number
+        if len(identities):
+            order = np.argsort(identities)
+            place = np.minimum(np.searchsorted(identities[order], held.identity[has_closed]), len(order) - 1)
+            is_corrected = identities[order][place] == held.identity[has_closed]
+            is_positive |= is_corrected
+            number = None if number is None else np.where(is_corrected, values[order][place], number)
         final = settles[has_closed]
-        labels.append(replace(label, settles=final.astype(np.uint8), value=(final & is_positive).astype(np.uint8)))
+        value = (final & is_positive).astype(np.uint8)
+        labels.append(replace(label, settles=final.astype(np.uint8), value=value, number=number))
     return replace(closed, labels=tuple(labels))

@@ -55,7 +55,7 @@ def refill(
         chain = _earliest(topic, store, folder.app.name, begins)
         if chain is None:
             return 0
-        marks = SharedMarks(len(folder.app.labels), folder.settings.marks)
+        marks = SharedMarks.of(folder.app, folder.settings.marks)
         begin = marks.load(load_bytes(store, chain.head, "marks"))
         reading = SampleRange(
             folder, topic, begin, skips,

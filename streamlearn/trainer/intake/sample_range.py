@@ -43,7 +43,7 @@ class SampleRange:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._horizon_ms = horizon_ms_of(folder)
-        self.marks = SharedMarks(len(folder.app.labels), folder.settings.marks) if marks is None else marks
+        self.marks = SharedMarks.of(folder.app, folder.settings.marks) if marks is None else marks
         step_rows = folder.settings.trainer.step_rows
         self.cutter = StepCutter(self.marks, step_rows, skips, self._horizon_ms, on_refused=on_refused)
         self.feed = Feed(folder, topic, begin, self.cutter, until=until, keep_aside=keep_aside, clock=clock)

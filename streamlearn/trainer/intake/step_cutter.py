@@ -17,7 +17,7 @@ from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.step import Piece, Step
 from streamlearn.versions.format.manifest import Skip
 
-__all__ = ["Counts", "Refused", "StepCutter", "bits_of", "marked_rows"]
+__all__ = ["Counts", "Refused", "StepCutter", "bits_of", "marked_rows", "numbers_of"]
 
 Int64s = npt.NDArray[np.int64]
 Refused: TypeAlias = Callable[[Int64s, npt.NDArray[np.uint32]], None]
@@ -34,7 +34,7 @@ class Counts:
     skipped: int = 0  # rows that a manifest excludes
 
 
-_COLUMNS = ("rows", "learn", "correct", "known")
+_COLUMNS = ("rows", "learn", "correct", "known", "before")
 
 
 class StepCutter:
@@ -117,8 +117,8 @@ class StepCutter:
             self._refuse(marked_rows(batch, rows[settled.old != 0]))
         self.counts.dropped += len(rows) - len(kept) - old
         if len(kept):
-            masks = (mask[kept] for mask in (settled.learn, settled.correct, settled.positive))
-            self._append(Piece(batch, rows[kept], *masks))
+            learn, correct, known = (mask[kept] for mask in (settled.learn, settled.correct, settled.positive))
+            self._append(Piece(batch, rows[kept], learn, correct, known, settled.before[kept]))
             self._waiting += len(kept)
 
     def _append(self, piece: Piece) -> None:
@@ -147,7 +147,17 @@ def marked_rows(batch: SampleBatch, rows: Int64s) -> MarkedRows:
         item_index=batch.item_index[rows],
         settles=bits_of([label.settles for label in batch.labels], rows),
         labels=bits_of([label.value for label in batch.labels], rows),
+        settle_time_ms=batch.settle_time_ms[rows],
+        numbers=numbers_of(batch, rows),
     )
+
+
+def numbers_of(batch: SampleBatch, rows: Int64s) -> npt.NDArray[np.float32] | None:
+    """Return the numbers of some rows, float32[n, labels], 0 for labels that are none; None if no label is a number."""
+    if all(label.number is None for label in batch.labels):
+        return None
+    none = np.zeros(len(rows), np.float32)
+    return np.stack([none if label.number is None else label.number[rows] for label in batch.labels], axis=1)
 
 
 def bits_of(columns: Sequence[npt.NDArray[np.uint8]], rows: Int64s) -> npt.NDArray[np.uint32]:

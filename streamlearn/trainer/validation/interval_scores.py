@@ -26,7 +26,8 @@ class IntervalScore:
 
     Attributes:
         every: The interval as it was given, such as "1m".
-        gain: AUC minus that of the last interval given.
+        gain: AUC minus that of the last interval given; of a label that is a number, how much lower its mean absolute
+            error is.
         gain_low: The lower bound of its 95 % interval, by a bootstrap over users; likewise `gain_high`.
     """
 
@@ -40,6 +41,7 @@ class IntervalScore:
     gain: float | None
     gain_low: float | None
     gain_high: float | None
+    mae: float | None = None
 
 
 def interval_scores(
@@ -55,40 +57,54 @@ def interval_scores(
     """
     if not len(rows):
         return []
-    positive = rows["positive"]
+    positive, predictions = rows["positive"], [one.astype(np.float64) for one in logits.values()]
     weights = rows["weight"].astype(np.float64) / np.where(positive, 1.0, rows["rate"])
-    gains = _gains([one.astype(np.float64) for one in logits.values()], positive, weights, users)
+    if "number" in (rows.dtype.names or ()):
+        gains = _gains([_Accuracy(one, rows["number"]) for one in predictions], weights, users)
+    elif weights[positive].sum() and weights[~positive].sum():
+        gains = _gains([_Auc(one, positive) for one in predictions], weights, users)
+    else:
+        gains = None
     found = []
     for number, (every, predicted) in enumerate(logits.items()):
         rows["logit"] = predicted
         (score,) = scores_of(Window(label, 0, 0), [SettledRows(rows, 0, True)], (), is_whole=True)
-        gain = None if gains is None else gains[number]
+        gain, low, high = (None, None, None) if gains is None else gains[number]
         found.append(
             IntervalScore(
                 label, every, score.rows, score.positives, score.auc, score.log_loss, score.calibration,
-                *((None, None, None) if gain is None else gain),
+                gain, low, high, score.mae,
             )
         )  # fmt: skip
     return found
 
 
 def _gains(
-    logits: Sequence[Float64s], positive: npt.NDArray[np.bool_], weights: Float64s, users: Uint64s
-) -> list[tuple[float, float, float]] | None:
-    """Return how much more AUC each has than the last one, with bounds; None without both kinds of rows."""
-    aucs = [_Auc(one, positive) for one in logits]
-    if not (weights[positive].sum() and weights[~positive].sum()):
-        return None
+    predictions: Sequence[_Auc | _Accuracy], weights: Float64s, users: Uint64s
+) -> list[tuple[float, float, float]]:
+    """Return how much better each is than the last one, with bounds."""
     at = np.unique(users, return_inverse=True)[1]
     rng, count = np.random.default_rng(_SEED), int(at.max()) + 1
     samples = [weights * rng.poisson(1.0, count)[at] for _ in range(_REPEATS)]
-    found = [np.array([auc.of(one) for one in (weights, *samples)]) for auc in aucs]
+    found = [np.array([prediction.of(one) for one in (weights, *samples)]) for prediction in predictions]
     gains = []
     for one in found:
         gain, *repeated = one - found[-1]
         low, high = np.nanpercentile(repeated, [_LOW, _HIGH])
         gains.append((float(gain), float(low), float(high)))
     return gains
+
+
+class _Accuracy:
+    """The negative mean absolute error of some predictions of numbers under any weights."""
+
+    def __init__(self, predicted: Float64s, actual: npt.NDArray[np.float32]) -> None:
+        self._errors = np.abs(predicted - actual)
+
+    def of(self, weights: Float64s) -> float:
+        """Return it; NaN without weight."""
+        total = weights.sum()
+        return -float((self._errors * weights).sum() / total) if total else float("nan")
 
 
 class _Auc:

@@ -8,12 +8,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.trainer.validation.rows import correction_type
 from streamlearn.trainer.validation.runs import Run, Runs
 
 __all__ = ["Journal", "Lot"]
 
 Lot: TypeAlias = tuple[Runs, Runs]
-"""Rows, and corrections, which are identities only."""
+"""Rows, and corrections; see `correction_type`."""
 
 
 class Journal:
@@ -28,7 +29,7 @@ class Journal:
 
     def add(self, run: Run) -> None:
         """Add rows or corrections."""
-        self._lots[-1][run.rows.dtype.names is None].append(run)
+        self._lots[-1][run.rows.dtype != self._kind].append(run)
 
     def keep(self, is_kept: Callable[[Run], npt.NDArray[np.bool_]]) -> None:
         """Keep only the rows that `is_kept` selects."""
@@ -48,4 +49,4 @@ class Journal:
         self._lots = [lot for lot in self._lots if id(lot) not in gone] or [self._empty()]
 
     def _empty(self) -> Lot:
-        return Runs(self._kind), Runs(np.dtype(np.uint64))
+        return Runs(self._kind), Runs(correction_type(self._kind))

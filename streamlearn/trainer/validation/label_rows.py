@@ -15,7 +15,7 @@ import numpy.typing as npt
 from streamlearn.trainer.validation.journal import Journal
 from streamlearn.trainer.validation.open_rows import DueRows, OpenRows, is_sampled
 from streamlearn.trainer.validation.prediction_tensors import LabelNote
-from streamlearn.trainer.validation.rows import Rows, SettledRows, Uint64s
+from streamlearn.trainer.validation.rows import Rows, SettledRows
 from streamlearn.trainer.validation.runs import Run
 from streamlearn.trainer.validation.score import Window
 
@@ -65,9 +65,9 @@ class LabelRows:
         """Add rows of open windows; returns how many were kept. New ones are in no version."""
         return self._added(self.open.add(rows, windows), is_new)
 
-    def correct(self, identity: Uint64s, windows: Int64s, *, is_new: bool) -> int:
-        """Add identities of rows of open windows that turned positive; returns how many were kept."""
-        return self._added(self.open.correct(identity, windows), is_new)
+    def correct(self, corrected: Rows, windows: Int64s, *, is_new: bool) -> int:
+        """Add corrections of rows of open windows, of `correction_type`; returns how many were kept."""
+        return self._added(self.open.correct(corrected, windows), is_new)
 
     def note(self) -> LabelNote:
         """Return what no committed version holds. Nothing is copied but what is known of windows."""

@@ -18,6 +18,9 @@ class ScoreMeters:
         self.log_loss = gauge("trainer", "validation_log_loss", "nats", f"Log loss {newest}", by_label)
         help = f"Predicted over observed positives {newest}"
         self.calibration = gauge("trainer", "validation_calibration", "ratio", help, by_label)
+        of_number = f"{newest}, of a label that is a number, in its own unit"
+        self.mae = gauge("trainer", "validation_mae", "units", f"Mean absolute error {of_number}", by_label)
+        self.rmse = gauge("trainer", "validation_rmse", "units", f"Root mean squared error {of_number}", by_label)
         self.kept = gauge(
             "trainer", "validation_kept", "ratio", "Share of that window's rows that was scored", by_label
         )
@@ -31,6 +34,7 @@ class ScoreMeters:
         """Set the metrics to the score of one of the shortest windows, over all its rows."""
         self.windows.labels(score.label).inc()
         self.kept.labels(score.label).set(score.kept)
-        for name in ("auc", "log_loss", "calibration"):
+        numbers, positives = ("mae", "rmse", "calibration"), ("auc", "log_loss", "calibration")
+        for name in positives if score.mae is None else numbers:
             value = getattr(score, name)
             getattr(self, name).labels(score.label).set(float("nan") if value is None else value)

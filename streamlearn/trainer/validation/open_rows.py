@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.trainer.validation.rows import HALVINGS_MAX, Rows, SettledRows, Uint64s, settled
+from streamlearn.trainer.validation.rows import (
+    HALVINGS_MAX,
+    Rows,
+    SettledRows,
+    Uint64s,
+    correction_type,
+    settled,
+)
 from streamlearn.trainer.validation.runs import Run, Runs, merged, run_of
 from streamlearn.versions.format.predictions import stands_for
 
@@ -29,7 +36,7 @@ class OpenRows:
     __slots__ = ("_corrected", "_rows", "halvings", "lacking")
 
     def __init__(self, kind: np.dtype[Any]) -> None:
-        self._rows, self._corrected = Runs(kind), Runs(np.dtype(np.uint64))
+        self._rows, self._corrected = Runs(kind), Runs(correction_type(kind))
         self.halvings: dict[int, int] = {}
         self.lacking: set[int] = set()
 
@@ -40,9 +47,9 @@ class OpenRows:
         """Add rows; returns those that were kept."""
         return self._append(self._rows, run_of(rows, windows))
 
-    def correct(self, identity: Uint64s, windows: Int64s) -> Run:
-        """Add identities of rows that turned positive; returns those that were kept."""
-        return self._append(self._corrected, run_of(identity, windows))
+    def correct(self, corrected: Rows, windows: Int64s) -> Run:
+        """Add corrections, of `correction_type`; returns those that were kept."""
+        return self._append(self._corrected, run_of(corrected, windows))
 
     def take(self, before: int) -> DueRows:
         """Take all windows before a number."""
@@ -79,7 +86,7 @@ class DueRows:
     """The rows of windows that have closed, oldest first."""
 
     rows: Sequence[Run]
-    corrected: Sequence[Run]  # identities of rows that turned positive
+    corrected: Sequence[Run]  # corrections of rows
     halvings: dict[int, int]  # how often each window was halved; 0 for windows not listed
     lacking: set[int]  # windows with rows that could not be taken
 
@@ -104,6 +111,6 @@ def is_sampled(run: Run, halvings: Mapping[int, int]) -> npt.NDArray[np.bool_]:
 
 
 def _identity(rows: Rows) -> Uint64s:
-    """Return the identities of predictions, or of corrections, which are identities only."""
+    """Return the identities of predictions or corrections."""
     identity: Uint64s = rows if rows.dtype.names is None else rows["identity"]
     return identity

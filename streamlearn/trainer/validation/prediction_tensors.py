@@ -14,7 +14,7 @@ from msgspec import Struct
 from streamlearn.errors import BadRecord
 from streamlearn.struct_decoder import from_json
 from streamlearn.trainer.validation.journal import Lot
-from streamlearn.trainer.validation.rows import Rows, Uint64s
+from streamlearn.trainer.validation.rows import Rows, correction_type
 from streamlearn.trainer.validation.runs import Run, merged
 from streamlearn.versions.format.pieces import Tensors
 from streamlearn.versions.format.predictions import STREAMS
@@ -78,7 +78,7 @@ def column_tensors(note: LabelNote, begin: int) -> Iterator[tuple[str, npt.NDArr
 
 def saved_rows(
     tensors: Tensors, label: str, kind: np.dtype[Any], codes_of: Sequence[tuple[int, npt.NDArray[np.uint8]] | None]
-) -> Iterator[tuple[Rows | Uint64s, Int64s]]:
+) -> Iterator[tuple[Rows, Int64s]]:
     """Yield the saved predictions of a label, then its corrections, each with the window number of each row.
 
     `codes_of` has, for each segment, its place among the saved ones and its code for each saved code.
@@ -87,8 +87,14 @@ def saved_rows(
         prefix = f"{label}.{stream}."
         identity = tensors.get(f"{prefix}identity", np.empty(0, np.uint64))
         windows = np.repeat(*(tensors.get(prefix + name, np.empty(0, np.int64)) for name in ("windows", "counts")))
-        if stream == "corrected" or not len(identity):
-            yield identity if stream == "corrected" else np.empty(0, kind), windows
+        if not len(identity):
+            yield np.empty(0, kind if stream == "rows" else correction_type(kind)), windows
+            continue
+        if stream == "corrected":
+            corrected = np.zeros(len(identity), correction_type(kind))
+            for name in corrected.dtype.names or ():
+                corrected[name] = tensors[prefix + name]
+            yield corrected if corrected.dtype.names else identity, windows
             continue
         rows = np.zeros(len(identity), kind)
         for name in kind.names or ():

@@ -11,25 +11,43 @@ import numpy.typing as npt
 
 from streamlearn.versions.format.predictions import stands_for
 
-__all__ = ["HALVINGS_MAX", "Rows", "SettledRows", "Uint64s", "joined", "row_type", "settled", "taken"]
+__all__ = [
+    "HALVINGS_MAX",
+    "Rows",
+    "SettledRows",
+    "Uint64s",
+    "correction_type",
+    "joined",
+    "row_type",
+    "settled",
+    "taken",
+]
 
 HALVINGS_MAX = 60
 Rows = npt.NDArray[Any]
 Uint64s = npt.NDArray[np.uint64]
 
 
-def row_type(segments: int) -> np.dtype[Any]:
-    """Return the record type of a prediction: 21 bytes, and one for each segment."""
-    return np.dtype(
-        [
-            ("identity", np.uint64),
-            ("logit", np.float32),
-            ("weight", np.float32),
-            ("rate", np.float32),
-            ("positive", np.bool_),
-            ("codes", np.uint8, (segments,)),
-        ]
-    )
+def row_type(segments: int, *, is_number: bool = False) -> np.dtype[Any]:
+    """Return the record type of a prediction: 21 bytes, one for each segment, and four for a label that is a number.
+
+    Of such a label, `logit` is the number that was predicted, and `number` the one that it is.
+    """
+    fields: list[Any] = [
+        ("identity", np.uint64),
+        ("logit", np.float32),
+        ("weight", np.float32),
+        ("rate", np.float32),
+        ("positive", np.bool_),
+        ("codes", np.uint8, (segments,)),
+    ]
+    return np.dtype(fields + ([("number", np.float32)] if is_number else []))
+
+
+def correction_type(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of a correction of such rows: an identity, and the number if the label is one."""
+    has_number = "number" in (kind.names or ())
+    return np.dtype([("identity", np.uint64), ("number", np.float32)]) if has_number else np.dtype(np.uint64)
 
 
 def taken(rows: Rows, which: npt.NDArray[Any] | slice) -> Rows:
@@ -64,20 +82,32 @@ class SettledRows:
         self.rows = taken(self.rows, stands_for(self.rows["identity"], self.halvings))
 
 
-def settled(rows: Rows, corrected: Uint64s, halvings: int, *, lacks: bool) -> tuple[SettledRows, int]:
+def settled(rows: Rows, corrected: Rows, halvings: int, *, lacks: bool) -> tuple[SettledRows, int]:
     """Settle the rows of a window: each identity once, with its first prediction, positive if any row or correction is.
 
-    `rows` is in order of arrival; rows and `corrected` were halved `halvings` times; `lacks` states whether rows of
-    the window could not be taken. Also returns the number of corrections without a row.
+    A number is that of the last correction. `rows` and `corrected` are in order of arrival; both were halved `halvings`
+    times; `lacks` states whether rows of the window could not be taken. Also returns the number of corrections without
+    a row.
     """
     unique = _once(rows, np.argsort(rows["identity"]))
-    corrected = np.unique(corrected)
-    position = np.searchsorted(unique["identity"], corrected)
+    identity, numbers = _last(corrected)
+    position = np.searchsorted(unique["identity"], identity)
     has_row = position < len(unique)
-    has_row[has_row] = unique["identity"][position[has_row]] == corrected[has_row]
+    has_row[has_row] = unique["identity"][position[has_row]] == identity[has_row]
     unique["positive"][position[has_row]] = True
-    unmatched = len(corrected) - int(np.count_nonzero(has_row))
+    if numbers is not None:
+        unique["number"][position[has_row]] = numbers[has_row]
+    unmatched = len(identity) - int(np.count_nonzero(has_row))
     return SettledRows(unique, halvings, is_whole=not (halvings or lacks or unmatched)), unmatched
+
+
+def _last(corrected: Rows) -> tuple[Uint64s, npt.NDArray[np.float32] | None]:
+    """Return the identities of corrections, once each in order, and the last number of each if they have numbers."""
+    if not corrected.dtype.names:
+        return np.unique(corrected), None
+    # The last one is the first one in reverse.
+    identity, last = np.unique(corrected["identity"][::-1], return_index=True)
+    return identity, corrected["number"][::-1][last]
 
 
 def _once(rows: Rows, order: npt.NDArray[np.int64]) -> Rows:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.publisher.logit_scores import auc_of, chances_of, losses_of
+from streamlearn.publisher.logit_scores import auc_of, chances_of, losses_of, number_fit_of
 from streamlearn.trainer.validation.rows import SettledRows, joined
 
 __all__ = ["Window", "WindowScore", "scores_of"]
@@ -36,14 +36,16 @@ class WindowScore:
     segment: str  # the segment; empty for all rows
     text: str
     rows: int  # scored rows
-    positives: float  # the weight of positives; with `kept` below 1, estimated for all rows
+    positives: float  # the weight of positives, or the sum of numbers; with `kept` below 1, estimated for all rows
     weight: float  # the weight of all rows, where a negative counts 1 / the share of negatives kept; estimated likewise
     auc: float | None  # the probability that a positive ranks above a negative, ties half; None without both kinds
     log_loss: float | None  # the mean of -ln of the probability given to what happened; None without weight
-    calibration: float | None  # the sum of probabilities over the weight of positives; None without positives
+    calibration: float | None  # the sum of probabilities or predicted numbers over `positives`; None without these
     base_entropy: float | None  # the log loss of always predicting the share of positives; None without weight
     kept: float  # the share of the window's rows that were held to be scored
     is_complete: bool  # whether every row of the window was scored with its first prediction, as far as is known
+    mae: float | None = None  # of a label that is a number: the mean absolute error; None of any other
+    rmse: float | None = None  # the root of the mean squared error, likewise
 
     @property
     def window_s(self) -> int:
@@ -69,6 +71,55 @@ class _Fitted:
     def of(self, rows: npt.NDArray[np.int64]) -> _Fitted:
         return _Fitted(*(column[rows] for column in vars(self).values()))
 
+    def score(self, window: Window, segment: str, text: str, kept: tuple[float, bool]) -> WindowScore:
+        positives, negatives = (float(self.weights[mask].sum()) for mask in (self.positive, ~self.positive))
+        weight = positives + negatives
+        return WindowScore(
+            **vars(window),
+            segment=segment,
+            text=text,
+            rows=len(self.logits),
+            positives=positives,
+            weight=weight,
+            auc=auc_of(self.logits, self.positive, self.weights) if positives and negatives else None,
+            log_loss=float((self.losses * self.weights).sum()) / weight if weight else None,
+            calibration=float((self.chances * self.weights).sum()) / positives if positives else None,
+            base_entropy=_entropy(positives / weight) if weight else None,
+            kept=kept[0],
+            is_complete=kept[1],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _FittedNumbers:
+    """Rows of a label that is a number; each array has n values."""
+
+    predicted: Float64s
+    actual: Float64s
+    weights: Float64s
+
+    def of(self, rows: npt.NDArray[np.int64]) -> _FittedNumbers:
+        return _FittedNumbers(*(column[rows] for column in vars(self).values()))
+
+    def score(self, window: Window, segment: str, text: str, kept: tuple[float, bool]) -> WindowScore:
+        fit = number_fit_of(self.predicted, self.actual, self.weights)
+        return WindowScore(
+            **vars(window),
+            segment=segment,
+            text=text,
+            rows=len(self.actual),
+            positives=float((self.actual * self.weights).sum()),
+            weight=float(self.weights.sum()),
+            auc=None,
+            log_loss=None,
+            calibration=None if fit is None else fit.calibration,
+            base_entropy=None,
+            kept=kept[0],
+            is_complete=kept[1],
+            mae=None if fit is None else fit.mae,
+            rmse=None if fit is None else fit.rmse,
+        )
+
 
 def scores_of(
     window: Window, settled: Sequence[SettledRows], segments: Sequence[tuple[str, Sequence[str]]], *, is_whole: bool
@@ -88,34 +139,19 @@ def scores_of(
     weights = rows["weight"].astype(np.float64) / np.where(positive, 1.0, rows["rate"])
     weights *= np.repeat([factor for _, factor in stand], [count for count, _ in stand])
     logits = rows["logit"].astype(np.float64)
-    fitted = _Fitted(logits, positive, weights, losses_of(logits, positive), chances_of(logits))
-    yield _score(window, "", "", fitted, (kept, is_complete))
+    fitted: _Fitted | _FittedNumbers
+    if "number" in (rows.dtype.names or ()):
+        fitted = _FittedNumbers(logits, rows["number"].astype(np.float64), weights)
+    else:
+        fitted = _Fitted(logits, positive, weights, losses_of(logits, positive), chances_of(logits))
+    yield fitted.score(window, "", "", (kept, is_complete))
     for at, (segment, texts) in enumerate(segments):
         codes = rows["codes"][:, at]
         order = np.argsort(codes, kind="stable")
         counts = np.bincount(codes, minlength=len(texts))
         for code, mine in enumerate(np.split(order, np.cumsum(counts)[:-1])):
             if len(mine):
-                yield _score(window, segment, texts[code], fitted.of(mine), (kept, is_complete))
-
-
-def _score(window: Window, segment: str, text: str, rows: _Fitted, kept: tuple[float, bool]) -> WindowScore:
-    positives, negatives = (float(rows.weights[mask].sum()) for mask in (rows.positive, ~rows.positive))
-    weight = positives + negatives
-    return WindowScore(
-        **vars(window),
-        segment=segment,
-        text=text,
-        rows=len(rows.logits),
-        positives=positives,
-        weight=weight,
-        auc=auc_of(rows.logits, rows.positive, rows.weights) if positives and negatives else None,
-        log_loss=float((rows.losses * rows.weights).sum()) / weight if weight else None,
-        calibration=float((rows.chances * rows.weights).sum()) / positives if positives else None,
-        base_entropy=_entropy(positives / weight) if weight else None,
-        kept=kept[0],
-        is_complete=kept[1],
-    )
+                yield fitted.of(mine).score(window, segment, texts[code], (kept, is_complete))
 
 
 def _entropy(share: float) -> float:

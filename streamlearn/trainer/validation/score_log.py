@@ -45,10 +45,14 @@ COLUMNS = {
     "kept_ratio": "kept",
     "is_complete": "is_complete",
     "scored_wall_ms": "",
+    "mae": "mae",
+    "rmse": "rmse",
 }
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 _TEXTS, _INTS = ("label", "segment", "text"), ("begin_ms", "end_ms", "rows", "scored_wall_ms")
 _HEAD = ",".join(COLUMNS).encode() + b"\n"
+# Files from before labels were numbers lack the last two columns.
+_OLD_HEAD = ",".join([*COLUMNS][:-2]).encode() + b"\n"
 _NAME = re.compile(r"scores-(\d{6,})\.csv")
 
 
@@ -238,6 +242,8 @@ def _encoded(value: Any) -> str:
 def _read(file: Path) -> tuple[Columns, bool]:
     """Return the columns of a file, and whether its last line is torn."""
     data = file.read_bytes()
+    if data.startswith(_OLD_HEAD):
+        data = _HEAD + data[len(_OLD_HEAD) :].replace(b"\n", b",,\n")
     whole, newline, torn = data.rpartition(b"\n")
     if not newline or not data.startswith(_HEAD):
         if _HEAD.startswith(data):  # the writer was killed before the first line

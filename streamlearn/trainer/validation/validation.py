@@ -29,7 +29,7 @@ from streamlearn.trainer.validation.prediction_tensors import (
     state_of,
     state_tensors,
 )
-from streamlearn.trainer.validation.rows import HALVINGS_MAX, SettledRows, Uint64s, row_type
+from streamlearn.trainer.validation.rows import HALVINGS_MAX, Rows, SettledRows, Uint64s, correction_type, row_type
 from streamlearn.trainer.validation.score import Window, WindowScore, scores_of
 from streamlearn.trainer.validation.texts import Texts
 from streamlearn.versions.format.pieces import Tensors
@@ -42,7 +42,7 @@ Float32s = npt.NDArray[np.float32]
 
 # The share of `rows_max` that is freed when it is reached.
 _ROOM_SHARE = 0.125
-_SUMMED = ("auc", "log_loss", "calibration", "rows", "positives", "kept")
+_SUMMED = ("auc", "log_loss", "mae", "rmse", "calibration", "rows", "positives", "kept")
 _LABELS_MAX = 32  # the bits of a mask
 
 
@@ -62,6 +62,7 @@ class Predicted:
     rates: Float32s  # float32[N, L]: the share of negatives kept
     weights: Float32s  # float32[N, L]: sample weights
     segments: tuple[SegmentColumns, ...] = ()  # the segments that the application declares
+    numbers: Float32s | None = None  # float32[N, L]: the numbers of labels that are; None if none is one
 
     def __len__(self) -> int:
         return len(self.identity)
@@ -103,11 +104,12 @@ class ProgressiveValidation:
         self._learned_before_ms, self._is_versioned = learned_before_ms, is_versioned
         widths_ms = [width * 1_000 for width in _checked(self._settings.windows_s)]
         self._texts = Texts([segment.name for segment in app.features.segments], self._settings.segment_texts_max)
-        self._kind = row_type(len(self._texts.names))
+        segments = len(self._texts.names)
+        self._kinds = [row_type(segments, is_number=label.number is not None) for label in app.labels]
         waits = {group.name: group.window_s * 1_000 for group in app.groups}
         self._labels = [
-            LabelRows(label.name, waits[label.group], widths_ms, self._settings.summary_s * 1_000, self._kind)
-            for label in app.labels
+            LabelRows(label.name, waits[label.group], widths_ms, self._settings.summary_s * 1_000, kind)
+            for label, kind in zip(app.labels, self._kinds, strict=True)
         ]
         self.unscored = {label.name: Counter[str]() for label in app.labels}
         self._shortest_s = self._settings.windows_s[0]
@@ -165,8 +167,8 @@ class ProgressiveValidation:
             for at, name in enumerate(self._texts.names)
         ]
         self._learned_before_ms = self._learned_before_ms if has_lost else state.learned_before_ms
-        for label in self._labels:
-            rows, corrected = saved_rows(saved, label.name, self._kind, codes_of)
+        for label, kind in zip(self._labels, self._kinds, strict=True):
+            rows, corrected = saved_rows(saved, label.name, kind, codes_of)
             halved = (saved[f"{label.name}.{name}"].tolist() for name in ("halved", "halvings"))
             label.open.halvings = dict(zip(*halved, strict=True))
             label.open.lacking.update(saved[f"{label.name}.lacking"].tolist())
@@ -215,8 +217,9 @@ class ProgressiveValidation:
     def summary(self) -> dict[str, float]:
         """Return the scores of the newest closed windows, `summary_s` of them, for a version's metrics.
 
-        The names are `validation.LABEL.auc`, likewise `log_loss`, `calibration`, `rows`, `positives` and `kept`, each
-        if it is defined; `until_s`, the end of the newest one; and `auc`, that of the first label that has one.
+        The names are `validation.LABEL.auc`, likewise `log_loss`, `mae`, `rmse`, `calibration`, `rows`, `positives` and
+        `kept`, each if it is defined; `until_s`, the end of the newest one; and `auc` and `mae`, that of the first
+        label that has one.
         """
         metrics: dict[str, float] = {}
         with self._closing:
@@ -228,8 +231,9 @@ class ProgressiveValidation:
                         if (value := getattr(score, name)) is not None:
                             metrics[f"validation.{label.name}.{name}"] = float(value)
                     metrics[f"validation.{label.name}.until_s"] = score.end_ms / 1e3
-                    if score.auc is not None:
-                        metrics.setdefault("auc", score.auc)
+                    for name in ("auc", "mae"):
+                        if (value := getattr(score, name)) is not None:
+                            metrics.setdefault(name, value)
         return metrics
 
     def _closed(
@@ -261,12 +265,14 @@ class ProgressiveValidation:
         if not len(chosen):
             return
         which = chosen if len(chosen) < len(rows) else slice(None)
-        records = np.empty(len(chosen), self._kind)
+        records = np.empty(len(chosen), self._kinds[at])
         records["identity"] = rows.identity[which]
         for name, column in (("logit", rows.logits), ("weight", rows.weights), ("rate", rows.rates)):
             records[name] = column[which, at]
         records["positive"] = rows.positive[which] >> np.uint32(at) & np.uint32(1)
         records["codes"] = codes[which]
+        if rows.numbers is not None and "number" in (records.dtype.names or ()):
+            records["number"] = rows.numbers[which, at]
         self._held += label.add(records, windows, is_new=self._is_versioned)
 
     def _usable(self, label: LabelRows, windows: Int64s, logits: Float32s) -> npt.NDArray[np.bool_]:
@@ -289,8 +295,12 @@ class ProgressiveValidation:
         is_open = label.are_open(windows)
         self._lose(label, "late_corrections", len(chosen) - int(np.count_nonzero(is_open)))
         label.lack(windows[~is_open])
-        identity, is_new = rows.identity[chosen[is_open]], self._is_versioned
-        self._held += label.correct(identity, windows[is_open], is_new=is_new)
+        kept = chosen[is_open]
+        corrected: Rows = rows.identity[kept]
+        if rows.numbers is not None and "number" in (self._kinds[at].names or ()):
+            corrected = np.empty(len(kept), correction_type(self._kinds[at]))
+            corrected["identity"], corrected["number"] = rows.identity[kept], rows.numbers[kept, at]
+        self._held += label.correct(corrected, windows[is_open], is_new=self._is_versioned)
 
     def _make_room(self) -> None:
         """Halve the windows that were halved least, until there is room."""
@@ -357,5 +367,5 @@ def _check(rows: Predicted, labels: int) -> None:
     for name, column in vars(rows).items():
         if name == "segments":
             assert all(len(segment.codes) == count for segment in column), name
-        else:
+        elif column is not None:
             assert column.shape in ((count,), (count, labels)), (name, column.shape)

@@ -12,6 +12,7 @@ from streamlearn.versions.store.interface import Store
 __all__ = ["AUC_BELOW_MAX", "parity", "why_not_par"]
 
 AUC_BELOW_MAX = 0.002
+MAE_RATIO_MAX = 1.01
 _WINDOW_MS = 3_600_000
 
 
@@ -49,18 +50,21 @@ def parity(current: Mapping[tuple[str, float], float], new: Mapping[tuple[str, f
         if not ends:
             return f"both have not yet scored an hour of {label} that the new one had not learned"
         key = (label, max(ends))
-        if new[key] < current[key] - AUC_BELOW_MAX:
-            return f"AUC of {label} is {new[key]:.4f} and was {current[key]:.4f} in the same hour"
-    return "" if labels else "the current application has no AUC yet"
+        kind, least = (
+            ("AUC", current[key] - AUC_BELOW_MAX) if current[key] >= 0 else ("MAE", current[key] * MAE_RATIO_MAX)
+        )
+        if new[key] < least:
+            return f"{kind} of {label} is {abs(new[key]):.4f} and was {abs(current[key]):.4f} in the same hour"
+    return "" if labels else "the current application has no scores yet"
 
 
 def _figures(known: Iterable[Known]) -> dict[tuple[str, float], float]:
-    """Return the AUC of each label by the end of its hour."""
+    """Return the AUC of each label by the end of its hour; of a number its mean absolute error, as negative."""
     figures: dict[tuple[str, float], float] = {}
     for version in known:
         for name, value in version.metrics.items():
-            label = name.removeprefix("validation.").removesuffix(".auc")
+            label, _, kind = name.removeprefix("validation.").rpartition(".")
             until_s = version.metrics.get(f"validation.{label}.until_s")
-            if name.startswith("validation.") and name.endswith(".auc") and until_s is not None:
-                figures[label, until_s] = value
+            if name.startswith("validation.") and kind in ("auc", "mae") and until_s is not None:
+                figures[label, until_s] = value if kind == "auc" else -value
     return figures

@@ -104,7 +104,7 @@ def predicted(rng: np.random.Generator, rows: int) -> Predicted:
 def by_windows(step: Predicted) -> list[Predicted]:
     """The same rows as steps of one window each."""
     begins = step.event_time_ms // 10_000
-    columns = {name: column for name, column in vars(step).items() if name != "segments"}
+    columns = {name: column for name, column in vars(step).items() if isinstance(column, np.ndarray)}
     segment = step.segments[0]
     return [
         Predicted(

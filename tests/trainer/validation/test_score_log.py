@@ -55,6 +55,21 @@ def test_what_was_written_is_read_again(
     assert all(repr(fast[name].tolist()) == repr(slow[name].tolist()) for name in COLUMNS)
 
 
+@pytest.mark.parametrize("torn", [b"", b"click,60000,12"])
+def test_a_file_of_before_labels_were_numbers_is_read(tmp_path: Path, torn: bytes) -> None:
+    with ScoreLog(tmp_path, clock=ManualClock(wall_ms=77)) as log:
+        log.append([score(1, "a,b"), score(2, auc=None)])
+    (file,) = tmp_path.iterdir()
+    head, *lines = file.read_bytes().splitlines()
+    old = [head.removesuffix(b",mae,rmse"), *(line.removesuffix(b",,") for line in lines)]
+    assert all(one.count(b",") < head.count(b",") + 1 for one in old)
+    before = read_scores(tmp_path)
+    file.write_bytes(b"\n".join(old) + b"\n" + torn)
+    found = read_scores(tmp_path)
+    assert all(repr(found[name].tolist()) == repr(before[name].tolist()) for name in COLUMNS)
+    assert found.torn_lines == bool(torn)
+
+
 def test_a_killed_writer_leaves_whole_lines_and_the_next_one_goes_on_beside_it(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"

@@ -63,11 +63,7 @@ fn inputs(naming: &Naming) -> Vec<TensorInfo> {
 
 fn outputs(naming: &Naming) -> Vec<String> {
     let labels = &naming.inputs().labels;
-    let forms = [false, true].into_iter();
-    forms
-        .flat_map(|is_logit| (0..labels.len()).map(move |label| Output { label, is_logit }))
-        .map(|output| output.name(labels))
-        .collect()
+    Output::all(labels).map(|output| output.name(labels)).collect()
 }
 
 /// Describes the server.

@@ -12,7 +12,7 @@ use super::values::keys::Texts;
 use super::wishes::CallerOptions;
 use super::{infer, json, rows};
 use crate::answer::Refusal;
-use crate::inputs::{Count, Input, Inputs, Kind, Limits};
+use crate::inputs::{Count, Input, Inputs, Kind, Label, Limits};
 use crate::request::{Request, Values};
 
 /// Describes a model with inputs of all kinds on both sides.
@@ -43,7 +43,7 @@ pub fn every_kind(limits: Limits) -> Naming {
             dense(&named("place"), 2, Some(0.25)),
         ]
     };
-    let labels = vec!["click".to_owned(), "like".to_owned()];
+    let labels = vec![Label::from("click"), Label { is_number: true, ..Label::from("like") }];
     let inputs = Arc::new(Inputs { user: side("user"), item: side("item"), labels, limits });
     Naming::new("ctr", inputs).expect("names that differ")
 }

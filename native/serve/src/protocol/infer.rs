@@ -15,6 +15,7 @@ use super::values::fields::{Field, Fields, Torn};
 use super::values::tensor::{BadHead, Datatype, Elements, Head, Tensor, cut, entry_name, text};
 use super::wishes::{CallerOptions, Parameter};
 use crate::answer::{Answer, Refusal};
+use crate::inputs::Label;
 use crate::request::Request;
 
 /// The maximum length of a request's id.
@@ -134,7 +135,7 @@ pub fn id_of(id: &str) -> Result<Bytes, Refusal> {
     Ok(format!("{:016x}-{:x}", *PROCESS_PREFIX, NEXT.fetch_add(1, Ordering::Relaxed)).into())
 }
 
-fn output(bytes: &[u8], labels: &[String], wanted: &mut Wanted) -> Result<(), Refusal> {
+fn output(bytes: &[u8], labels: &[Label], wanted: &mut Wanted) -> Result<(), Refusal> {
     let mut name = "";
     for field in Fields(bytes) {
         match field.map_err(torn)? {
@@ -224,7 +225,7 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Re
         reply.parameters.insert(outputs::DEGRADED.to_owned(), parameter);
     }
     for (&output, &is_raw) in outputs.iter().zip(raw) {
-        let values = output.values(answer, labels.len());
+        let values = output.values(answer, labels);
         let mut tensor = OutputTensor {
             name: output.name(labels),
             datatype: Datatype::Fp32.name().to_owned(),

@@ -338,7 +338,7 @@ fn columns(form: &Form, answer: &Answer, naming: &Naming) -> Result<Columns, Ref
     let scored = answer.degraded.unwrap_or(form.candidates);
     let mut columns = Vec::with_capacity(form.outputs.len());
     for output in &form.outputs {
-        let (name, values) = (output.name(labels), output.values(answer, labels.len()));
+        let (name, values) = (output.name(labels), output.values(answer, labels));
         let values: Vec<_> = values.enumerate().map(|(at, value)| (at < scored).then_some(value)).collect();
         if values.iter().flatten().any(|value| !value.is_finite()) {
             let version = answer.version;

@@ -2,6 +2,7 @@
 
 use super::values::tensor::cut;
 use crate::answer::{Answer, Refusal};
+use crate::inputs::Label;
 
 /// The reply parameter with the number of scored candidates, if not all were scored.
 pub const DEGRADED: &str = "degraded_candidates";
@@ -13,48 +14,43 @@ pub const LOGIT: &str = ".logit";
 pub struct Output {
     /// The index of the label.
     pub label: usize,
-    /// Whether its logits are requested; otherwise its probabilities.
+    /// Whether its logits are requested; otherwise its probabilities or numbers.
     pub is_logit: bool,
 }
 
 impl Output {
+    /// All that labels have, scores first: those that are numbers have no logit.
+    pub fn all(labels: &[Label]) -> impl Iterator<Item = Self> + '_ {
+        let forms = [false, true].into_iter();
+        let of_form = |is_logit| (0..labels.len()).map(move |label| Self { label, is_logit });
+        forms.flat_map(of_form).filter(|output| !(output.is_logit && labels[output.label].is_number))
+    }
+
     /// Its name.
-    pub fn name(self, labels: &[String]) -> String {
+    pub fn name(self, labels: &[Label]) -> String {
         let suffix = if self.is_logit { LOGIT } else { "" };
-        format!("{}{suffix}", labels[self.label])
+        format!("{}{suffix}", labels[self.label].name)
     }
 
     /// Its values, one for each candidate.
-    pub fn values(self, answer: &Answer, labels: usize) -> impl Iterator<Item = f32> {
-        let logits = answer.scores.iter().skip(self.label).step_by(labels);
-        logits.map(move |&logit| if self.is_logit { logit } else { probability(logit) })
+    pub fn values<'a>(self, answer: &'a Answer, labels: &'a [Label]) -> impl Iterator<Item = f32> + 'a {
+        let predicted = answer.scores.iter().skip(self.label).step_by(labels.len());
+        predicted.map(move |&one| if self.is_logit { one } else { labels[self.label].score(one) })
     }
 }
 
-/// The probability of a logit.
-pub fn probability(logit: f32) -> f32 {
-    1.0 / (1.0 + (-logit).exp())
-}
-
-/// The requested columns; by default the probabilities of all labels.
+/// The requested columns; by default the probabilities or numbers of all labels.
 #[derive(Debug, Default, PartialEq)]
 pub struct Wanted(Vec<Output>);
 
 impl Wanted {
     /// Adds an output by name.
-    pub fn add(&mut self, name: &str, labels: &[String]) -> Result<(), Refusal> {
-        let (base, is_logit) = match name.strip_suffix(LOGIT) {
-            Some(base) => (base, true),
-            None => (name, false),
+    pub fn add(&mut self, name: &str, labels: &[Label]) -> Result<(), Refusal> {
+        let Some(output) = Output::all(labels).find(|output| output.name(labels) == name) else {
+            let names: Vec<_> = Output::all(labels).map(|output| output.name(labels)).collect();
+            let (cut, known) = (cut(name), names.join(", "));
+            return Err(Refusal::Bad(format!("unknown output {cut:?}; help: outputs are {known}")));
         };
-        let Some(label) = labels.iter().position(|label| label == base) else {
-            let cut = cut(name);
-            return Err(Refusal::Bad(format!(
-                "unknown output {cut:?}; help: outputs are {}, each also with the suffix {LOGIT:?}",
-                labels.join(", ")
-            )));
-        };
-        let output = Output { label, is_logit };
         if self.0.contains(&output) {
             return Err(Refusal::Bad(format!("output {name:?} is requested twice")));
         }
@@ -89,7 +85,7 @@ mod tests {
 
     #[test]
     fn columns_are_probabilities_unless_logits_are_named() {
-        let labels = ["click".to_owned(), "like".to_owned()];
+        let labels = [Label::from("click"), Label::from("like")];
         let answer = Answer { version: 3, scores: vec![0.0, 10.0, f32::INFINITY, -100.0], degraded: None };
         let mut wanted = Wanted::default();
         wanted.add("like.logit", &labels).unwrap();
@@ -98,10 +94,10 @@ mod tests {
         let text = wanted.add("clicks", &labels).unwrap_err().to_string();
         assert!(text.contains("\"clicks\"") && text.contains("click, like"), "{text}");
         let named = wanted.outputs(2);
-        assert_eq!(named[0].values(&answer, 2).collect::<Vec<_>>(), [10.0, -100.0]);
-        assert_eq!(named[1].values(&answer, 2).collect::<Vec<_>>(), [0.5, 1.0]);
+        assert_eq!(named[0].values(&answer, &labels).collect::<Vec<_>>(), [10.0, -100.0]);
+        assert_eq!(named[1].values(&answer, &labels).collect::<Vec<_>>(), [0.5, 1.0]);
         let all: Vec<_> = Wanted::default().outputs(2).iter().map(|output| output.name(&labels)).collect();
-        assert_eq!(all, labels);
+        assert_eq!(all, ["click", "like"]);
         assert!(check(&answer, 2, 2).is_ok() && check(&answer, 3, 2).is_err());
     }
 }

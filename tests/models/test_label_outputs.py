@@ -13,8 +13,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlearn.features.labels import Output
 from streamlearn.models import DcnV2, PackedSide, export_graphs, load_graphs
-from streamlearn.models.label_products import followed_logits
+from streamlearn.models.label_outputs import predictions_of
 from tests.models.packed import filled, no_sequence, packed, scores_of
 
 Floats = npt.NDArray[Any]
@@ -40,7 +41,7 @@ def products(logits: Floats, followed: Sequence[int | None]) -> Floats:
 def test_the_probability_of_a_label_is_the_product_along_what_it_follows(rows: list[tuple[float, ...]]) -> None:
     followed = (2, None, 1, None)  # 0 after 2 after 1, and 3 by itself
     logits = np.array(rows, np.float32)
-    found = followed_logits(tf.constant(logits), followed).numpy()
+    found = predictions_of(tf.constant(logits), [Output(followed=at) for at in followed]).numpy()
     np.testing.assert_allclose(sigmoid(found), products(logits, followed), rtol=1e-5)
     assert np.array_equal(found[:, [1, 3]], logits[:, [1, 3]])
 
@@ -52,7 +53,7 @@ def test_logits_of_any_size_have_finite_losses_and_slopes(extreme: float, positi
         tensor = tf.constant([logits])
         with tf.GradientTape() as tape:
             tape.watch(tensor)
-            whole = followed_logits(tensor, (None, 0))[:, 1]
+            whole = predictions_of(tensor, [Output(), Output(followed=0)])[:, 1]
             loss = tf.nn.sigmoid_cross_entropy_with_logits(labels=[positive], logits=whole)
         slope = tape.gradient(loss, tensor).numpy()
         assert np.isfinite([*loss.numpy(), *slope.ravel()]).all()
@@ -62,7 +63,7 @@ def test_logits_of_any_size_have_finite_losses_and_slopes(extreme: float, positi
 def test_exported_graphs_give_the_product(tmp_path: Path) -> None:
     features, labels = no_sequence(), ("click", "order")
     model, inputs = DcnV2(hidden=(6,), rank=3), packed(features)
-    export_graphs(model, features, labels, tmp_path / "graphs", followed=(None, 0))
+    export_graphs(model, features, labels, tmp_path / "graphs", outputs=(Output(), Output(followed=0)))
     graphs = load_graphs(tmp_path / "graphs")
     weights = filled(model.build(features, labels, 0))
     named = graphs.weights(dict(zip(model.weight_names, weights, strict=True)))

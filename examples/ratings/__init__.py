@@ -1,0 +1,1 @@
+"""Ratings of films: labels that are numbers."""
