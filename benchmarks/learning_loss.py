@@ -73,9 +73,14 @@ class Losses:
 
 
 class Learning:
-    """The application's model, which predicts and learns samples in their order."""
+    """The application's model, which predicts and learns samples in their order.
 
-    def __init__(self, folder: AppFolder) -> None:
+    Args:
+        folder: The application.
+        labels: The labels to learn, one bit each; by default all.
+    """
+
+    def __init__(self, folder: AppFolder, labels: np.uint32 | None = None) -> None:
         app, settings = folder.app, folder.settings
         self._step_rows = settings.trainer.step_rows
         self._learner = Learner(app, model_of(folder), settings.trainer)
@@ -83,7 +88,7 @@ class Learning:
         client = PsClient.local(options, Shelf(open_store("file:///nowhere"), app.name), settings.ps)
         client.restore(Epoch(1), None)
         self._rows = Rows(app, client, self._step_rows)
-        self._all = np.uint32((1 << len(app.labels)) - 1)
+        self._labels = np.uint32((1 << len(app.labels)) - 1) if labels is None else labels
 
     def learn(self, batch: SampleBatch) -> Float32s:
         """Predict and learn step by step; return the predictions, float32[n, labels]."""
@@ -91,7 +96,7 @@ class Learning:
 
     def _step(self, batch: SampleBatch, at: int) -> Float32s:
         rows = np.arange(at, min(at + self._step_rows, len(batch)))
-        learn = np.full(len(rows), self._all)
+        learn = np.full(len(rows), self._labels)
         piece = Piece(batch, rows, learn, np.zeros_like(learn))
         columns = columns_of(Step(1, (piece,), Reached((), ()), len(rows)))
         scale = self._learner.rate_scale

@@ -1,4 +1,4 @@
-"""Models: one model of several labels against a model for each label, on KuaiRand's week; and delayed conversions."""
+"""Models: one model of several labels against a model for each, on KuaiRand's week; delayed conversions; numbers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from benchmarks.freshness import FreshModel, Predictions, figures_of, scored
 from benchmarks.histories.conversions import conversion_figures
 from benchmarks.histories.freshness_rows import Week, read_week
+from benchmarks.histories.numbers import number_figures
 from benchmarks.result import Result
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.samples import SegmentColumns
@@ -31,6 +32,8 @@ _DAYS, _QUICK_DAYS, _LEARNED_DAYS = (4, 6), (2, 2), 1
 _WINDOWS = 100_000
 # Hours of conversions, and impressions of each.
 _HOURS, _QUICK_HOURS = (72, 20_000), (24, 2_000)
+# Minutes watched, and evenings with ratings.
+_NUMBERS, _QUICK_NUMBERS = (1_000_000, 40_000), (100_000, 8_000)
 
 
 class Turns:
@@ -106,6 +109,7 @@ def run(quick: bool, note: Note) -> Result:
             f"{model}_cpu_to_single": turns.cpu_s[number] / sum(turns.cpu_s[len(both) :]),
         }
     result.figures |= conversion_figures(*(_QUICK_HOURS if quick else _HOURS))
+    result.figures |= number_figures(*(_QUICK_NUMBERS if quick else _NUMBERS), note)
     if not quick:
         result.figures["windows_100k_close_s"] = _windows_close_s(folder)
     return result

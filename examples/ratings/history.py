@@ -65,9 +65,9 @@ class RatingsHistory:
         # Who likes a film is likelier to see it to the end.
         self.is_rated = rng.random(shape) < 1 / (1 + np.exp(0.6 - worth))
         self._shown_ms = np.sort(rng.integers(0, DAYS * DAY_MS, requests)) + BEGIN_MS
-        after = rng.integers(HOUR_MS, 5 * HOUR_MS, shape)
+        self._rated_ms = self._shown_ms[:, None] + rng.integers(HOUR_MS, 5 * HOUR_MS, shape)
         self._impressions = self._impression_columns()
-        self._actions = self._action_columns(after)
+        self._actions = self._action_columns()
 
     @property
     def events_count(self) -> int:
@@ -108,18 +108,21 @@ class RatingsHistory:
             **_texts("items.segment_genre", *texts_of(genres, GENRES)),
         }
 
-    def _action_columns(self, after_ms: npt.NDArray[np.int64]) -> Arrays:
+    def rated_in_order(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the requests and places of the ratings, in the order in which they are given."""
         request, place = np.nonzero(self.is_rated)
-        time_ms = self._shown_ms[request] + after_ms[request, place]
-        order = np.argsort(time_ms, kind="stable")
-        request, place = request[order], place[order]
+        order = np.argsort(self._rated_ms[request, place], kind="stable")
+        return request[order], place[order]
+
+    def _action_columns(self) -> Arrays:
+        request, place = self.rated_in_order()
         return {
             **_texts("request_id", *self._ids(request)),
-            "event_time_ms": time_ms[order],
+            "event_time_ms": self._rated_ms[request, place],
             "item_id": self.film_id[request, place],
-            **_texts("action", *texts_of(np.zeros(len(order), np.int64), ["rate"])),
+            **_texts("action", *texts_of(np.zeros(len(request), np.int64), ["rate"])),
             "value": self.stars[request, place].astype(np.float32),
-            "value?": np.ones(len(order), np.uint8),
+            "value?": np.ones(len(request), np.uint8),
         }
 
     def _ids(self, requests: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
