@@ -65,7 +65,7 @@ def _label_columns(app: App, namespace: str) -> dict[str, Any]:
         _bytes("served_score", f"float32[N]. The score that serving answered; NaN: {_NOT_SCORED}."),
     ]
     if app.has_numbers:
-        fields.append(_bytes("number", "float32[N]. The value of the action; 0 without one, or if it is no number."))
+        fields.append(_bytes("number", "float32[N]. The value of the action; 0 without one."))
     return {"type": "record", "name": f"{namespace}.LabelColumns", "fields": fields}
 
 
