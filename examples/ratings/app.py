@@ -3,14 +3,13 @@
 from streamlearn.apps import App
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Number, Segment, Slot
 
-# The first two numbers of a row are the key's own bias, one for each label; a vector of 8 follows.
-WIDE = 2 + 8
+DIM = 8
 
 features = FeatureSpec(
     slots=(
-        Slot("user_id", "user", table="users", dim=WIDE),
-        Slot("film_id", "item", table="films", dim=WIDE),
-        Slot("genre", "item", dim=WIDE, value="str"),
+        Slot("user_id", "user", table="users", dim=DIM),
+        Slot("film_id", "item", table="films", dim=DIM),
+        Slot("genre", "item", dim=DIM, value="str"),
     ),
     item_id="film_id",
     segments=(Segment("genre", "item"),),

@@ -23,6 +23,7 @@ __all__ = ["may_go_back_to", "state_of"]
 
 _FIGURES_MAX = 24
 _DIGITS = 6
+_FIRST = ("auc", "mae")
 _RATIOS = (".auc", ".log_loss", ".mae", ".rmse", ".calibration")
 _SIZES = ("rows", "bytes")
 _COUNTS = ("labels_learned", "samples", *_SIZES)
@@ -139,9 +140,9 @@ def _versions(found: Gathered, shown: Sequence[Known], figures: Sequence[str]) -
 
 
 def _figures(shown: Sequence[Known]) -> list[str]:
-    """Return the names of figures: `auc` and those of validation by label, if any, then the counts of each version."""
-    names = {name for known in shown for name in known.metrics if name == "auc" or name.startswith("validation.")}
-    ranked = sorted(names, key=lambda name: (name != "auc", not name.endswith(_RATIOS), name))
+    """Return the names of figures: `auc`, `mae`, those of validation by label, then the counts of each version."""
+    names = {name for known in shown for name in known.metrics if name in _FIRST or name.startswith("validation.")}
+    ranked = sorted(names, key=lambda name: (name not in _FIRST, not name.endswith(_RATIOS), name))
     return ranked[:_FIGURES_MAX] + [
         name for name in _COUNTS if any(_figure(known, name) is not None for known in shown) or name in _SIZES
     ]

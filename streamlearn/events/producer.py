@@ -111,8 +111,8 @@ class Producer:
     ) -> None:  # fmt: skip
         """Write an action on one item of an impression; raises as `impression` does.
 
-        `weight` is the weight in training of the positive that this action makes. `value` is the number of an action
-        of which a label is made that is one, such as a rating.
+        `weight` is the weight in training of the positive that this action makes; a number always weighs 1. `value` is
+        the number of an action of which a label is made that is one, such as a rating.
         """
         given = {
             "request_id": request_id,

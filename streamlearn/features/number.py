@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from streamlearn.features.names import require
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+
 __all__ = ["Loss", "Number", "check_number"]
 
-Floats = npt.NDArray[np.floating[Any]]
 Loss: TypeAlias = Literal["squared", "huber", "poisson", "quantile", "weighted_logistic"]
 
 _LOSSES = ("squared", "huber", "poisson", "quantile", "weighted_logistic")
@@ -22,6 +23,8 @@ _COMBINES = ("last", "sum", "max")
 _LOGARITHMS = ("poisson", "weighted_logistic")
 _NUMBER_MAX = 1e30
 _LEAST = 1e-12
+# Without `low` and `high`, numbers further from the center count as this many scales.
+_SCALES_MAX = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,8 @@ class Number:
             or for counts and times that are not negative "poisson" and "weighted_logistic".
         combine: The number of several actions on one item: "last", "sum" or "max". An action that was sent twice, with
             the same time and value, counts once.
-        low: Smaller numbers count as this one, in learning, in figures and in predictions; likewise `high`.
+        low: Smaller numbers count as this one, in learning, in figures and in predictions; likewise `high`. Without
+            them a number is bounded by a million scales, so that one absurd value spoils no step.
         center: What an untrained model predicts; not for "poisson" and "weighted_logistic".
         scale: The unit in which it is learned: about the spread of the numbers, or for the latter two their mean.
         delta: Of "huber": errors above it, in units of `scale`, count linearly.
@@ -58,18 +62,29 @@ class Number:
         return self.loss in _LOGARITHMS
 
     @property
+    def predicts_mean(self) -> bool:
+        """Whether predictions tend to the mean, so that their sum is about that of the numbers."""
+        return self.loss not in ("huber", "quantile")
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """The smallest and the largest number that is learned and predicted."""
-        low = 0.0 if self.low is None and self.is_logarithm else self.low
-        return -math.inf if low is None else low, math.inf if self.high is None else self.high
+        # One absurd number would make the step of its row infinite.
+        farthest = _SCALES_MAX * self.scale
+        low = 0.0 if self.is_logarithm else self.center - farthest
+        return low if self.low is None else self.low, self.center + farthest if self.high is None else self.high
 
     def known(self, values: Floats, is_given: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
         """Return the numbers to learn, of actions' values and of whether there was an action."""
+        import numpy as np
+
         filled = np.where(is_given, values, 0.0 if self.missing == "unlabelled" else self.missing)
         return np.clip(filled, *self.bounds).astype(np.float32)
 
     def losses(self, predicted: Floats, actual: Floats) -> npt.NDArray[np.float64]:
         """Return the loss of each prediction, as it is learned, less that of the actual number itself."""
+        import numpy as np
+
         guess, truth = (np.asarray(side, np.float64) / self.scale for side in (predicted, actual))
         error: npt.NDArray[np.float64] = truth - guess
         if self.loss == "huber":
@@ -106,6 +121,11 @@ def check_number(owner: str, number: Number) -> None:
     require(is_share, message, "quantile must be above 0 and below 1")
     low, high = number.bounds
     require(low < high, f"{owner}: low is {number.low!r} and high {number.high!r}", "low must be below high")
+    for field in ("missing", "center"):
+        value = getattr(number, field)
+        if value != "unlabelled" and not (field == "center" and number.is_logarithm):
+            message = f"{owner}: {field} is {value!r}, outside {low:g} to {high:g}"
+            require(low <= value <= high, message, f"{field} must be within low and high")
     if number.is_logarithm:
         require(low >= 0, f"{owner}: low is {low!r}", f"numbers that are learned by {number.loss!r} are not negative")
         message = f"{owner}: center is {number.center!r}, which {number.loss!r} does not have"

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import UsageError, VersionRefused
+from streamlearn.features import Number
 from streamlearn.publisher.case import Case, Scorer
 from streamlearn.publisher.figures import KEY, NAN, NOT_FINITE, RMS
 from streamlearn.publisher.logit_scores import (
@@ -216,12 +217,25 @@ def _compared_numbers(label: _Scored, case: Case) -> tuple[str, list[str], dict[
     limit, rise = settings.log_loss_rise_ratio_max, loss - loss_before
     if limit and rise > limit * loss_before and bounded_rise > _ERRORS * error:
         worse.append(f"{label.name}: its loss rose from {loss_before:.4g} to {loss:.4g} (standard error {error:.2g})")
-    ratio_max = settings.calibration_ratio_max
-    if ratio_max and len(actual) >= _CLASS_ROWS_MIN and now.calibration is not None and before.calibration is not None:
+    if now.calibration is not None and before.calibration is not None:
         text += f", calibration {now.calibration:.3f} ({before.calibration:.3f})"
-        if _miscalibration(now.calibration) > ratio_max >= _miscalibration(before.calibration):
+        if _is_miscalibrated(label, number, (now.calibration, before.calibration), settings):
             worse.append(f"{label.name}: calibration is {now.calibration:.3f}")
     return text, worse, values
+
+
+def _is_miscalibrated(
+    label: _Scored, number: Number, calibrations: tuple[float, float], settings: JudgeSettings
+) -> bool:
+    """Whether the sum of predictions left its limits by more than chance, where it should be that of the numbers."""
+    ratio_max, actual = settings.calibration_ratio_max, label.numbers
+    assert actual is not None
+    if not ratio_max or not number.predicts_mean or len(actual) < _CLASS_ROWS_MIN or actual.min() < 0:
+        return False
+    now, before = map(_miscalibration, calibrations)
+    errors = label.now - actual
+    off = abs(float(np.average(errors, weights=label.weights)))
+    return now > ratio_max >= before and off > _ERRORS * mean_error_of(errors, label.weights)
 
 
 def _worse(label: _Scored, now: Fit, before: Fit, settings: JudgeSettings) -> list[str]:

@@ -127,6 +127,8 @@ class SampleCodec:
                 message = f"column number has {len(number)} values, expected {len(columns['value'])}"
                 raise BadRecord(message, help=_DAMAGED)
             columns["number"] = declared.number.known(number, columns["value"] != 0)
+            if declared.number.missing == "unlabelled":  # also in samples of before it was declared so
+                columns["settles"] = columns["settles"] & columns["value"]
         return LabelColumns(value["name"], **columns)
 
     def _check_fingerprint(self, fingerprint: str, labels: list[str]) -> None:

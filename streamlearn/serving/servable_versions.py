@@ -107,4 +107,5 @@ class Answering(Hooks):
         batch, logits = read_golden(self._codec, entries)
         pack, at = self._folder.app.features.pack, version.ref.version
         scores = score_samples(answer.executables, ladder, answer.dense, batch, pack=pack, tables=tables, at=at)
-        check_golden(scores, logits, self._folder.settings.serving.golden_difference_max)
+        units = [1.0 if label.number is None else label.number.scale for label in self._folder.app.labels]
+        check_golden(scores, logits, self._folder.settings.serving.golden_difference_max, units)

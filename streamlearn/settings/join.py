@@ -42,6 +42,7 @@ class MarksSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     bytes_max: Annotated[int, Meta(ge=1 << 16)] = 4 << 30
     """Most bytes of marks; at the limit a step is refused. Plan 8 bytes for each record of events. Add 2 bits a label,
-    rounded up to a power of two for all labels, for each item shown since the horizon."""
+    rounded up to a power of two for all labels, and 48 bytes a label that is a number and has corrections, for each
+    item shown since the horizon."""
     record_items_max: Fixed[int] = RECORD_ITEMS_MAX
     """Most items in one record of events."""

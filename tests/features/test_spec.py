@@ -8,14 +8,26 @@ from typing import Any
 import pytest
 
 from streamlearn.errors import SpecError
-from streamlearn.features import Count, Cross, Dense, FeatureSpec, Label, LabelGroup, Product, Segment, Slot, TableSpec
+from streamlearn.features import (
+    Count,
+    Cross,
+    Dense,
+    FeatureSpec,
+    Label,
+    LabelGroup,
+    Number,
+    Product,
+    Segment,
+    Slot,
+    TableSpec,
+)
 from streamlearn.features.names import declared
 from streamlearn.testing import small_app
 
 VIDEO = Slot("video_id", "item")
 USER = Slot("user_id", "user")
 CROSS = Cross("user_id", "video_id")
-KINDS: tuple[Any, ...] = (Slot, Dense, LabelGroup, Label, Cross, Product, Count)
+KINDS: tuple[Any, ...] = (Slot, Dense, LabelGroup, Label, Number, Cross, Product, Count)
 
 
 def spec_of(*slots: Slot, **others: Any) -> FeatureSpec:
@@ -364,7 +376,17 @@ def test_the_defaults_of_declarations_never_change() -> None:
         },
         Dense: {"width": 1, "default": None, "was": None},
         LabelGroup: {},
-        Label: {"sample_rate": 1.0, "follows": None, "loss_weight": 1.0, "was": None},
+        Label: {"sample_rate": 1.0, "follows": None, "loss_weight": 1.0, "number": None, "was": None},
+        Number: {
+            "loss": "squared",
+            "combine": "last",
+            "low": None,
+            "high": None,
+            "center": 0.0,
+            "scale": 1.0,
+            "delta": 1.0,
+            "quantile": 0.5,
+        },
         Cross: {"table": "main", "dim": 16, "initial_range": 0.05, "name": ""},
         Product: {"name": ""},
         Count: {"name": ""},

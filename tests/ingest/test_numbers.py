@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,11 +15,13 @@ from streamlearn.errors import BadRecord
 from streamlearn.events import EventDecoder, Producer
 from streamlearn.events.encoder import EventEncoder
 from streamlearn.features import Label, LabelGroup, Number
+from streamlearn.ingest import JoinCore, JoinPlan
+from streamlearn.ingest.join.columns import LetterKind
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.schemas import action_schema
 from streamlearn.settings import EventSettings
 from streamlearn.settings.events import SampleSettings
-from streamlearn.settings.join import MarksSettings
+from streamlearn.settings.join import JoinSettings, MarksSettings
 from streamlearn.testing import small_app, small_impression
 from streamlearn.trainer.columns import columns_of
 from streamlearn.trainer.intake.message import Message, Reached
@@ -27,10 +30,12 @@ from streamlearn.trainer.shared_marks import SharedMarks
 from tests.campaign import examples
 from tests.ingest.place import T_MS, Place, memory_root
 from tests.ingest.week import read_week
+from tests.ingest.world import Done as Did
+from tests.ingest.world import Shown, columns_of_actions, columns_of_impressions
 
 WAIT_S, WINDOW_S = 60, 600
 MINUTES = Number(missing=0, combine="sum", high=50)
-STARS = Number(missing="unlabelled", low=1, high=5)
+STARS = Number(missing="unlabelled", low=1, high=5, center=3)
 BEST = Number(missing=-1, combine="max")
 
 
@@ -202,3 +207,32 @@ def test_actions_of_before_an_application_had_numbers_are_read_and_have_none() -
     given_by = dict(zip(actions.record_index.tolist(), actions.columns["value?"].tolist(), strict=True))
     assert given_by == {0: 0, 1: 1}
     assert actions.columns["value"][actions.columns["value?"] == 1].tolist() == [2.0]
+
+
+def test_more_actions_than_a_number_can_be_made_of_are_dead_letters() -> None:
+    plan = JoinPlan.of(app_of(), "topic", JoinSettings())
+    core, many = JoinCore(plan), 1_030
+    core.add_impressions(columns_of_impressions([Shown("q", 0, 0, 0, 0, (7,), b"x")]))
+    done = [Did("q", 1 + at, 0, at, 0, 7, "watch") for at in range(many)]
+    columns = columns_of_actions(plan, done)
+    core.add_actions(replace(columns, values=np.full(many, 0.5, np.float32)))
+    core.advance(3_600_000 * 24)
+    joined = core.take(10_000)
+    counters = core.counters
+    assert (counters["actions_combined"], counters["actions_excess"]) == (1_023, many - 1_024)
+    assert [LetterKind(int(kind)) for kind in joined.letters.kind] == [LetterKind.ACTION_EXCESS] * (many - 1_024)
+    minutes = app_of().label_names.index("minutes")
+    assert joined.rows.numbers[:, minutes].max() == 512.0
+
+
+def test_an_item_whose_action_has_no_value_is_not_learned_as_missing() -> None:
+    plan = JoinPlan.of(app_of(), "topic", JoinSettings())
+    core = JoinCore(plan)
+    core.add_impressions(columns_of_impressions([Shown("q", 0, 0, 0, 0, (7, 8), b"x")]))
+    core.add_actions(columns_of_actions(plan, [Did("q", 1, 0, 0, 0, 7, "watch")]))
+    core.advance(60_001)
+    rows = core.take(10).rows
+    click, minutes = (np.uint32(1 << app_of().label_names.index(name)) for name in ("click", "minutes"))
+    assert [bool(settles & minutes) for settles in rows.settles] == [False, True]
+    assert [bool(labels & click) for labels in rows.labels] == [True, False]
+    assert core.counters["actions_valueless"] == 1

@@ -32,6 +32,8 @@ def test_what_is_known_of_an_item_is_its_number_within_bounds_or_what_is_declare
     values = np.array([9.0, 2.0, 7.0, -3.0], np.float32)
     assert number.known(values, np.array([True, True, False, True])).tolist() == [5.0, 2.0, 0.0, -1.0]
     assert replace(number, missing=3).known(values, np.zeros(4, bool)).tolist() == [3.0] * 4
+    # An absurd value counts as a million scales, and no step becomes infinite of it.
+    assert Number(missing=0, scale=30.0).known(np.array([1e30, -1e30]), np.ones(2, bool)).tolist() == [3e7, -3e7]
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,8 @@ def test_what_is_known_of_an_item_is_its_number_within_bounds_or_what_is_declare
         (Number(missing=0, quantile=1.0), "quantile is 1.0"),
         (Number(missing=0, loss="poisson", low=-1), "low is -1"),
         (Number(missing=0, loss="weighted_logistic", center=2.0), "center is 2.0"),
+        (Number(missing=0, low=1, center=2.0), "missing is 0, outside 1 to"),
+        (Number(missing="unlabelled", low=1, high=5), "center is 0.0, outside 1 to 5"),
     ],
 )
 def test_a_number_that_contradicts_itself_is_refused(number: Number, words: str) -> None:

@@ -74,8 +74,15 @@ def test_a_difference_that_may_be_chance_rejects_nothing() -> None:
     assert finding.is_ok, finding.said
 
 
-def test_predictions_that_are_too_high_by_far_are_rejected() -> None:
+def test_predictions_whose_sum_is_too_high_by_far_are_rejected_where_they_predict_a_mean() -> None:
     actual = np.random.default_rng(4).exponential(3.0, ROWS)
-    finding = judged(Number(missing=0, loss="quantile"), 2 * actual, actual, actual, log_loss_rise_ratio_max=0.0)
+    finding = judged(Number(missing=0), 2 * actual, actual, actual, log_loss_rise_ratio_max=0.0)
     assert not finding.is_ok
     assert "minutes: calibration is 2.000" in finding.said
+    for number in (Number(missing=0, loss="quantile"), Number(missing=0, loss="huber")):
+        assert judged(number, 2 * actual, actual, actual, log_loss_rise_ratio_max=0.0).is_ok
+
+
+def test_numbers_of_both_signs_have_no_calibration_that_could_reject() -> None:
+    actual = np.random.default_rng(5).normal(0.01, 1.0, ROWS)
+    assert judged(Number(missing=0), np.full(ROWS, 0.05), np.full(ROWS, 0.01), actual).is_ok

@@ -47,7 +47,7 @@ def arrays(batch: SampleBatch) -> dict[str, np.ndarray[Any, Any]]:
     for name in ("request_index", "item_index", "settle_time_ms"):
         found[name] = getattr(batch, name)
     for label in batch.labels:
-        found |= {f"{label.name}.{name}": one for name, one in vars(label).items() if name != "name"}
+        found |= {f"{label.name}.{name}": one for name, one in label.columns.items()}
     for segment in batch.segments:
         found[f"segment.{segment.name}"] = segment.codes
     return found

@@ -67,6 +67,8 @@ def test_a_difference_is_measured_in_shares_of_large_logits() -> None:
     with pytest.raises(VersionRefused, match="for label 1"):
         check_golden(logits + np.array([[0, 2e-3]], np.float32), logits, 1e-5)
     assert check_golden(np.zeros((0, 2), np.float32), np.zeros((0, 2), np.float32), 1e-5) == 0
+    # A number in milliseconds differs by more than a logit does.
+    assert check_golden(logits + np.array([[0, 9e-2]], np.float32), logits, 1e-5, [1.0, 1e4]) < 1e-5
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])

@@ -35,7 +35,7 @@ def row_of(batch: SampleBatch, row: int, *, segments: bool = True) -> dict[str, 
         "settle_time_ms": int(batch.settle_time_ms[row]),
         "item": features_at(batch.item, row),
         "labels": [
-            {name: column if name == "name" else column[row].item() for name, column in vars(label).items()}
+            {"name": label.name} | {name: column[row].item() for name, column in label.columns.items()}
             for label in batch.labels
         ],
         "segments": segments_at(batch.segments, row) if segments else {},

@@ -79,7 +79,8 @@ fn broken<T>(text: String) -> Result<T> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(bytes: &'a [u8], magic: &[u8; 4], version: u16) -> Result<Self> {
+    /// Checks the frame of bytes of one of some versions; returns that version too.
+    pub fn new(bytes: &'a [u8], magic: &[u8; 4], versions: &[u16]) -> Result<(Self, u16)> {
         let Some((body, sum)) = bytes.split_last_chunk::<4>() else {
             return broken(format!("{} bytes are too short", bytes.len()));
         };
@@ -93,10 +94,10 @@ impl<'a> Reader<'a> {
             return broken(format!("the first bytes are {head:02x?}, expected {magic:02x?}"));
         }
         let found_version = u16::get(reader.take(2)?);
-        if found_version != version {
-            return broken(format!("the format version is {found_version}, expected {version}"));
+        if !versions.contains(&found_version) {
+            return broken(format!("the format version is {found_version}, expected one of {versions:?}"));
         }
-        Ok(reader)
+        Ok((reader, found_version))
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8]> {

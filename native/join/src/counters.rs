@@ -51,6 +51,10 @@ counters! {
         actions_duplicate,
         /// Further actions on an item that make its number together with the first.
         actions_combined,
+        /// Actions beyond the maximum that make a number of one item.
+        actions_excess,
+        /// Actions without the number that a label is made of; they make only its other labels.
+        actions_valueless,
         /// Actions after their windows.
         actions_late,
         /// Actions that waited for their impression.

@@ -65,9 +65,13 @@ impl Emitting<'_> {
                 continue;
             }
             let acts = self.slice.acts_of(item).filter(|act| act.time <= settle_time);
-            let positive = acts.fold(0, |labels, act| labels | self.rules.labels(group, act));
-            let negative =
-                self.kept(position, self.rules.of_group[group] & !self.rules.unsettled & !positive);
+            let (mut positive, mut unknown) = (0, self.rules.unsettled);
+            for act in acts {
+                positive |= self.rules.labels(group, act);
+                // There was an action, and nobody knows its number.
+                unknown |= if act.number.is_none() { self.rules.numbers_of(group, act.code) } else { 0 };
+            }
+            let negative = self.kept(position, self.rules.of_group[group] & !unknown & !positive);
             if positive | negative == 0 {
                 self.out.counters.rows_unkept += 1;
             } else {

@@ -285,7 +285,7 @@ impl JoinCore {
     fn groups_open(&self, shown: i64, done: Done) -> u32 {
         let open = self.rules.groups().filter(|&(group_index, group)| {
             let until = shown + group.window_ms;
-            self.rules.labels(group_index, done) != 0 && done.time <= until && self.watermark <= until
+            self.rules.concerns(group_index, done.code) && done.time <= until && self.watermark <= until
         });
         open.fold(0, |groups, (group_index, _)| groups | 1 << group_index)
     }
@@ -309,7 +309,11 @@ impl JoinCore {
                 emitting.first_rows(group_index);
             }
             let items_begin = emitting.slice.items_at(at.place).start;
-            for &Known { position, done, .. } in known {
+            for (number, &Known { position, done, .. }) in known.iter().enumerate() {
+                let place = |act: &Known| (act.position, act.done.code, act.done.time);
+                if known[..number].iter().any(|before| place(before) == place(&known[number])) {
+                    continue; // several numbers at one time make one row
+                }
                 let time = done.time;
                 let labels = emitting.labels_at(group_index, items_begin + position, done.code, time);
                 if labels == 0 || time <= due || time > until {
@@ -340,7 +344,10 @@ impl JoinCore {
             index: origins.indexes[row] as u32,
         };
         self.out.counters.actions += 1;
-        if self.rules.groups().all(|(group, _)| self.rules.labels(group, act.done) == 0) {
+        if act.done.number.is_none() && self.rules.counts_all(act.done.code) {
+            self.out.counters.actions_valueless += 1;
+        }
+        if self.rules.groups().all(|(group, _)| !self.rules.concerns(group, act.done.code)) {
             self.out.counters.actions_unlabelled += 1;
             return;
         }
@@ -390,7 +397,7 @@ impl JoinCore {
         let timely = self
             .rules
             .groups()
-            .any(|(place, group)| self.rules.labels(place, act.done) != 0 && time <= shown + group.window_ms);
+            .any(|(place, group)| self.rules.concerns(place, code) && time <= shown + group.window_ms);
         if timely && slice.knows(item, act.done, counts_all) {
             self.out.counters.actions_duplicate += 1;
             // It may have a larger weight than one of the same time.
@@ -401,6 +408,11 @@ impl JoinCore {
         if open == 0 {
             self.out.counters.actions_late += 1;
             self.out.push_letter(act.letter(LetterKind::ActionLate));
+            return;
+        }
+        if counts_all && slice.count(item, code) >= self.rules.settings.waiting_max as usize {
+            self.out.counters.actions_excess += 1;
+            self.out.push_letter(act.letter(LetterKind::ActionExcess));
             return;
         }
         let counters = &mut self.out.counters;

@@ -133,6 +133,41 @@ mod tests {
         }
     }
 
+    #[test]
+    fn saves_are_read_whether_or_not_the_windows_of_a_label_had_corrections() {
+        let plain = MarksSettings { labels: 2, numbers: 0, items_max: 100, bytes_max: 1 << 20 };
+        for (before, after) in [(plain, with_numbers().settings), (with_numbers().settings, plain)] {
+            let mut marks = Marks::new(before).unwrap();
+            marks.topic("t").unwrap();
+            let numbers = [0.0, 4.0];
+            let rows = |marks: &mut Marks| {
+                let has_numbers = marks.settings.numbers != 0;
+                let settling = Settling {
+                    topic: 0,
+                    partitions: &[0],
+                    offsets: &[7],
+                    times: &[0],
+                    request_index: &[0],
+                    items: &[3],
+                    settles: &[0b11],
+                    labels: &[0b10],
+                    settle_times: if has_numbers { &[9] } else { &[] },
+                    numbers: if has_numbers { &numbers } else { &[] },
+                };
+                marks.settle(1, &settling).unwrap()
+            };
+            assert_eq!(rows(&mut marks).learn, [0b11]);
+            marks.acknowledge(1);
+            let (_, entries) = marks.save(0);
+            let entries: Vec<(&str, &[u8])> =
+                entries.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
+            let mut restored = Marks::new(after).unwrap();
+            restored.load(&entries).unwrap();
+            let again = rows(&mut restored);
+            assert_eq!((again.learn, again.correct), (vec![0], vec![0]), "nothing is learned twice");
+        }
+    }
+
     proptest::proptest! {
         /// Whatever is acknowledged and saved in between: what is learned is what a map of numbers says, and what a
         /// save holds is what was acknowledged.

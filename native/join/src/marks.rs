@@ -488,7 +488,7 @@ impl Marks {
 
     /// Bytes in use.
     pub fn bytes(&self) -> u64 {
-        let undos = self.undos * size_of::<Undo>();
+        let undos = self.undos * size_of::<Undo>().max(size_of::<NumberUndo>());
         self.pages_bytes + undos as u64 + (self.by_key.len() * size_of::<(PageKey, u32)>()) as u64
     }
 

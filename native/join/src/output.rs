@@ -32,6 +32,8 @@ pub enum LetterKind {
     ActionLate = 2,
     /// An action whose impression never came.
     ActionOrphan = 3,
+    /// An action beyond the maximum that make a number of one item.
+    ActionExcess = 4,
 }
 
 /// An event that could not be joined.

@@ -99,15 +99,15 @@ impl Marks {
         for row in 0..rows {
             let (record, item, label) = (records[row], items[row], labels[row]);
             let (time, number) = (times[row], numbers[row]);
-            let is_known = label < 32 && self.settings.numbers >> label & 1 == 1;
-            if !is_known
-                || i64::from(record) >= OFFSETS
-                || item >= self.settings.items_max
-                || !number.is_finite()
-            {
+            let is_known = usize::from(label) < self.settings.labels;
+            let is_there = i64::from(record) < OFFSETS && item < self.settings.items_max;
+            if !is_known || !is_there || !number.is_finite() {
                 return Ok(None);
             }
-            learned.insert(NumberPlace { record, item, label }, LearnedNumber { time, number });
+            // Other windows may have ended the corrections of a label.
+            if self.settings.numbers >> label & 1 == 1 {
+                learned.insert(NumberPlace { record, item, label }, LearnedNumber { time, number });
+            }
         }
         Ok(Some(learned))
     }
@@ -160,7 +160,7 @@ impl Marks {
 
     /// Reads horizon and topics; returns the numbers of the topics here.
     fn load_head(&mut self, head: &[u8]) -> Result<Vec<u16>> {
-        let mut from = Reader::new(head, MAGIC, self.version())?;
+        let (mut from, _) = Reader::new(head, MAGIC, &[VERSION, NUMBERS_VERSION])?;
         let labels = from.u64()?;
         if labels != self.settings.labels as u64 {
             return broken(format!("the save has {labels} labels, expected {}", self.settings.labels));
@@ -178,7 +178,7 @@ impl Marks {
     }
 
     fn load_pages(&mut self, bytes: &[u8], numbers: &[u16]) -> Result<()> {
-        let mut from = Reader::new(bytes, MAGIC, self.version())?;
+        let (mut from, version) = Reader::new(bytes, MAGIC, &[VERSION, NUMBERS_VERSION])?;
         let (topic, partition, pages) = (from.i64()?, from.i64()?, from.i64()?);
         let own_topic = usize::try_from(topic).ok().and_then(|topic| numbers.get(topic));
         let (Some(&topic), Ok(partition)) = (own_topic, i32::try_from(partition)) else {
@@ -189,11 +189,8 @@ impl Marks {
             let (records, items): (Vec<u16>, Vec<u32>) = (from.column()?, from.column()?);
             let data = from.bytes()?.to_vec();
             let page = Page::of_columns(self.width, &records, &items, data);
-            let learned = if self.settings.numbers == 0 {
-                Some(BTreeMap::new())
-            } else {
-                self.read_numbers(&mut from)?
-            };
+            let learned =
+                if version == VERSION { Some(BTreeMap::new()) } else { self.read_numbers(&mut from)? };
             let page = page.filter(|_| (0..i64::MAX / OFFSETS).contains(&number)).zip(learned);
             let Some((mut page, learned)) = page else {
                 return broken(format!("the columns of page {number} contradict each other"));

@@ -99,7 +99,7 @@ pub struct Settings {
     pub pending_bytes_max: u64,
     /// Maximum impressions per request that show different items.
     pub parts_max: u32,
-    /// Maximum actions per request that wait for its impression.
+    /// Maximum actions per request that wait for its impression, and per item that make a number.
     pub waiting_max: u32,
 }
 
@@ -155,6 +155,18 @@ impl Rules {
     pub fn labels(&self, group: usize, done: Done) -> u32 {
         let labels = self.by_action[group][usize::from(done.code)];
         if done.number.is_none() { labels & !self.numbers } else { labels }
+    }
+
+    /// Whether an action says anything of a group's labels.
+    #[inline]
+    pub fn concerns(&self, group: usize, code: u8) -> bool {
+        self.by_action[group][usize::from(code)] != 0
+    }
+
+    /// Labels of a group that are numbers and made of a code's actions.
+    #[inline]
+    pub fn numbers_of(&self, group: usize, code: u8) -> u32 {
+        self.by_action[group][usize::from(code)] & self.numbers
     }
 
     /// Whether all actions of a code count, and not the first alone.

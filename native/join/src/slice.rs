@@ -266,6 +266,11 @@ impl Slice {
         same.any(|act| if counts_all { act.is_copy_of(&done) } else { act.time <= done.time })
     }
 
+    /// The number of actions of this code on an item.
+    pub fn count(&self, item: usize, code: u8) -> usize {
+        self.acts_of(item).filter(|act| act.code == code).count()
+    }
+
     /// Stores an action. Unless all of its code count, only the one that takes precedence is kept.
     pub fn note_act(&mut self, item: usize, done: Done, counts_all: bool) {
         let mut at = self.heads[item];

@@ -186,8 +186,11 @@ fn expected(events: &[Event]) -> Vec<Row> {
                     };
                     let kept = is_kept(0, offset, position, SALT, share_threshold(label.rate));
                     let settles_without = label.number.is_none_or(|how| how.settles_without);
+                    // Of an action without a number, nobody knows the number.
+                    let is_known = label.number.is_none() || known().all(|act| act.2.is_some());
                     labels |= u32::from(made.is_some()) << bit;
-                    settles |= u32::from(made.is_some() || time == due && kept && settles_without) << bit;
+                    let is_missing = time == due && kept && is_known && settles_without;
+                    settles |= u32::from(made.is_some() || is_missing) << bit;
                 }
                 if settles != 0 {
                     let payload = (time <= shown + 40).then_some(offset);

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from streamlearn.errors import BadRecord, DataError
 from streamlearn.events import EventDecoder
@@ -131,12 +132,17 @@ def _text(key: bytes | None) -> str | None:
         return key.hex(" ")
 
 
+def _mean(numbers: npt.NDArray[np.float32]) -> float | None:
+    return round(float(numbers.mean()), 4) if len(numbers) else None
+
+
 def _batch(batch: SampleBatch) -> dict[str, Any]:
     labels = {
         label.name: {
             "settled": int(np.count_nonzero(label.settles)),
             "positive": int(np.count_nonzero(label.value & label.settles)),
         }
+        | ({} if label.number is None else {"mean": _mean(label.number[label.settles != 0])})
         for label in batch.labels
     }
     header = batch.header

@@ -252,6 +252,7 @@ def _rows(done: Pass) -> Iterator[dict[str, Any]]:
     labels = [score for score in done.held_out.scores if not score.segment]
     for score in labels:
         numbers = {name: getattr(score, name) for name in _SCORES}
+        numbers["positives"] = score.positives if score.mae is None else None
         numbers = {name: round(value, 4) if isinstance(value, float) else value for name, value in numbers.items()}
         yield learned | {"held out": score.label} | numbers
     if not labels:

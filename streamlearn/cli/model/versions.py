@@ -9,7 +9,7 @@ import typer
 
 from streamlearn.cli.model.model_options import ModelArgument, WordsArgument, model_and_versions, open_model
 from streamlearn.cli.options import JsonOption, Place, at_place
-from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.cli.output.table import print_json, print_table, without_empty
 from streamlearn.cli.output.units import age_text, bytes_text, counted, runs_text
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.printable import printable
@@ -69,7 +69,7 @@ def versions(
         facts["refused"] = refused and {"seq": refused.seq, "to": refused.to.version, "reason": refused.reason}
         print_json(facts | {"registry": no_nodes_reason})
         return
-    print_table([_for_people(row) for row in rows], whole=True)
+    print_table(without_empty([_for_people(row) for row in rows], ["mae"]), whole=True)
     typer.echo(_pointer_line(last_not_gc(pointer, model.log.read), len(known), len(rows)))
     if pointer.canary is not None:
         typer.echo(_canary_line(pointer.canary, nodes))
@@ -159,6 +159,7 @@ def _for_people(row: Row) -> Row:
         "bytes": bytes_text(row["bytes"]),
         "samples": None if samples is None else round(samples),
         "auc": None if row["auc"] is None else f"{row['auc']:.4f}",
+        "mae": None if row["mae"] is None else f"{row['mae']:.4g}",
         "state": f"{row['state']}: {row['lacks']}" if row["lacks"] else row["state"],
         "nodes": ", ".join(row["nodes"]),
         "age": "-" if row["age_s"] is None else age_text(row["age_s"] * 1000),

@@ -134,6 +134,11 @@ function tile(name, value, more, { late } = {}) {
   return make("div", { class: late ? "tile late" : "tile" }, make("dt", {}, name), make("dd", { class: "value" }, ...[value].flat(), mark), make("dd", { class: "more" }, ...[more].flat()));
 }
 
+function qualityText(version) {
+  const [name, value] = version.auc === null && version.mae !== null ? ["MAE", version.mae] : ["AUC", version.auc];
+  return value === null ? "no AUC yet, " : `${name} ${figureText(value)}, `;
+}
+
 function tiles(state) {
   const served = state.versions.find((one) => one.version === state.pointer.active);
   const newest = state.versions.at(-1);
@@ -142,7 +147,7 @@ function tiles(state) {
   const lag = (one) => (state.is_live ? one?.watermark_ms ?? one?.written_ms : one?.written_ms);
   const against = newest && served && newest !== served ? `${newest.version - served.version === 1 ? "one" : counted(state.versions.filter((one) => one.version > served.version).length, "version")} after the served one` : "it is the served one";
   return [
-    tile("Served", state.pointer.active === null ? "none" : String(state.pointer.active), served ? [served.auc === null ? "no AUC yet, " : `AUC ${figureText(served.auc)}, `, age(served.written_ms, { after: " old" })] : "no version is active"),
+    tile("Served", state.pointer.active === null ? "none" : String(state.pointer.active), served ? [qualityText(served), age(served.written_ms, { after: " old" })] : "no version is active"),
     tile(state.is_live ? "Answers include events up to" : "Age of the served version", served ? age(lag(served), { after: state.is_live ? " ago" : "" }) : "–", state.is_live ? "by event time" : "topics use event time", { late: state.late.active }),
     tile("Nodes ready", state.registry ? "unknown" : `${ready} of ${state.nodes.length}`, state.registry ? "the registry does not answer" : nodeWords(state, here), { late: Boolean(state.registry) || ready < state.nodes.length || state.nodes.some((node) => node.is_late) }),
     tile("Newest version", newest ? String(newest.version) : "none", newest ? [age(newest.written_ms, { after: state.late.newest ? " old, late; " : " old, " }), against] : "no version was published", { late: state.late.newest }),

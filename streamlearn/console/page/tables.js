@@ -64,7 +64,7 @@ export function versionsTable(state, { chosen, figure, choose, all, more }) {
   return [table(names, rows), button];
 }
 
-const COUNTS = { auc: "AUC", labels_learned: "labels learned", rows: "rows set", bytes: "bytes" };
+const COUNTS = { auc: "AUC", mae: "MAE", labels_learned: "labels learned", rows: "rows set", bytes: "bytes" };
 
 export function figureName(name) {
   return COUNTS[name] ?? name.replace(/^validation\./, "").replace(/\.auc$/, " AUC").replace(/\.log_loss$/, " log loss").replace(/\.(mae|rmse)$/, (_, kind) => ` ${kind.toUpperCase()}`).replaceAll(".", " ");

@@ -127,6 +127,7 @@ class LetterKind(IntEnum):
     IMPRESSION_EXCESS = 1
     ACTION_LATE = 2
     ACTION_ORPHAN = 3
+    ACTION_EXCESS = 4
 
 
 @dataclass(frozen=True, eq=False)

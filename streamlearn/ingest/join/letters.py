@@ -16,6 +16,12 @@ _REASONS = {
     LetterKind.IMPRESSION_EXCESS: "excess",
     LetterKind.ACTION_LATE: "late",
     LetterKind.ACTION_ORPHAN: "orphan",
+    LetterKind.ACTION_EXCESS: "excess",
+}
+_WHY = {
+    LetterKind.ACTION_LATE: "it came after its windows",
+    LetterKind.ACTION_ORPHAN: "no impression of its request shows the item",
+    LetterKind.ACTION_EXCESS: "its item already has the largest number of actions that make a number",
 }
 
 # The years 2001 to 2128 in seconds; as milliseconds, a few weeks of 1970.
@@ -44,12 +50,7 @@ def _letter(app: App, topics: Sequence[tuple[str, str]], letters: Letters, row: 
         of_value = "" if math.isnan(value) else f" and value {value:g}"
         action = f"{app.actions[int(letters.code[row])]!r} of weight {float(letters.weight[row]):g}{of_value}"
         item = f"the item of key {int(letters.item[row]):016x}"
-        why = (
-            "it came after its windows"
-            if kind is LetterKind.ACTION_LATE
-            else "no impression of its request shows the item"
-        )
-        detail = f"{action} on {item} at {time_ms} ms: {why}{_unit_hint(time_ms)}"
+        detail = f"{action} on {item} at {time_ms} ms: {_WHY[kind]}{_unit_hint(time_ms)}"
     topic, topic_id = topics[0 if is_impression else 1]
     origin = Origin(topic, topic_id, int(letters.partition[row]), int(letters.offset[row]), time_ms, request_id)
     # The index is that of an action in its record; an impression's is that of its first item.

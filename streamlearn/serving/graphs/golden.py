@@ -26,17 +26,19 @@ __all__ = ["check_golden", "score_samples"]
 Float32s = npt.NDArray[np.float32]
 
 
-def check_golden(scores: Float32s, logits: Float32s, difference_max: float) -> float:
+def check_golden(
+    scores: Float32s, logits: Float32s, difference_max: float, units: Sequence[float] | float = 1.0
+) -> float:
     """Compare scores with the logits of training, both float32[rows, labels]; return the largest difference.
 
-    Differences are in logits, and relative for logits above 1.
+    Differences are in the unit of each label, and relative for logits or numbers above it. The unit of a logit is 1.
 
     Raises:
         VersionRefused: A difference is above `difference_max`, or a score is not a number.
     """
     assert scores.shape == logits.shape
     with np.errstate(invalid="ignore"):
-        difference = np.abs(scores - logits) / np.maximum(1, np.abs(logits))
+        difference = np.abs(scores - logits) / np.maximum(np.asarray(units, np.float32), np.abs(logits))
     difference = np.where(np.isfinite(difference), difference, np.inf)
     largest = float(difference.max(initial=0))
     ExecutionMeters().golden.set(largest)

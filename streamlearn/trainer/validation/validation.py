@@ -42,7 +42,8 @@ Float32s = npt.NDArray[np.float32]
 
 # The share of `rows_max` that is freed when it is reached.
 _ROOM_SHARE = 0.125
-_SUMMED = ("auc", "log_loss", "mae", "rmse", "calibration", "rows", "positives", "kept")
+_SUMMED = ("auc", "log_loss", "calibration", "rows", "positives", "kept")
+_SUMMED_OF_NUMBERS = ("mae", "rmse", "calibration", "rows", "kept")
 _LABELS_MAX = 32  # the bits of a mask
 
 
@@ -227,7 +228,7 @@ class ProgressiveValidation:
                 with self._lock:
                     newest = label.newest()
                 for score in scores_of(*newest, [], is_whole=self._is_whole(newest[0])) if newest else ():
-                    for name in _SUMMED:
+                    for name in _SUMMED if score.mae is None else _SUMMED_OF_NUMBERS:
                         if (value := getattr(score, name)) is not None:
                             metrics[f"validation.{label.name}.{name}"] = float(value)
                     metrics[f"validation.{label.name}.until_s"] = score.end_ms / 1e3

@@ -43,6 +43,7 @@ def version_facts(entry: Known, standing: str, nodes: Sequence[Node], now_ms: in
         "bytes": entry.bytes,
         "samples": entry.metrics.get("samples"),
         "auc": entry.metrics.get("auc"),
+        "mae": entry.metrics.get("mae"),
         "state": standing,
         "lacks": entry.lacks,
         "nodes": [node.name for node in nodes if node.active == entry.version],

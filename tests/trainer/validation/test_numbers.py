@@ -133,6 +133,7 @@ def test_the_summary_and_the_metrics_of_a_number_are_its_errors() -> None:
     assert summary["validation.minutes.mae"] == summary["mae"] == pytest.approx(1.5)
     assert summary["validation.minutes.rmse"] == pytest.approx(math.sqrt(2.5))
     assert "auc" not in summary
+    assert "validation.minutes.positives" not in summary
 
 
 def test_intervals_are_compared_by_how_much_lower_the_error_is() -> None:

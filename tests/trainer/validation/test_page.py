@@ -26,5 +26,5 @@ def test_the_examples_of_the_page_hold(tmp_path: Path) -> None:
 
 def test_the_page_names_every_metric_and_no_other() -> None:
     there = {one._name.removeprefix("streamlearn_trainer_validation_") for one in vars(ScoreMeters()).values()}
-    said = set(re.findall(r"`([a-z_]+)_total`", PAGE)) | set(re.findall(r"`([a-z_]+_(?:ratio|nats))`", PAGE))
+    said = set(re.findall(r"`([a-z_]+)_total`", PAGE)) | set(re.findall(r"`([a-z_]+_(?:ratio|nats|units))`", PAGE))
     assert said == {name.removesuffix("_total") for name in there}
