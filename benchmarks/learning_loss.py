@@ -25,7 +25,7 @@ from streamlearn.samples import SampleBatch
 from streamlearn.settings.tables import TableSettings
 from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.table import declared_tables
-from streamlearn.trainer.columns import columns_of
+from streamlearn.trainer.columns import StepColumns, columns_of
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.rows import Rows
@@ -94,14 +94,21 @@ class Learning:
         """Predict and learn step by step; return the predictions, float32[n, labels]."""
         return np.concatenate([self._step(batch, at) for at in range(0, len(batch), self._step_rows)])
 
-    def _step(self, batch: SampleBatch, at: int) -> Float32s:
+    def predict(self, batch: SampleBatch) -> Float32s:
+        """Return the predictions of samples that are not learned, float32[n, labels]."""
+        packed = (self._rows.pack(self._columns(batch, at)) for at in range(0, len(batch), self._step_rows))
+        return np.concatenate([self._learner.score(one) for one in packed])
+
+    def _columns(self, batch: SampleBatch, at: int) -> StepColumns:
         rows = np.arange(at, min(at + self._step_rows, len(batch)))
         learn = np.full(len(rows), self._labels)
-        piece = Piece(batch, rows, learn, np.zeros_like(learn))
-        columns = columns_of(Step(1, (piece,), Reached((), ()), len(rows)))
+        return columns_of(Step(1, (Piece(batch, rows, learn, np.zeros_like(learn)),), Reached((), ()), len(rows)))
+
+    def _step(self, batch: SampleBatch, at: int) -> Float32s:
+        columns = self._columns(batch, at)
         scale = self._learner.rate_scale
         done = self._learner.learn(self._rows.pack(columns))
-        self._rows.push(columns, done.gradients, int(batch.settle_time_ms[rows[-1]]), scale)
+        self._rows.push(columns, done.gradients, int(batch.settle_time_ms[at + len(columns) - 1]), scale)
         return done.logits
 
 

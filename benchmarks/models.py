@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.freshness import FreshModel, Predictions, figures_of, scored
+from benchmarks.histories.categorical import categorical_figures
 from benchmarks.histories.conversions import conversion_figures
 from benchmarks.histories.freshness_rows import Week, read_week
 from benchmarks.histories.numbers import number_figures
@@ -32,6 +33,7 @@ _DAYS, _QUICK_DAYS, _LEARNED_DAYS = (4, 6), (2, 2), 1
 _WINDOWS = 100_000
 # Hours of conversions, and impressions of each.
 _HOURS, _QUICK_HOURS = (72, 20_000), (24, 2_000)
+_ROWS, _QUICK_ROWS = 500_000, 50_000
 # Minutes watched, and evenings with ratings.
 _NUMBERS, _QUICK_NUMBERS = (1_000_000, 40_000), (100_000, 8_000)
 
@@ -109,6 +111,7 @@ def run(quick: bool, note: Note) -> Result:
             f"{model}_cpu_to_single": turns.cpu_s[number] / sum(turns.cpu_s[len(both) :]),
         }
     result.figures |= conversion_figures(*(_QUICK_HOURS if quick else _HOURS))
+    result.figures |= categorical_figures(_QUICK_ROWS if quick else _ROWS, note)
     result.figures |= number_figures(*(_QUICK_NUMBERS if quick else _NUMBERS), note)
     if not quick:
         result.figures["windows_100k_close_s"] = _windows_close_s(folder)

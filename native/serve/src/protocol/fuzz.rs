@@ -43,7 +43,7 @@ pub fn every_kind(limits: Limits) -> Naming {
             dense(&named("place"), 2, Some(0.25)),
         ]
     };
-    let labels = vec![Label::from("click"), Label { is_number: true, ..Label::from("like") }];
+    let labels = vec![Label::from("click"), Label::from("like")];
     let inputs = Arc::new(Inputs { user: side("user"), item: side("item"), labels, limits });
     Naming::new("ctr", inputs).expect("names that differ")
 }

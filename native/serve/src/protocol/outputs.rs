@@ -84,6 +84,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_number_is_answered_as_it_is_and_has_no_logit() {
+        let labels = [Label::from("click"), Label { is_number: true, ..Label::from("stars") }];
+        let answer = Answer { version: 3, scores: vec![0.0, 4.5, 0.0, -2.0], degraded: None };
+        let names: Vec<_> = Output::all(&labels).map(|output| output.name(&labels)).collect();
+        assert_eq!(names, ["click", "stars", "click.logit"]);
+        let stars = Wanted::default().outputs(2)[1];
+        assert_eq!(stars.values(&answer, &labels).collect::<Vec<_>>(), [4.5, -2.0]);
+        let text = Wanted::default().add("stars.logit", &labels).unwrap_err().to_string();
+        assert!(text.contains("outputs are click, stars, click.logit"), "{text}");
+    }
+
+    #[test]
     fn columns_are_probabilities_unless_logits_are_named() {
         let labels = [Label::from("click"), Label::from("like")];
         let answer = Answer { version: 3, scores: vec![0.0, 10.0, f32::INFINITY, -100.0], degraded: None };
