@@ -35,7 +35,7 @@ _WINDOWS = 100_000
 _HOURS, _QUICK_HOURS = (72, 20_000), (24, 2_000)
 _ROWS, _QUICK_ROWS = 500_000, 50_000
 # Minutes watched, and evenings with ratings.
-_NUMBERS, _QUICK_NUMBERS = (1_000_000, 40_000), (100_000, 8_000)
+_NUMBERS, _QUICK_NUMBERS = (2_000_000, 40_000), (100_000, 8_000)
 
 
 class Turns:

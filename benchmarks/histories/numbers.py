@@ -1,4 +1,4 @@
-"""Numbers: labels that are numbers, learned by models with default settings, against the truth and against river.
+"""Numbers: labels that are numbers, learned by DeepFM, against the truth and against river.
 
 Minutes watched follow a gamma distribution whose mean is a product of what users and videos add. Ratings are those of
 `examples/ratings`, in the order in which they were given; each is predicted, and then learned.
@@ -34,6 +34,7 @@ from streamlearn.samples import (
     SlotColumns,
 )
 from streamlearn.settings import Settings
+from streamlearn.settings.tables import TableSettings
 from tools.services.cache import Cache
 
 __all__ = ["number_figures"]
@@ -45,6 +46,7 @@ _RATINGS = Path(__file__).parent.parent.parent / "examples" / "ratings"
 _USERS, _VIDEOS, _TASTES, _SHAPE = 2_000, 500, 4, 2.0
 _MEAN, _USER, _VIDEO, _TASTE = 4.0, 0.5, 0.5, 0.4
 _BATCH_ROWS, _SEED = 8_192, 5
+_TABLES = TableSettings(rate=0.1)
 _STEP_ROWS, _SMALL_STEPS = 4, 4_000
 _WATCHING = App(
     "watching",
@@ -78,7 +80,7 @@ def _watched(count: int) -> dict[str, float]:
     mean = _MEAN * np.exp(added - (_USER**2 + _VIDEO**2 + _TASTE**2) / 2)
     minutes = rng.gamma(_SHAPE, mean / _SHAPE)
     rows = {"user_id": users, "video_id": videos, "minutes": minutes}
-    folder = AppFolder(_WATCHING, Path("/nowhere"), Settings())
+    folder = AppFolder(_WATCHING, Path("/nowhere"), msgspec.structs.replace(Settings(), tables=_TABLES))
     predicted, last = _learned(Learning(folder), _WATCHING, rows), slice(-count // 4, None)
     of_model, of_truth = (_mae(one[last], minutes[last]) for one in (predicted, mean))
     return {"number_mae_over_truth": of_model / of_truth - 1, "minutes.mae": of_model, "minutes.mae_of_truth": of_truth}
