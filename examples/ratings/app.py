@@ -21,7 +21,7 @@ app = App(
     # People rate a film when they have seen it: within six hours. Who changes their mind gives another rating.
     groups=(LabelGroup("evening", wait_s=21_600, window_s=21_600),),
     labels=(
-        # Nothing is known of films that were not rated, so that the stars are learned from the others alone.
+        # Nothing is known of films that were not rated, so stars are learned only from rated films.
         Label("stars", "rate", "evening", number=Number(missing="unlabelled", low=1, high=5, center=3.5)),
         Label("rated", "rate", "evening"),
     ),

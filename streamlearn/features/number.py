@@ -40,8 +40,9 @@ class Number:
             the same time and value, counts once.
         low: Smaller numbers count as this one, in learning, in figures and in predictions; likewise `high`. Without
             them a number is bounded by a million scales, so that one absurd value spoils no step.
-        center: What an untrained model predicts; not for "poisson" and "weighted_logistic".
-        scale: The unit in which it is learned: about the spread of the numbers, or for the latter two their mean.
+        center: What an untrained model predicts, within `low` and `high`; not for "poisson" and "weighted_logistic".
+        scale: The unit in which it is learned: about the spread of the numbers, for "poisson" and "weighted_logistic"
+            about their mean.
         delta: Of "huber": errors above it, in units of `scale`, count linearly.
         quantile: Of "quantile": the share of numbers that shall be below the prediction.
     """
@@ -111,7 +112,7 @@ def check_number(owner: str, number: Number) -> None:
         _check_finite(owner, "missing", number.missing, 'a number, or "unlabelled"')
     for field in ("low", "high", "center"):
         if getattr(number, field) is not None:
-            _check_finite(owner, field, getattr(number, field), "a finite number")
+            _check_finite(owner, field, getattr(number, field), f"a number of at most {_NUMBER_MAX:g}")
     for field in ("scale", "delta"):
         value = getattr(number, field)
         _check_finite(owner, field, value, "a number above 0")
@@ -125,7 +126,8 @@ def check_number(owner: str, number: Number) -> None:
         value = getattr(number, field)
         if value != "unlabelled" and not (field == "center" and number.is_logarithm):
             message = f"{owner}: {field} is {value!r}, outside {low:g} to {high:g}"
-            require(low <= value <= high, message, f"{field} must be within low and high")
+            help = f"{field} must be within low and high, which are a million scales from center unless they are set"
+            require(low <= value <= high, message, help)
     if number.is_logarithm:
         require(low >= 0, f"{owner}: low is {low!r}", f"numbers that are learned by {number.loss!r} are not negative")
         message = f"{owner}: center is {number.center!r}, which {number.loss!r} does not have"

@@ -13,7 +13,9 @@ from streamlearn.errors import PositionLost, UsageError
 from streamlearn.events import Producer
 from streamlearn.features import Label, LabelGroup
 from streamlearn.ingest import BackfillReport, HistoryRange, JoinPlan, ProgressLog, begin_run, run_backfill
+from streamlearn.ingest.backfill import run
 from streamlearn.ingest.backfill.stretch import cut_stretches, stretch_of
+from streamlearn.ingest.join.columns import LetterKind
 from streamlearn.schemas import DEAD_LETTER
 from streamlearn.schemas.schema import PREFIX_BYTES
 from streamlearn.testing import ManualClock, small_impression
@@ -261,3 +263,7 @@ def test_records_of_a_fast_clock_end_no_stretch_of_a_backfill(tmp_path: Path) ->
     steady, fast_too = counts
     assert steady == fast_too
     assert min(steady.values()) > 0
+
+
+def test_a_backfill_counts_every_kind_of_letter_under_its_own_name() -> None:
+    assert list(run._LETTERS) == [kind.name.lower().replace("_", "s_", 1) for kind in LetterKind]

@@ -56,7 +56,7 @@ _ROWS_MAX = 20_000
 _FOREVER_MS = 1 << 60
 _LOOK_MS, _NEAR_MS = 10_000, 1_000
 # The names of the join's counters, by `LetterKind`.
-_LETTERS = ("impressions_late", "impressions_excess", "actions_late", "actions_orphan")
+_LETTERS = ("impressions_late", "impressions_excess", "actions_late", "actions_orphan", "actions_excess")
 _COUNTED = ("impressions", "actions", "rows", "positives", "negatives", *_LETTERS, "letters")
 
 
