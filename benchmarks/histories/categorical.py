@@ -13,18 +13,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.histories.plain_samples import plain_samples
 from benchmarks.learning_loss import Learning
 from streamlearn.apps import App, AppFolder
-from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot, keys_of
+from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
 from streamlearn.publisher.logit_scores import auc_of
-from streamlearn.samples import (
-    FeatureColumns,
-    LabelColumns,
-    RequestColumns,
-    SampleBatch,
-    SampleHeader,
-    SlotColumns,
-)
+from streamlearn.samples import LabelColumns, SampleBatch
 from streamlearn.settings import Settings
 
 __all__ = ["categorical_figures"]
@@ -108,22 +102,7 @@ def _batches(app: App, rows: _Rows) -> Iterator[SampleBatch]:
     for begin in range(0, len(rows.positive), _BATCH_ROWS):
         part = slice(begin, begin + _BATCH_ROWS)
         categories, value = rows.categories[part], rows.positive[part].astype(np.uint8)
-        count = len(value)
-        ones, number = np.ones(count, np.float32), begin + np.arange(count, dtype=np.int64)
-        keyed = [(slot, keys_of(slot, categories[:, at])) for at, slot in enumerate(app.features.slots)]
-        user, item = (
-            FeatureColumns({slot.name: SlotColumns(keys) for slot, keys in keyed if slot.side == side}, {})
-            for side in ("user", "item")
-        )
-        label = LabelColumns("click", value, np.ones(count, np.uint8), ones, ones, np.full(count, np.nan, np.float32))
-        yield SampleBatch(
-            header=SampleHeader(app.samples_fingerprint, app.window_settings, "categories", 0, 1, 1, begin),
-            requests=RequestColumns(np.zeros(count, np.int32), number, number, number, np.full(count, -1)),
-            user=user,
-            request_index=np.arange(count, dtype=np.int32),
-            item_index=np.zeros(count, np.int32),
-            settle_time_ms=number,
-            item=item,
-            labels=(label,),
-            segments=(),
-        )
+        ones, unscored = np.ones(len(value), np.float32), np.full(len(value), np.nan, np.float32)
+        label = LabelColumns("click", value, np.ones(len(value), np.uint8), ones, ones, unscored)
+        values = {slot.name: categories[:, at] for at, slot in enumerate(app.features.slots)}
+        yield plain_samples(app, values, (label,), begin)

@@ -19,20 +19,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.histories.plain_samples import plain_samples
 from benchmarks.learning_loss import Learning
 from benchmarks.peers.environment import Environment
 from examples.ratings.history import GENRES, RatingsHistory, history
 from streamlearn.apps import App, AppFolder, load_app
 from streamlearn.errors import ServiceError
-from streamlearn.features import FeatureSpec, Label, LabelGroup, Number, Slot, keys_of
-from streamlearn.samples import (
-    FeatureColumns,
-    LabelColumns,
-    RequestColumns,
-    SampleBatch,
-    SampleHeader,
-    SlotColumns,
-)
+from streamlearn.features import FeatureSpec, Label, LabelGroup, Number, Slot
+from streamlearn.samples import LabelColumns, SampleBatch
 from streamlearn.settings import Settings
 from streamlearn.settings.tables import TableSettings
 from tools.services.cache import Cache
@@ -111,27 +105,12 @@ def _batches(app: App, rows: Mapping[str, npt.NDArray[Any]]) -> Iterator[SampleB
         part = {name: column[begin : begin + _BATCH_ROWS] for name, column in rows.items()}
         count = len(part[first.name])
         ones, none, known = np.ones(count, np.float32), np.zeros(count, np.uint8), np.ones(count, np.uint8)
-        unscored, shown_ms = np.full(count, np.nan, np.float32), begin + np.arange(count, dtype=np.int64)
-        numbers = part[first.name].astype(np.float32)
-        yield SampleBatch(
-            header=SampleHeader(app.samples_fingerprint, app.window_settings, "numbers", 0, 1, 1, begin),
-            requests=RequestColumns(np.zeros(count, np.int32), shown_ms, shown_ms, shown_ms, np.full(count, -1)),
-            user=_features(app, "user", part),
-            request_index=np.arange(count, dtype=np.int32),
-            item_index=np.zeros(count, np.int32),
-            settle_time_ms=shown_ms,
-            item=_features(app, "item", part),
-            labels=(
-                LabelColumns(first.name, known, known, ones, ones, unscored, numbers),
-                *(LabelColumns(label.name, none, none, ones, ones, unscored) for label in others),
-            ),
-            segments=(),
+        unscored, numbers = np.full(count, np.nan, np.float32), part[first.name].astype(np.float32)
+        labels = (
+            LabelColumns(first.name, known, known, ones, ones, unscored, numbers),
+            *(LabelColumns(label.name, none, none, ones, ones, unscored) for label in others),
         )
-
-
-def _features(app: App, side: Any, part: Mapping[str, npt.NDArray[Any]]) -> FeatureColumns:
-    slots = app.features.slots_of(side)
-    return FeatureColumns({slot.name: SlotColumns(keys_of(slot, part[slot.name].tolist())) for slot in slots}, {})
+        yield plain_samples(app, part, labels, begin)
 
 
 def _mae(predicted: Floats, actual: Floats) -> float:

@@ -1,4 +1,4 @@
-"""The history: a month of generated film evenings. Each shows a user five films, some of which they see and rate."""
+"""The history: a month of generated film evenings. Each shows five films to a user, who rates some of them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,14 @@ def history(options: Mapping[str, str]) -> RatingsHistory:
     """
     known = {"requests": 40_000, "seed": 1}
     for name, text in options.items():
-        if name not in known or not text.replace("_", "").isdigit() or int(text) > REQUESTS_MAX:
+        try:
+            number = int(text)
+        except ValueError:
+            number = 0
+        if name not in known or not 1 <= number <= REQUESTS_MAX:
             message = f"option {name[:50]}={text[:50]}"
-            raise ConfigError(message, help=f"the options are requests and seed, whole numbers up to {REQUESTS_MAX:,}")
-        known[name] = int(text)
+            raise ConfigError(message, help=f"the options are requests and seed, numbers from 1 to {REQUESTS_MAX:,}")
+        known[name] = number
     return RatingsHistory(**known)
 
 
@@ -62,7 +66,7 @@ class RatingsHistory:
         worth = FILM * rng.normal(size=FILMS)[self.film_id] + TASTE * liked
         self.expected = MEAN + USER * rng.normal(size=USERS)[self.user_id][:, None] + worth
         self.stars = np.clip(np.rint(self.expected + MOOD * rng.normal(size=shape)), 1, 5)
-        # Who likes a film is likelier to see it to the end.
+        # A user rates a good film more often than a bad one.
         self.is_rated = rng.random(shape) < 1 / (1 + np.exp(0.6 - worth))
         self._shown_ms = np.sort(rng.integers(0, DAYS * DAY_MS, requests)) + BEGIN_MS
         self._rated_ms = self._shown_ms[:, None] + rng.integers(HOUR_MS, 5 * HOUR_MS, shape)

@@ -112,7 +112,7 @@ class Producer:
         """Write an action on one item of an impression; raises as `impression` does.
 
         `weight` is the weight in training of the positive that this action makes; a number always weighs 1. `value` is
-        the number of an action of which a label is made that is one, such as a rating.
+        the number for a label that is a number, such as the stars of a rating.
         """
         given = {
             "request_id": request_id,

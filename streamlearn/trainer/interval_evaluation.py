@@ -33,7 +33,7 @@ from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.step import Piece, Step
 from streamlearn.trainer.trainer_setup import ends_of, samples_of
 from streamlearn.trainer.validation.interval_scores import IntervalScore, interval_scores
-from streamlearn.trainer.validation.rows import correction_type, row_type, settled
+from streamlearn.trainer.validation.rows import correction_type, corrections_of, row_type, settled
 from streamlearn.versions.format.manifest import TimeSkip
 
 __all__ = ["IntervalEvaluation", "cut", "evaluate_intervals"]
@@ -163,11 +163,8 @@ class IntervalEvaluation:
                 numbers.append(begin + chosen)
                 users.append(of_users[chosen])
                 is_corrected = is_final & (columns.correct & bit != 0)
-                turned = np.zeros(int(is_corrected.sum()), correction_type(kind))
-                if declared.number is not None and columns.numbers is not None:
-                    turned["number"] = columns.numbers[is_corrected, label]
-                    turned["identity"] = columns.identity[is_corrected]
-                corrected.append(turned if turned.dtype.names else columns.identity[is_corrected])
+                changed = None if columns.numbers is None else columns.numbers[is_corrected, label]
+                corrected.append(corrections_of(kind, columns.identity[is_corrected], changed))
                 begin += len(columns)
             whole = np.concatenate([np.zeros(0, kind), *rows])
             once, _ = settled(whole, np.concatenate([np.zeros(0, correction_type(kind)), *corrected]), 0, lacks=False)

@@ -311,7 +311,8 @@ impl JoinCore {
             let items_begin = emitting.slice.items_at(at.place).start;
             for (number, &Known { position, done, .. }) in known.iter().enumerate() {
                 let place = |act: &Known| (act.position, act.done.code, act.done.time);
-                if known[..number].iter().any(|before| place(before) == place(&known[number])) {
+                let is_same = |before: &Known| place(before) == place(&known[number]);
+                if self.rules.numbers != 0 && known[..number].iter().any(is_same) {
                     continue; // several numbers at one time make one row
                 }
                 let time = done.time;

@@ -29,7 +29,7 @@ pub(crate) struct NumberUndo {
     pub before: Option<LearnedNumber>,
 }
 
-/// What is decided on the numbers of one row.
+/// The numbers of one row that a step learns or corrects.
 #[derive(Debug, Default)]
 pub(crate) struct SettledNumbers {
     pub learn: u32,

@@ -14,7 +14,7 @@ from msgspec import Struct
 from streamlearn.errors import BadRecord
 from streamlearn.struct_decoder import from_json
 from streamlearn.trainer.validation.journal import Lot
-from streamlearn.trainer.validation.rows import Rows, correction_type
+from streamlearn.trainer.validation.rows import Rows, correction_type, corrections_of
 from streamlearn.trainer.validation.runs import Run, merged
 from streamlearn.versions.format.pieces import Tensors
 from streamlearn.versions.format.predictions import STREAMS
@@ -91,10 +91,7 @@ def saved_rows(
             yield np.empty(0, kind if stream == "rows" else correction_type(kind)), windows
             continue
         if stream == "corrected":
-            corrected = np.zeros(len(identity), correction_type(kind))
-            for name in corrected.dtype.names or ():
-                corrected[name] = tensors[prefix + name]
-            yield corrected if corrected.dtype.names else identity, windows
+            yield corrections_of(kind, identity, tensors.get(f"{prefix}number")), windows
             continue
         rows = np.zeros(len(identity), kind)
         for name in kind.names or ():

@@ -17,6 +17,7 @@ __all__ = [
     "SettledRows",
     "Uint64s",
     "correction_type",
+    "corrections_of",
     "joined",
     "row_type",
     "settled",
@@ -48,6 +49,17 @@ def correction_type(kind: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of a correction of such rows: an identity, and the number if the label is one."""
     has_number = "number" in (kind.names or ())
     return np.dtype([("identity", np.uint64), ("number", np.float32)]) if has_number else np.dtype(np.uint64)
+
+
+def corrections_of(kind: np.dtype[Any], identity: Uint64s, numbers: npt.NDArray[np.float32] | None) -> Rows:
+    """Return corrections of such rows; numbers are needed, and used, only if the label is one."""
+    of_kind = correction_type(kind)
+    if not of_kind.names:
+        return identity
+    assert numbers is not None
+    corrected = np.empty(len(identity), of_kind)
+    corrected["identity"], corrected["number"] = identity, numbers
+    return corrected
 
 
 def taken(rows: Rows, which: npt.NDArray[Any] | slice) -> Rows:

@@ -29,7 +29,7 @@ from streamlearn.trainer.validation.prediction_tensors import (
     state_of,
     state_tensors,
 )
-from streamlearn.trainer.validation.rows import HALVINGS_MAX, Rows, SettledRows, Uint64s, correction_type, row_type
+from streamlearn.trainer.validation.rows import HALVINGS_MAX, SettledRows, Uint64s, corrections_of, row_type
 from streamlearn.trainer.validation.score import Window, WindowScore, scores_of
 from streamlearn.trainer.validation.texts import Texts
 from streamlearn.versions.format.pieces import Tensors
@@ -297,10 +297,8 @@ class ProgressiveValidation:
         self._lose(label, "late_corrections", len(chosen) - int(np.count_nonzero(is_open)))
         label.lack(windows[~is_open])
         kept = chosen[is_open]
-        corrected: Rows = rows.identity[kept]
-        if rows.numbers is not None and "number" in (self._kinds[at].names or ()):
-            corrected = np.empty(len(kept), correction_type(self._kinds[at]))
-            corrected["identity"], corrected["number"] = rows.identity[kept], rows.numbers[kept, at]
+        numbers = None if rows.numbers is None else rows.numbers[kept, at]
+        corrected = corrections_of(self._kinds[at], rows.identity[kept], numbers)
         self._held += label.correct(corrected, windows[is_open], is_new=self._is_versioned)
 
     def _make_room(self) -> None:

@@ -62,7 +62,6 @@ def test_a_file_of_before_labels_were_numbers_is_read(tmp_path: Path, torn: byte
     (file,) = tmp_path.iterdir()
     head, *lines = file.read_bytes().splitlines()
     old = [head.removesuffix(b",mae,rmse"), *(line.removesuffix(b",,") for line in lines)]
-    assert all(one.count(b",") < head.count(b",") + 1 for one in old)
     before = read_scores(tmp_path)
     file.write_bytes(b"\n".join(old) + b"\n" + torn)
     found = read_scores(tmp_path)
