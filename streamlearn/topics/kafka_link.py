@@ -40,6 +40,7 @@ with warnings.catch_warnings():  # kafka-python reads its schemas with a call th
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "SOCKETS_URL",
     "ErrorCode",
     "Fetched",
     "KafkaLink",
@@ -51,11 +52,10 @@ __all__ = [
     "is_passing",
 ]
 
-EARLIEST = -2
-LATEST = -1
-_READ_COMMITTED = 1
+EARLIEST, LATEST = -2, -1
+SOCKETS_URL = "streamlearn://direct"  # the `proxy_url` that gives a client of kafka-python our sockets
+_READ_COMMITTED, _TOPIC_RESOURCE = 1, 2
 _OVERTIME_S = 1.0  # how much longer than its own bound to wait for a request, in case kafka-python forgets it
-_TOPIC_RESOURCE = 2
 _SIZE_BYTES, _ANSWER_BYTES_AT_ONCE = 4, 8 * 1_048_576
 _CLIENT_ID = "streamlearn"
 _NO_TOPIC_ID = uuid.UUID(int=0)
@@ -158,7 +158,7 @@ class KafkaLink:
             "reconnect_backoff_max_ms": max(access.retry_wait_ms, 1_000),
             "socket_connection_setup_timeout_ms": access.request_timeout_ms,
             "receive_message_max_bytes": access.response_bytes_max,
-            "proxy_url": f"{_Socket.SCHEMES[0]}://direct",
+            "proxy_url": SOCKETS_URL,
             **_security(access.kafka),
         }
         self._access = access
@@ -185,8 +185,8 @@ class KafkaLink:
 
     def topic_by_broker(self, name: str) -> list[TopicFacts | None]:
         """Return each broker's metadata of a topic, since a change reaches the brokers one after the other."""
-        nodes = [broker.node_id for broker in self._manager.cluster.brokers()]
-        return [self._ask(_metadata_request(name), _facts_of, node) for node in nodes]
+        brokers, request = self._manager.cluster.brokers(), _metadata_request(name)
+        return [self._ask(request, _facts_of, broker.node_id) for broker in brokers]
 
     def begin_topic(self, name: str, *, connect: bool, signal: threading.Event) -> Pending[TopicFacts | None]:
         """Request a topic's metadata without waiting; `connect` finds the cluster first."""
@@ -313,7 +313,7 @@ class KafkaLink:
                 missing = LinkDown("the broker did not answer for the partition")
                 outcomes.update((partition, answers.get(partition, missing)) for partition in parts)
             except LinkDown as error:
-                outcomes.update(dict.fromkeys(parts, error))
+                outcomes |= dict.fromkeys(parts, error)
         return outcomes
 
     def _ask(self, request: Any, parse: Callable[[Any], _T], node: int | None = None) -> _T:
