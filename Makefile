@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-MODEL = RUSTFLAGS="--cfg model" cargo test --quiet --profile model -p streamlearn-table --lib model::
+MODEL = cargo test --quiet -p streamlearn-table --features model --lib model::
 NATIVE_TESTS = cargo test --quiet --workspace --exclude streamlearn-python --lib --tests && LOOM_MAX_PREEMPTIONS=1 $(MODEL)
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
@@ -107,7 +107,7 @@ check: setup ## ruff, mypy, rustfmt, clippy, the rules of tests/test_tidy.py, th
 	@$(VENV)/bin/mypy
 	@cargo fmt --check
 	@cargo clippy --quiet --all-targets -- -D warnings
-	@RUSTFLAGS="--cfg model" cargo clippy --quiet -p streamlearn-table --lib --tests --profile model -- -D warnings
+	@cargo clippy --quiet -p streamlearn-table --lib --tests --features model -- -D warnings
 	@$(VENV)/bin/pytest -q tests/test_tidy.py
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir site
 	@echo "ok: make check"

@@ -1,7 +1,9 @@
-"""The protocol's file for callers: what it declares is what Triton's clients have."""
+"""The protocol's files for callers: reflection answers with them, and what they declare is what Triton's clients have."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto,
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 _ROOT = Path(__file__).parent.parent.parent
-_FILES = FileDescriptorSet.FromString((_ROOT / "native/serve/src/protocol/grpc/descriptors.bin").read_bytes()).file
+_DESCRIPTORS = _ROOT / "native/serve/src/protocol/grpc/descriptors.bin"
+_FILES = FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes()).file
 
 
 def messages_of(file: FileDescriptorProto) -> dict[str, DescriptorProto]:
@@ -33,6 +36,21 @@ def tritons() -> dict[str, DescriptorProto]:
         module.DESCRIPTOR.CopyToProto(file)
         found |= messages_of(file)
     return found
+
+
+def test_the_descriptors_of_reflection_are_those_of_the_files(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "grpc_tools.protoc",
+        "-I",
+        "streamlearn/serving/proto",
+        "oip.proto",
+        "health.proto",
+    ]
+    compiled = tmp_path / "descriptors.bin"
+    subprocess.run([*command, f"--descriptor_set_out={compiled}"], cwd=_ROOT, check=True, timeout=60)
+    assert compiled.read_bytes() == _DESCRIPTORS.read_bytes(), f"write it anew: {' '.join(command)} -o {_DESCRIPTORS}"
 
 
 def test_each_field_is_one_of_tritons(tritons: dict[str, DescriptorProto]) -> None:

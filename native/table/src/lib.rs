@@ -14,7 +14,7 @@ mod expiry;
 mod export;
 mod locked_part;
 mod lookup;
-#[cfg(all(test, model))]
+#[cfg(all(test, feature = "model"))]
 mod model;
 mod optimizer;
 mod pace;

@@ -19,7 +19,7 @@ use crate::table_set::{At, NEWEST};
 /// Bytes of the widest row that is not stored as floats.
 const STORED_BYTES_MAX: usize = 2 * DIM_MAX + 8;
 /// Attempts to read a key before its part's lock is taken.
-const READS_MAX: u32 = if cfg!(model) { 1 } else { 64 };
+const READS_MAX: u32 = if cfg!(feature = "model") { 1 } else { 64 };
 
 /// The line and slot of a key's newest image, and the head under which it was read.
 #[derive(Clone, Copy)]

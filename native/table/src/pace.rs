@@ -68,7 +68,7 @@ fn worked() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-#[cfg(all(test, not(model)))]
+#[cfg(all(test, not(feature = "model")))]
 mod tests {
     use super::*;
 

@@ -4,7 +4,6 @@ mod admission;
 mod any_bytes;
 mod aside;
 mod decode;
-mod descriptors;
 mod grpc;
 mod health;
 mod http;

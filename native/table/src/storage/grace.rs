@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::storage::sync::{AtomicU64, fence, yield_now};
 
 /// Maximum concurrent readers; one more waits for a place.
-pub const READERS_MAX: usize = if cfg!(model) { 3 } else { 256 };
+pub const READERS_MAX: usize = if cfg!(feature = "model") { 3 } else { 256 };
 const IDLE: u64 = u64::MAX;
 
 #[repr(align(64))]

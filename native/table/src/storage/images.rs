@@ -22,7 +22,7 @@ pub fn row_of(id: u32) -> u32 {
 const EMPTY: u64 = 0;
 /// A removed entry; probes continue past it. Row 0 is never used, so no entry equals this.
 const REMOVED: u64 = 1;
-const PLACES_MIN: usize = if cfg!(model) { 8 } else { 16 };
+const PLACES_MIN: usize = if cfg!(feature = "model") { 8 } else { 16 };
 /// Places per page of memory.
 const PAGE_PLACES: usize = 4096 / size_of::<[u64; 2]>();
 
@@ -60,7 +60,7 @@ struct ImagePlaces<'a>(&'a [ImagePlace]);
 impl<'a> ImagePlaces<'a> {
     #[inline(always)]
     fn first(self, row: u32) -> usize {
-        if cfg!(model) {
+        if cfg!(feature = "model") {
             // In the model check every entry takes the place of a removed one.
             return 0;
         }

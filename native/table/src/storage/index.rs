@@ -11,7 +11,7 @@ use crate::storage::sheets::{Block, PHASES, Sheets, Size};
 use crate::storage::sync::{AtomicU64, Mutex};
 
 /// The number of parts of a table; it never changes.
-pub const PARTS: usize = if cfg!(model) { 2 } else { 1024 };
+pub const PARTS: usize = if cfg!(feature = "model") { 2 } else { 1024 };
 const PART_BITS: u32 = PARTS.trailing_zeros();
 /// Bits of the count in a word. Line addresses are multiples of 64 below 2^48, so 42 bits are enough for
 /// them.

@@ -16,9 +16,12 @@ const WIDE_WORDS: usize = 2;
 #[inline(always)]
 pub fn copy_words<const WORDS: usize>(words: &[AtomicU64; WORDS], into: &mut [f32]) {
     assert!(into.len() == 2 * WORDS);
-    let wide_words =
-        if cfg!(all(target_arch = "x86_64", not(any(miri, model)))) { WORDS - WORDS % WIDE_WORDS } else { 0 };
-    #[cfg(all(target_arch = "x86_64", not(any(miri, model))))]
+    let wide_words = if cfg!(all(target_arch = "x86_64", not(any(miri, feature = "model")))) {
+        WORDS - WORDS % WIDE_WORDS
+    } else {
+        0
+    };
+    #[cfg(all(target_arch = "x86_64", not(any(miri, feature = "model"))))]
     for at in (0..wide_words).step_by(WIDE_WORDS) {
         // SAFETY: both have two more words at this index.
         unsafe {
@@ -42,7 +45,7 @@ pub fn copy_words<const WORDS: usize>(words: &[AtomicU64; WORDS], into: &mut [f3
 /// The words equal to a number, one bit each.
 #[inline(always)]
 pub fn find_word(words: &[AtomicU64; 5], number: u64) -> u32 {
-    #[cfg(all(target_feature = "sse4.1", not(any(miri, model))))]
+    #[cfg(all(target_feature = "sse4.1", not(any(miri, feature = "model"))))]
     {
         let (first, second): (u32, u32);
         // SAFETY: all five words exist, and nothing is written.
@@ -68,7 +71,7 @@ pub fn find_word(words: &[AtomicU64; 5], number: u64) -> u32 {
         }
         first | second << 2 | u32::from(words[4].load(Ordering::Relaxed) == number) << 4
     }
-    #[cfg(not(all(target_feature = "sse4.1", not(any(miri, model)))))]
+    #[cfg(not(all(target_feature = "sse4.1", not(any(miri, feature = "model")))))]
     words
         .iter()
         .enumerate()

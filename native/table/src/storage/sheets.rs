@@ -17,7 +17,7 @@ const CUTS_MIN: usize = 5;
 const CUTS_MAX: usize = 8;
 /// Lines of the smallest span of each phase: 64 times the powers of the eighth root of two.
 const SPAN_LINES: [usize; PHASES] =
-    if cfg!(model) { [16; PHASES] } else { [64, 70, 76, 83, 91, 99, 108, 117] };
+    if cfg!(feature = "model") { [16; PHASES] } else { [64, 70, 76, 83, 91, 99, 108, 117] };
 /// Phases of growth.
 pub const PHASES: usize = 8;
 /// Approximate number of blocks in a sheet.
