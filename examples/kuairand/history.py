@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import compute
 
-from streamlearn.errors import ConfigError
-from streamlearn.events import rows_of, texts_of
-from streamlearn.replay import HistoryBlock
+from streamlearn.events import texts_of
+from streamlearn.replay import ColumnHistory, number_options
 
 from .log import Int64s, Log, Order, order_of, pauses_of, read_log
 from .side import UserTable, VideoTable
@@ -36,22 +35,10 @@ def history(options: Mapping[str, str]) -> KuaiRandHistory:
     Raises:
         ConfigError: The option is unknown, or not a share.
     """
-    others = sorted(set(options) - {"delayed"})
-    if others:
-        message = f"the history of kuairand has no option {others[0]!r}"
-        raise ConfigError(message, help="the only option is delayed; without it the week is replayed as recorded")
-    text = options.get("delayed", "0")
-    try:
-        delayed = float(text)
-    except ValueError:
-        delayed = -1.0
-    if not 0 <= delayed <= 1:
-        message = f"delayed is {text[:50]!r}"
-        raise ConfigError(message, help="give a share of all actions, from 0 to 1")
-    return KuaiRandHistory(delayed)
+    return KuaiRandHistory(**number_options(options, {"delayed": 0.0}))
 
 
-class KuaiRandHistory:
+class KuaiRandHistory(ColumnHistory):
     """A week of a short-video app, as impressions and the clicks and long views on them.
 
     Args:
@@ -64,39 +51,7 @@ class KuaiRandHistory:
         request_ids = compute.binary_join_element_wise(
             *(pa.array(numbers).cast(pa.string()) for numbers in (log.user_id, log.time_ms)), "-"
         )
-        first = order.rows[order.items_at[:-1]]
-        self._impressions = _impressions(log, order, request_ids)
-        self._actions = _actions(log, request_ids, delayed)
-        self._impression_times = log.time_ms[first]
-        self._action_times: Int64s = self._actions["event_time_ms"]
-
-    @property
-    def events_count(self) -> int:
-        """Number of events."""
-        return len(self._impression_times) + len(self._action_times)
-
-    @property
-    def begin_ms(self) -> int:
-        """Time of the first impression."""
-        return int(self._impression_times[0])
-
-    def blocks(self, span_ms: int) -> Iterator[HistoryBlock]:
-        """Yield the whole week in blocks of `span_ms`; every event arrives when it happens."""
-        last_ms = int(max(self._impression_times[-1], self._action_times[-1]))
-        bounds = np.arange(self.begin_ms, last_ms + span_ms + 1, span_ms)
-        bounds[-1] = last_ms + 1
-        shown = np.searchsorted(self._impression_times, bounds).tolist()
-        done = np.searchsorted(self._action_times, bounds).tolist()
-        for at, until_ms in enumerate(bounds[1:].tolist()):
-            impressions, actions = (counts[at + 1] - counts[at] for counts in (shown, done))
-            yield HistoryBlock(
-                rows_of(self._impressions, shown[at], shown[at + 1]) if impressions else {},
-                impressions,
-                rows_of(self._actions, done[at], done[at + 1]) if actions else {},
-                actions,
-                watermark_ms=until_ms,
-                until_ms=until_ms,
-            )
+        super().__init__(_impressions(log, order, request_ids), _actions(log, request_ids, delayed))
 
 
 def _impressions(log: Log, order: Order, request_ids: Any) -> Arrays:

@@ -1,6 +1,6 @@
 """Events: impressions and actions, as they pass between an application's processes and its topics."""
 
-from streamlearn.events.columns import join_rows, rows_of, take_rows, texts_of
+from streamlearn.events.columns import join_rows, rows_of, take_rows, text_columns, texts_of
 from streamlearn.events.dead_letter import Origin
 from streamlearn.events.decoder import EventDecoder
 from streamlearn.events.encoder import EventEncoder
@@ -20,5 +20,6 @@ __all__ = [
     "join_rows",
     "rows_of",
     "take_rows",
+    "text_columns",
     "texts_of",
 ]

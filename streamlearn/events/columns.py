@@ -13,7 +13,7 @@ import numpy.typing as npt
 from streamlearn.events.event import Columns
 from streamlearn.native import native
 
-__all__ = ["join_rows", "rows_of", "take_rows", "texts_of"]
+__all__ = ["join_rows", "rows_of", "take_rows", "text_columns", "texts_of"]
 
 # A column name is a path, brackets for arrays, then `?` for validity or `$` for the offsets of texts.
 _NAME = re.compile(r"([^\[\]$?]+)((?:\[\])*)([$?]?)")
@@ -99,6 +99,18 @@ def texts_of(
     row_lengths = lengths[codes]
     kept = np.arange(padded.shape[1]) < row_lengths[:, None]
     return padded[codes][kept], _offsets(row_lengths, np.int32)
+
+
+def text_columns(name: str, texts: Sequence[str] | npt.NDArray[Any]) -> Arrays:
+    """Return the two columns of any texts.
+
+    Examples:
+        >>> {name: column.tolist() for name, column in text_columns("kind", ["a", "bc"]).items()}
+        {'kind': [97, 98, 99], 'kind$': [0, 1, 3]}
+    """
+    raw = [str(text).encode() for text in texts]
+    lengths = np.fromiter(map(len, raw), np.int64, len(raw))
+    return {name: np.frombuffer(b"".join(raw), np.uint8), f"{name}$": _offsets(lengths, np.int32)}
 
 
 class _Column(NamedTuple):

@@ -252,5 +252,5 @@ def test_the_events_are_the_same_however_they_are_cut(history: History, whole: H
 
 
 def test_an_option_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no option 'days'"):
+    with pytest.raises(ConfigError, match="option days=3"):
         load_history(FOLDER, {"days": "3"})

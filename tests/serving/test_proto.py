@@ -1,4 +1,4 @@
-"""The protocol's files for callers: reflection answers with them, and what they declare is what Triton's clients have."""
+"""The protocol's files for callers: reflection answers with them, and they declare what Triton's clients have."""
 
 from __future__ import annotations
 
