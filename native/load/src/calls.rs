@@ -146,6 +146,8 @@ impl Calls {
         }
     }
 
+    /// Asks over a connection, and once more over a new one if the node did not see the request: it was not sent,
+    /// or the connection was leaving (GOAWAY). Every client of gRPC does so.
     async fn ask(
         &self,
         connection: &Connection,
@@ -153,19 +155,34 @@ impl Calls {
         deadline: Option<Duration>,
     ) -> Result<Bytes, Status> {
         let (count, sender) = self.sender(connection, 0).await?;
-        let mut sender = match sender.ready().await {
-            Ok(sender) => sender,
-            // It was lost before anything was sent, so another one can be used.
-            Err(_) => self.sender(connection, count).await?.1.ready().await.map_err(|error| lost(&error))?,
-        };
-        let (answer, mut body) =
-            sender.send_request(self.head(deadline), false).map_err(|error| lost(&error))?;
-        body.send_data(message.0, true).map_err(|error| lost(&error))?;
-        let (head, body) = answer.await.map_err(|error| lost(&error))?.into_parts();
-        if head.status != http::StatusCode::OK {
-            return Err(Status::unknown(format!("HTTP status {}", head.status)));
+        match self.ask_over(sender, message.clone(), deadline).await {
+            Err(Failure { is_unseen: true, .. }) => {
+                let (_, sender) = self.sender(connection, count).await?;
+                self.ask_over(sender, message, deadline).await.map_err(|failure| failure.status)
+            }
+            outcome => outcome.map_err(|failure| failure.status),
         }
-        read(&head.headers, body, self.settings.answer_bytes_max).await
+    }
+
+    async fn ask_over(
+        &self,
+        sender: SendRequest<Bytes>,
+        message: Message,
+        deadline: Option<Duration>,
+    ) -> Result<Bytes, Failure> {
+        let unsent = |error| Failure { status: lost(&error), is_unseen: true };
+        let mut sender = sender.ready().await.map_err(unsent)?;
+        let (answer, mut body) = sender.send_request(self.head(deadline), false).map_err(unsent)?;
+        // If it fails, the answer says why.
+        let _ = body.send_data(message.0, true);
+        let (head, body) = answer
+            .await
+            .map_err(|error| Failure { status: lost(&error), is_unseen: is_unseen(&error) })?
+            .into_parts();
+        if head.status != http::StatusCode::OK {
+            return Err(Status::unknown(format!("HTTP status {}", head.status)).into());
+        }
+        Ok(read(&head.headers, body, self.settings.answer_bytes_max).await?)
     }
 
     /// Returns the connection and its number; opens a new one if the current number is `gone`.
@@ -204,6 +221,24 @@ impl Calls {
         }
         request
     }
+}
+
+/// Why a request failed, and whether it is certain that the node did not see it.
+struct Failure {
+    status: Status,
+    is_unseen: bool,
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self { status, is_unseen: false }
+    }
+}
+
+/// Whether an error says that the node did not see the request: the stream came after the last one that it took.
+fn is_unseen(error: &h2::Error) -> bool {
+    error.reason() == Some(Reason::REFUSED_STREAM)
+        || error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR)
 }
 
 async fn connection(settings: &CallsSettings) -> Result<SendRequest<Bytes>, String> {

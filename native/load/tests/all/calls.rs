@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::RecvStream;
-use h2::server::{SendResponse, handshake};
+use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Request, Response};
-use streamlearn_load::{Arrivals, Calls, CallsSettings, METHOD, Message, Pace, Plan, Run, Shape, Tally};
+use streamlearn_load::{
+    Answered, Arrivals, Calls, CallsSettings, METHOD, Message, Pace, Plan, Run, Shape, Tally, Way,
+};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tonic::Code;
@@ -29,6 +31,10 @@ struct Behaviour {
     leaves_at: Option<usize>,
     /// Request number at which its connection is closed, once.
     cuts_at: Option<usize>,
+    /// Request number at which its connection tells its peer to leave (GOAWAY), once.
+    retires_at: Option<usize>,
+    /// The most requests at once on a connection, if it has such a bound.
+    requests_max: Option<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -41,13 +47,20 @@ struct Node {
 
 impl Node {
     async fn serve(self: Arc<Self>, socket: TcpStream) {
-        let mut connection = handshake(socket).await.unwrap();
+        let mut builder = h2::server::Builder::new();
+        if let Some(most) = self.behaviour.requests_max {
+            builder.max_concurrent_streams(most);
+        }
+        let mut connection = builder.handshake(socket).await.unwrap();
         while let Some(Ok((request, reply))) = connection.accept().await {
             let number = self.received.fetch_add(1, Ordering::Relaxed);
             if self.behaviour.leaves_at.is_some_and(|at| number >= at)
                 || self.behaviour.cuts_at == Some(number)
             {
                 return;
+            }
+            if self.behaviour.retires_at == Some(number) {
+                connection.graceful_shutdown();
             }
             tokio::spawn(Arc::clone(&self).answer(number, request, reply));
         }
@@ -281,4 +294,24 @@ fn plans_that_cannot_be_are_refused() {
     assert!(Plan { outstanding_max: 0, ..open(1.0) }.check().is_err());
     assert!(Plan { deadline: Some(Duration::ZERO), ..open(1.0) }.check().is_err());
     assert!(open(1.0).check().is_ok());
+}
+
+#[test]
+fn requests_that_a_leaving_connection_never_carried_are_sent_over_another() {
+    let behaviour = Behaviour {
+        delay: Duration::from_millis(50),
+        retires_at: Some(0),
+        requests_max: Some(100),
+        ..Behaviour::default()
+    };
+    let (node, address, _runtime) = node(behaviour);
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let answers = runtime.block_on(async {
+        let calls = Calls::connect(&CallsSettings { connections: 1, ..settings(address) }).await.unwrap();
+        let messages = (0..400).map(|_| Message::new(&[0, 1]).unwrap()).collect();
+        Way::from(calls).call_all(messages, ENDLESS).await
+    });
+    let refused: Vec<_> = answers.iter().filter(|answer| !matches!(answer, Answered::With(_))).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+    assert_eq!(node.received.load(Ordering::Relaxed), 400, "each was carried once");
 }
