@@ -17,8 +17,8 @@ from streamlearn.errors import ConfigError, UsageError
 
 __all__ = [
     "AcceptLostOption", "AppArgument", "BeamOption", "HistoryOption", "JsonOption", "Place", "RegistryOption",
-    "SetOption", "StoreOption", "TlsCertOption", "TlsKeyOption", "at_place", "named_values", "one_of", "option_numbers",
-    "stop_event", "tls_files",
+    "SetOption", "StoreOption", "TlsCertOption", "TlsKeyOption", "TokenFileOption", "at_place", "named_values",
+    "one_of", "option_numbers", "stop_event", "tls_files",
 ]  # fmt: skip
 
 
@@ -51,6 +51,9 @@ BeamOption: TypeAlias = Annotated[
 ]
 HistoryOption: TypeAlias = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="Pass an option to the history; may be repeated.")
+]
+TokenFileOption: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="File with the token that the node expects.")
 ]
 StoreOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="URL", help="URL of the store; overrides STREAMLEARN_STORE.")

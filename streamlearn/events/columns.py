@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from streamlearn.events.event import Columns
 from streamlearn.native import native
 
-__all__ = ["join_rows", "rows_of", "take_rows", "text_columns", "texts_of"]
+__all__ = ["ids_of", "join_rows", "rows_of", "take_rows", "text_columns", "texts_of"]
 
 # A column name is a path, brackets for arrays, then `?` for validity or `$` for the offsets of texts.
 _NAME = re.compile(r"([^\[\]$?]+)((?:\[\])*)([$?]?)")
@@ -111,6 +112,16 @@ def text_columns(name: str, texts: Sequence[str] | npt.NDArray[Any]) -> Arrays:
     raw = [str(text).encode() for text in texts]
     lengths = np.fromiter(map(len, raw), np.int64, len(raw))
     return {name: np.frombuffer(b"".join(raw), np.uint8), f"{name}$": _offsets(lengths, np.int32)}
+
+
+def ids_of(columns: Columns, name: str) -> list[Any]:
+    """Return the values of a column of texts or integers."""
+    offsets = columns.get(f"{name}$")
+    if offsets is None:
+        numbers: list[Any] = columns[name].tolist()
+        return numbers
+    raw, ends = columns[name].tobytes(), offsets.tolist()
+    return [raw[begin:end].decode() for begin, end in pairwise(ends)]
 
 
 class _Column(NamedTuple):

@@ -123,6 +123,9 @@ class Load:
         connections: The number of gRPC connections, used in turn. For HTTP the most connections: each carries one
             request at a time.
         threads: The number of sending threads.
+
+    Attributes:
+        refusal: Why the last request of `ask_all` without an answer has none; empty if all had one.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class Load:
         connections: int = 2,
         threads: int = 1,
     ) -> None:
-        self._address = address
+        self._address, self.refusal = address, ""
         host_port, path = _target_of(address)
         self._native = native.Load(host_port, path, messages, token, LoadLimits(connections, threads))
 
@@ -159,7 +162,12 @@ class Load:
 
     def ask_all(self, messages: Sequence[bytes], wait_s: float = _PROBE_MS / 1_000) -> list[bytes | None]:
         """Send other messages, all at once, and return the answers; None where the node refuses or does not reply."""
-        return [answer for _, _, answer in self._native.ask_all(messages, round(wait_s * 1_000))]
+        answers = []
+        for code, reply, answer in self._native.ask_all(messages, round(wait_s * 1_000)):
+            answers.append(answer)
+            if answer is None:
+                self.refusal = f"{self._address} says {code}: {reply}" if code else f"{self._address} did not answer"
+        return answers
 
     def run(
         self, plan: LoadPlan, on_progress: Callable[[LoadProgress], None] | None = None, stop: Callable[[], bool] = bool

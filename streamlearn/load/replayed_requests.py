@@ -14,7 +14,7 @@ from streamlearn.load.requests import LoadRequests
 from streamlearn.replay import History
 from streamlearn.topics import Topic
 
-__all__ = ["of_history", "of_topic", "recorded", "refilled"]
+__all__ = ["of_history", "of_topic", "recorded", "refilled", "requests_of"]
 
 _SPAN_MS = 600_000
 _READ_RECORDS, _READ_WAIT_MS = 64, 10_000
@@ -36,9 +36,13 @@ def recorded(
         message = "the topic has no impressions to make requests from"
         raise DataError(message, help="replay or record some first, or use synthetic requests")
     drawn = np.sort(random.choice(count, min(requests, count), replace=False)).astype(np.int64)
-    columns = take_rows(join_rows(taken), drawn)
-    offsets = columns["items[]"].astype(np.int64)
-    return LoadRequests(_within(columns, "user."), _within(columns, "items."), offsets)
+    return requests_of(take_rows(join_rows(taken), drawn))
+
+
+def requests_of(impressions: Columns) -> LoadRequests:
+    """Return the requests of impressions, with the candidates that were shown."""
+    user, items = (_within(impressions, prefix) for prefix in ("user.", "items."))
+    return LoadRequests(user, items, impressions["items[]"].astype(np.int64))
 
 
 def refilled(asked: LoadRequests, counts: npt.NDArray[np.int64], random: np.random.Generator) -> LoadRequests:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from streamlearn.apps import App
+from streamlearn.events.columns import ids_of
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
 from streamlearn.replay import HistoryBlock
 from tests.tools.demo.happened import STEP_MS, Happened, request
 from tools.chaos.inverted_history import InvertedHistory
-from tools.demo.board import ids_of
 
 _APP = App(
     "seen",

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from streamlearn.apps import AppFolder
 from streamlearn.events import EventDecoder
+from streamlearn.events.columns import ids_of
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.topics import Records
-from tools.demo.board import ids_of
 
 __all__ = ["UNSETTLED", "SettledLabels", "ends_of_rows", "read_settled", "row_id", "settled_of"]
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import App
+from streamlearn.events.columns import ids_of
 from streamlearn.events.event import Columns
 from streamlearn.publisher.logit_scores import auc_of
 
-__all__ = ["Board", "Rows", "ids_of"]
+__all__ = ["Board", "Rows"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -131,13 +131,3 @@ class Board:
             done = np.array([np.frombuffer(bytes(flags), np.uint8) for flags in self._done]).T
         event_ms, version, served, kept = (column[begin:] for column in joined)
         return Rows(event_ms, version, served, kept, done[begin:].astype(np.bool_))
-
-
-def ids_of(columns: Columns, name: str) -> list[Any]:
-    """Return the values of a column of texts or integers."""
-    offsets = columns.get(f"{name}$")
-    if offsets is None:
-        numbers: list[Any] = columns[name].tolist()
-        return numbers
-    raw, ends = columns[name].tobytes(), offsets.tolist()
-    return [raw[begin:end].decode() for begin, end in pairwise(ends)]

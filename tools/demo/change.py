@@ -50,6 +50,7 @@ class Takeover:
         moved_ms: How long each switch took until all nodes had followed.
         requests: Requests sent meanwhile.
         unanswered: Those without an answer.
+        refusal: Why one of them has none.
         answered: Those that the changed application answered.
         difference: The largest difference of its scores from those of the application that it replaces.
     """
@@ -58,6 +59,7 @@ class Takeover:
     moved_ms: tuple[float, ...] = ()
     requests: int = 0
     unanswered: int = 0
+    refusal: str = ""
     answered: int = 0
     difference: float = 0.0
 
@@ -122,6 +124,7 @@ class _Callers:
     Attributes:
         requests: Requests so far.
         unanswered: Those without an answer.
+        refusal: Why one of them has none.
         answered: Answers by version.
         answers: By version, the last scores of the first label for each request.
     """
@@ -129,6 +132,7 @@ class _Callers:
     def __init__(self, nodes: Sequence[str], messages: Sequence[bytes]) -> None:
         self._nodes, self._messages = nodes, list(messages)
         self.requests = self.unanswered = self.rounds = 0
+        self.refusal = ""
         self.answered: Counter[int] = Counter()
         self.answers: dict[int, dict[int, Any]] = {}
         self._over = threading.Event()
@@ -143,6 +147,7 @@ class _Callers:
                     self.requests += 1
                     if answer is None:
                         self.unanswered += 1
+                        self.refusal = load.refusal
                         continue
                     decoded = InferAnswer.decode(answer)
                     scores = next(iter(decoded.outputs.values())).numbers
@@ -191,6 +196,7 @@ def take_over(loop: Loop, folder: AppFolder, place: Path, messages: Sequence[byt
         moved_ms=tuple(moved_ms),
         requests=callers.requests,
         unanswered=callers.unanswered,
+        refusal=callers.refusal,
         answered=sum(count for version, count in callers.answered.items() if version not in before),
         difference=max((float(np.abs(scores - own[at]).max()) for at, scores in others), default=float("nan")),
     )

@@ -157,7 +157,8 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
         Promise(
             "a changed application keeps what was learned, takes over and gives back",
             _has_taken_over(outcome.takeover),
-            f"{outcome.takeover.unanswered} of {outcome.takeover.requests} requests unanswered, at most "
+            f"{outcome.takeover.unanswered} of {outcome.takeover.requests} requests unanswered"
+            f"{outcome.takeover.refusal and f' ({outcome.takeover.refusal})'}, at most "
             f"{max(outcome.takeover.moved_ms):.0f} ms, scores differ by {outcome.takeover.difference:.0e}",
         ),
     ]

@@ -8,34 +8,23 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from streamlearn.apps import AppFolder
 from streamlearn.events import Producer
+from streamlearn.events.columns import ids_of
 from streamlearn.events.event import Columns
-from streamlearn.load.load_run import Load
-from streamlearn.load.requests import LoadRequests
+from streamlearn.load.node_scores import NodeScores, OnAnswer
 from streamlearn.replay import History, Replayer, open_replay_topics
 from streamlearn.replay.replayer import ReplayProgress, ReplayReport
-from streamlearn.schemas.events import score_field
-from streamlearn.serving.infer import InferAnswer
-from streamlearn.serving.protobuf import nested
-from tools.demo.board import Board, ids_of
+from tools.demo.board import Board
 
 __all__ = ["Feed"]
 
-_VERSION_FIELD = 2  # of a ModelInferRequest
-_ANSWER_S_MAX = 10.0
 # Interval of progress notes, how many are kept, and how many of the newest a rate covers.
 _NOTE_S, _NOTES_MAX, _RECENT = 0.1, 20_000, 50
-
-OnAnswer = Callable[[bytes, InferAnswer], None]
-Scores = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
 
 class Feed:
@@ -53,8 +42,6 @@ class Feed:
     Attributes:
         kept: Versions that score all requests too, from when they are set.
         last: The last version that each node answered with.
-        requests: Requests so far.
-        unanswered: Requests without an answer.
     """
 
     def __init__(
@@ -70,17 +57,25 @@ class Feed:
     ) -> None:
         self._on_answer = on_answer
         self._folder, self._history, self._board, self._speed = folder, history, board, speed
-        self._loads = [Load(address, connections=1) for address in nodes]
+        self._nodes = NodeScores(folder.app, nodes)
         self.kept: list[int | None] = [None] * kept
         self.last = [0] * len(nodes)
-        self.requests = self.unanswered = 0
         self._progress: deque[tuple[float, ReplayProgress]] = deque(maxlen=_NOTES_MAX)
         self._event_ms, self._stop = history.begin_ms, threading.Event()
         self._report: ReplayReport | None = None
         self._error: BaseException | None = None
-        self._pool = ThreadPoolExecutor(len(nodes), "demo-asks")
         self._thread = threading.Thread(target=self._run, name="demo-feed", daemon=True)
         self._thread.start()
+
+    @property
+    def requests(self) -> int:
+        """Requests so far."""
+        return self._nodes.requests
+
+    @property
+    def unanswered(self) -> int:
+        """Requests without an answer."""
+        return self._nodes.unanswered
 
     @property
     def report(self) -> ReplayReport | None:
@@ -117,7 +112,7 @@ class Feed:
         """End the replay."""
         self._stop.set()
         self._thread.join()
-        self._pool.shutdown()
+        self._nodes.close()
 
     def _run(self) -> None:
         folder = self._folder
@@ -140,56 +135,19 @@ class Feed:
 
     def _score(self, columns: Columns, rows: int) -> Columns:
         """Return the columns with the scores of the nodes."""
-        features, offsets = self._folder.app.features, columns["items[]"].astype(np.int64)
-        asked = LoadRequests(_within(columns, "user."), _within(columns, "items."), offsets)
-        messages = asked.messages(features, self._folder.app.name)
-        version, served = self._ask(messages, asked.candidates, self._on_answer)
-        for at in range(len(self._loads)):
-            answered = version[at :: len(self._loads)]
+        asked = self._nodes.encoded(columns)
+        answers = self._nodes.ask(asked, on_answer=self._on_answer)
+        for at in range(len(self.last)):
+            answered = answers.version[at :: len(self.last)]
             self.last[at] = int(np.append(self.last[at], answered[answered > 0])[-1])
-        kept = np.full((len(served), len(self.kept), served.shape[1]), np.nan, np.float32)
-        for at, kept_version in enumerate(self.kept):
-            if kept_version is not None:
-                pin = nested(_VERSION_FIELD, str(kept_version).encode())
-                pinned = [message + pin for message in messages]
-                _, kept[:, at] = self._ask(pinned, asked.candidates, lambda *_: None)
-        of_row = np.repeat(np.arange(rows), asked.candidates)
-        requests, items = ids_of(columns, "request_id"), ids_of(columns, f"items.{features.item_id}")
+        labels = answers.scores.shape[1]
+        kept = np.full((len(answers.scores), len(self.kept), labels), np.nan, np.float32)
+        for at, version in enumerate(self.kept):
+            if version is not None:
+                kept[:, at] = self._nodes.ask(asked, str(version)).scores
+        of_row = np.repeat(np.arange(rows), answers.candidates)
+        requests = ids_of(columns, "request_id")
+        items = ids_of(columns, f"items.{self._folder.app.features.item_id}")
         keys = [(requests[row], item) for row, item in zip(of_row.tolist(), items, strict=True)]
-        self._board.shown(keys, columns["event_time_ms"][of_row], version[of_row], served, kept)
-        return {**columns, **self._columns(version, served)}
-
-    def _columns(self, version: npt.NDArray[np.int64], served: npt.NDArray[np.float32]) -> dict[str, Any]:
-        """Return the columns of an impression that name the version and the scores."""
-        served_columns: dict[str, Any] = {"served_version": version, "served_version?": version > 0}
-        for at, label in enumerate(self._folder.app.labels):
-            scores, name = served[:, at], f"items.{score_field(label.name)}"
-            served_columns[name], served_columns[f"{name}?"] = np.nan_to_num(scores), ~np.isnan(scores)
-        return served_columns
-
-    def _ask(self, messages: list[bytes], candidates: npt.NDArray[np.int64], on_answer: OnAnswer) -> Scores:
-        """Return the version that answered each request, 0 for none, and the scores of all candidates."""
-        count = len(self._loads)
-        by_node = self._pool.map(lambda at: self._loads[at].ask_all(messages[at::count], _ANSWER_S_MAX), range(count))
-        answers: list[bytes | None] = [None] * len(messages)
-        for at, node_answers in enumerate(by_node):
-            answers[at::count] = node_answers
-        labels = [label.name for label in self._folder.app.labels]
-        version = np.zeros(len(messages), np.int64)
-        scores = np.full((int(candidates.sum()), len(labels)), np.nan, np.float32)
-        ends = np.cumsum(candidates).tolist()
-        for row, (answer, end, length) in enumerate(zip(answers, ends, candidates.tolist(), strict=True)):
-            if answer is None:
-                continue
-            decoded = InferAnswer.decode(answer)
-            version[row] = int(decoded.version)
-            on_answer(messages[row], decoded)
-            for label, name in enumerate(labels):
-                scores[end - length : end, label] = decoded.outputs[name].numbers
-        self.requests += len(messages)
-        self.unanswered += sum(answer is None for answer in answers)
-        return version, scores
-
-
-def _within(columns: Columns, prefix: str) -> dict[str, npt.NDArray[Any]]:
-    return {name.removeprefix(prefix): column for name, column in columns.items() if name.startswith(prefix)}
+        self._board.shown(keys, columns["event_time_ms"][of_row], answers.version[of_row], answers.scores, kept)
+        return self._nodes.scored(columns, answers)

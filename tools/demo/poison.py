@@ -9,8 +9,8 @@ import numpy as np
 
 from streamlearn.apps import App
 from streamlearn.events import take_rows, texts_of
+from streamlearn.events.columns import ids_of
 from streamlearn.replay import History, HistoryBlock
-from tools.demo.board import ids_of
 
 __all__ = ["Poison", "span_of"]
 

@@ -13,7 +13,15 @@ import typer
 
 from streamlearn.cli.bench.output import result_facts, result_rows, search_facts
 from streamlearn.cli.bench.requests import KINDS, draw_requests
-from streamlearn.cli.options import HistoryOption, JsonOption, SetOption, named_values, one_of, option_numbers
+from streamlearn.cli.options import (
+    HistoryOption,
+    JsonOption,
+    SetOption,
+    TokenFileOption,
+    named_values,
+    one_of,
+    option_numbers,
+)
 from streamlearn.cli.output.progress import progress_lines
 from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.errors import EXIT_FAILED, PartlyDone, UsageError
@@ -108,9 +116,6 @@ _Outstanding: TypeAlias = Annotated[
 _Seed: TypeAlias = Annotated[
     int, typer.Option(min=0, help="Seed. The same seed sends the same requests at the same times.")
 ]
-_Token: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="File with the token that the node expects.")
-]
 
 
 def bench_serve(
@@ -136,7 +141,7 @@ def bench_serve(
     threads: _Threads = 1,
     outstanding_max: _Outstanding = 10_000,
     seed: _Seed = 0,
-    token_file: _Token = None,
+    token_file: TokenFileOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:

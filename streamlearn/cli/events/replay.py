@@ -5,20 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.options import AppArgument, HistoryOption, JsonOption, SetOption, named_values
+from streamlearn.cli.options import AppArgument, HistoryOption, JsonOption, SetOption, TokenFileOption, named_values
 from streamlearn.cli.output.progress import progress_lines
-from streamlearn.cli.output.table import print_facts, print_json
+from streamlearn.cli.output.table import print_facts, print_json, print_table
 from streamlearn.cli.output.units import counted
-from streamlearn.errors import EXIT_PARTLY
+from streamlearn.errors import EXIT_PARTLY, UsageError
 from streamlearn.times import time_text
 
 if TYPE_CHECKING:
+    from streamlearn.load.node_scores import NodeScores
+    from streamlearn.load.served_labels import ServedHistory
     from streamlearn.replay.replayer import ReplayProgress, ReplayReport
 
 __all__ = ["line_progress", "replay"]
@@ -29,36 +31,73 @@ def replay(
     speed: Annotated[float, typer.Option(help="Replay speed: 1 is real time, 0 is as fast as possible.")] = 0.0,
     option: HistoryOption = None,
     limit_events: Annotated[int | None, typer.Option(help="Stop after this many events.")] = None,
+    ask: Annotated[
+        str, typer.Option(metavar="ADDRESSES", help="Have these nodes (HOST:PORT,...) score each request first.")
+    ] = "",
+    pin: Annotated[str, typer.Option(metavar="VERSION", help="Ask for this version instead of the served one.")] = "",
+    token_file: TokenFileOption = None,
     append: Annotated[bool, typer.Option("--append", help="Also write if the topics already hold records.")] = False,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Replay the history of APP into its topics; ends with status 3 if stopped before its end."""
+    from streamlearn.access import read_token
     from streamlearn.apps import load_app
     from streamlearn.events import Producer
+    from streamlearn.load.node_scores import NodeScores
+    from streamlearn.load.served_labels import ServedHistory
     from streamlearn.replay import Replayer, load_history, open_replay_topics, stop_on_signals
 
     folder = load_app(app, set_ or ())
     history = load_history(app, named_values(option))
+    if pin and not ask:
+        message = "--pin was given without --ask"
+        raise UsageError(message, help="give --ask with the addresses of nodes that have the version")
     events = history.events_count
     if limit_events is not None:
         events = limit_events if events is None else min(events, limit_events)
-    with (
-        stop_on_signals() as stop,
-        open_replay_topics(folder, append=append) as (impressions, actions),
-        Producer(folder, impressions=impressions, actions=actions) as producer,
-        _show_progress(events) as on_progress,
-    ):
-        report = Replayer(history, producer, folder.settings.replay).run(
-            speed=speed, events_max=limit_events, on_progress=on_progress, stop=stop
-        )
-    print_json(asdict(report)) if json else print_facts("replayed", _summary(report))
+    served = None
+    with ExitStack() as ends, stop_on_signals() as stop:
+        if ask:
+            token = None if token_file is None else read_token(token_file).decode("latin-1")
+            nodes = NodeScores(folder.app, [address.strip() for address in ask.split(",")], token)
+            ends.callback(nodes.close)
+            history = served = ServedHistory(folder.app, history, nodes, pin)
+        topics = ends.enter_context(open_replay_topics(folder, append=append))
+        producer = ends.enter_context(Producer(folder, impressions=topics[0], actions=topics[1]))
+        on_progress = ends.enter_context(_show_progress(events))
+        replayer = Replayer(history, producer, folder.settings.replay, scored=None if served is None else served.score)
+        report = replayer.run(speed=speed, events_max=limit_events, on_progress=on_progress, stop=stop)
+    scores = {} if served is None else _served(served, nodes)
+    if json:
+        print_json(asdict(report) | scores)
+    else:
+        print_facts("replayed", _summary(report))
+        if scores:
+            labels = scores.pop("served")
+            print_facts("asked", scores)
+            print_table(labels)
     if not report.ended:
         # The topics now have no end mark, and the position in the history is not stored.
         reached = f"stopped at {time_text(report.reached_ms)}, {counted(report.impressions + report.actions, 'event')}"
         hint = "start over with other topics (--set topics.root=...), or continue in these with --append"
         typer.echo(f"{reached}\nhelp: {hint}", err=True)
         raise typer.Exit(EXIT_PARTLY)
+
+
+def _served(served: ServedHistory, nodes: NodeScores) -> dict[str, Any]:
+    """Return how nodes answered, and how well their scores rank what users did within the labels' windows."""
+    import numpy as np
+
+    from streamlearn.publisher.logit_scores import auc_of
+
+    labels: list[dict[str, Any]] = []
+    for label, scores, is_done in served.labels.rows():
+        has_both = is_done.any() and not is_done.all()
+        auc = round(auc_of(scores, is_done, np.ones(len(scores))), 4) if has_both else None
+        labels.append({"label": label, "rows": len(scores), "positives": int(is_done.sum()), "auc": auc})
+    asked = {"requests": nodes.requests, "unanswered": nodes.unanswered, "refusal": nodes.refusal or None}
+    return {**asked, "served": labels}
 
 
 def _summary(report: ReplayReport) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from streamlearn.apps import App
+from streamlearn.events.columns import ids_of
 from streamlearn.events.event import Columns
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
 from tests.tools.demo.happened import STEP_MS, Happened, request
-from tools.demo.board import ids_of
 from tools.demo.poison import Poison, span_of
 from tools.demo.witness import Witness
 

@@ -1,0 +1,113 @@
+"""NodeScores: has nodes score impressions before these are written. It does not know what users then do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import App
+from streamlearn.events.event import Columns
+from streamlearn.load.load_run import Load
+from streamlearn.load.replayed_requests import requests_of
+from streamlearn.schemas.events import score_field
+from streamlearn.serving.infer import InferAnswer
+from streamlearn.serving.protobuf import nested
+
+__all__ = ["EncodedRequests", "NodeAnswers", "NodeScores", "OnAnswer"]
+
+_ANSWER_S_MAX, _VERSION_FIELD = 10.0, 2  # the field of a ModelInferRequest
+OnAnswer = Callable[[bytes, InferAnswer], None]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedRequests:
+    """Encoded requests, and the number of candidates of each."""
+
+    messages: list[bytes]
+    candidates: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeAnswers:
+    """The answers to some requests.
+
+    Attributes:
+        version: int64[requests]. The version that answered; 0 for none.
+        scores: float32[candidates, labels]. NaN where no node answered.
+        candidates: int64[requests]. The number of candidates of each request.
+    """
+
+    version: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float32]
+    candidates: npt.NDArray[np.int64]
+
+
+class NodeScores:
+    """Nodes that score the requests of impressions; they take requests by turns.
+
+    Args:
+        app: The application whose impressions they are.
+        nodes: gRPC addresses, HOST:PORT.
+        token: The token that the nodes expect.
+
+    Attributes:
+        requests: Requests so far.
+        unanswered: Requests without an answer.
+    """
+
+    def __init__(self, app: App, nodes: Sequence[str], token: str | None = None) -> None:
+        self._app = app
+        self._loads = [Load(address, token=token, connections=1) for address in nodes]
+        self._pool = ThreadPoolExecutor(len(nodes), "node-scores")
+        self.requests = self.unanswered = 0
+
+    @property
+    def refusal(self) -> str:
+        """Why a request has no answer; empty if all have one."""
+        return next((load.refusal for load in self._loads if load.refusal), "")
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._pool.shutdown()
+
+    def encoded(self, impressions: Columns) -> EncodedRequests:
+        """Return the requests of impressions."""
+        asked = requests_of(impressions)
+        return EncodedRequests(asked.messages(self._app.features, self._app.served_name), asked.candidates)
+
+    def ask(self, requests: EncodedRequests, version: str = "", on_answer: OnAnswer = lambda *_: None) -> NodeAnswers:
+        """Return the answers to requests, by the served version or by one that nodes have ready."""
+        pin = nested(_VERSION_FIELD, version.encode()) if version else b""
+        messages, count = [message + pin for message in requests.messages], len(self._loads)
+        by_node = self._pool.map(lambda at: self._loads[at].ask_all(messages[at::count], _ANSWER_S_MAX), range(count))
+        answers: list[bytes | None] = [None] * len(messages)
+        for at, of_node in enumerate(by_node):
+            answers[at::count] = of_node
+        labels = [label.name for label in self._app.labels]
+        versions = np.zeros(len(messages), np.int64)
+        ends = np.cumsum(requests.candidates).tolist()
+        scores = np.full((ends[-1] if ends else 0, len(labels)), np.nan, np.float32)
+        for row, (answer, end) in enumerate(zip(answers, ends, strict=True)):
+            if answer is not None:
+                decoded = InferAnswer.decode(answer)
+                versions[row] = int(decoded.version)
+                on_answer(messages[row], decoded)
+                of_row = slice(end - requests.candidates[row], end)
+                for label, name in enumerate(labels):
+                    scores[of_row, label] = decoded.outputs[name].numbers
+        self.requests += len(messages)
+        self.unanswered += answers.count(None)
+        return NodeAnswers(versions, scores, requests.candidates)
+
+    def scored(self, impressions: Columns, answers: NodeAnswers) -> Columns:
+        """Return the columns of impressions with the version that answered and its scores."""
+        columns: dict[str, Any] = {"served_version": answers.version, "served_version?": answers.version > 0}
+        for at, label in enumerate(self._app.labels):
+            scores, name = answers.scores[:, at], f"items.{score_field(label.name)}"
+            columns[name], columns[f"{name}?"] = np.nan_to_num(scores), ~np.isnan(scores)
+        return {**impressions, **columns}
