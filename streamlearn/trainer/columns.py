@@ -14,7 +14,7 @@ from streamlearn.trainer.intake.identity import identity_of
 from streamlearn.trainer.intake.step_cutter import bits_of, numbers_of
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["StepColumns", "columns_of", "join_features"]
+__all__ = ["StepColumns", "by_label", "columns_of", "join_features"]
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -73,8 +73,8 @@ def columns_of(step: Step) -> StepColumns:
             [own if piece.known is None else piece.known for own, piece in zip(positive, pieces, strict=True)],
             np.uint32,
         ),
-        rates=_by_label(pieces, "sample_rate"),
-        weights=_by_label(pieces, "weight"),
+        rates=by_label(pieces, "sample_rate"),
+        weights=by_label(pieces, "weight"),
         numbers=_joined([numbers_of(piece.batch, piece.rows) for piece in pieces]),
         before=_joined([piece.before for piece in pieces]),
         identity=_concatenated([identity_of(piece.batch, piece.rows) for piece in pieces], np.uint64),
@@ -123,7 +123,7 @@ def _joined(parts: Sequence[Float32s | None]) -> Float32s | None:
     return np.concatenate(columns) if columns and columns[0].shape[1] else None
 
 
-def _by_label(pieces: Sequence[Piece], name: str) -> Float32s:
+def by_label(pieces: Sequence[Piece], name: str) -> Float32s:
     """Return a column of each label, float32[N, L]."""
     parts = [np.stack([getattr(label, name)[piece.rows] for label in piece.batch.labels], axis=1) for piece in pieces]
     return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)

@@ -8,9 +8,13 @@ learned like all others. It writes no version.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +25,7 @@ from streamlearn.errors import UsageError
 from streamlearn.models import Model, model_of
 from streamlearn.ps import PsClient
 from streamlearn.topics import Topic
-from streamlearn.trainer.columns import StepColumns, columns_of
+from streamlearn.trainer.columns import StepColumns, by_label, columns_of
 from streamlearn.trainer.evaluation import kept_aside, own_tables
 from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.intake.feed import Until
@@ -33,11 +37,14 @@ from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.step import Piece, Step
 from streamlearn.trainer.trainer_setup import ends_of, samples_of
 from streamlearn.trainer.validation.interval_scores import IntervalScore, interval_scores
-from streamlearn.trainer.validation.rows import correction_type, corrections_of, row_type, settled
+from streamlearn.trainer.validation.rows import Rows as ScoredRows
+from streamlearn.trainer.validation.rows import corrections_of, row_type, settled
 from streamlearn.versions.format.manifest import TimeSkip
 
 __all__ = ["IntervalEvaluation", "cut", "evaluate_intervals"]
 
+SERVED = "served"
+"""In place of an interval: the scores that nodes answered, where samples have them."""
 USER_SLOTS = ("user_id", "user")
 """Names of slots that say who a user is."""
 Float32s = npt.NDArray[np.float32]
@@ -143,37 +150,64 @@ class IntervalEvaluation:
             logits[every][numbers] = self._learner.score(self._rows.pack(columns_of(step)))
 
     def _scores(self, held: _Held, logits: Mapping[str, Float32s]) -> list[IntervalScore]:
-        app, complete_ms = self._folder.app, self._split.complete_ms or 0
+        app, complete_ms, parts = self._folder.app, self._split.complete_ms or 0, [*map(columns_of, held.steps)]
+        if not parts:
+            return []
+
+        def joined(column: Callable[[StepColumns], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+            return np.concatenate([column(part) for part in parts])
+
+        names = ("identity", "learn", "correct", "positive", "rates", "weights")
+        identity, learn, correct, positive, rates, weights = (joined(attrgetter(name)) for name in names)
+        numbers = None if parts[0].numbers is None else joined(attrgetter("numbers"))
+        served, users = joined(lambda part: by_label(part.step.pieces, "served_score")), joined(self._users)
+        texts = {name: joined(partial(_texts, at)) for at, name in enumerate(one.name for one in parts[0].segments)}
         windows_ms = {group.name: group.window_s * 1_000 for group in app.groups}
-        parts = [(columns, self._users(columns)) for columns in map(columns_of, held.steps)]
         found = []
         for label, declared in enumerate(app.labels):
-            bit, final_ms = np.uint32(1 << label), complete_ms - windows_ms[declared.group]
-            kind = row_type(0, is_number=declared.number is not None)
-            rows, numbers, users, corrected, begin = [], [], [], [], 0
-            for columns, of_users in parts:
-                is_final = columns.event_time_ms < final_ms
-                chosen = np.flatnonzero(is_final & (columns.learn & bit != 0))
-                made = np.zeros(len(chosen), kind)
-                made["identity"], made["weight"] = columns.identity[chosen], columns.weights[chosen, label]
-                made["rate"], made["positive"] = columns.rates[chosen, label], columns.positive[chosen] & bit != 0
-                if declared.number is not None and columns.numbers is not None:
-                    made["number"] = columns.numbers[chosen, label]
-                rows.append(made)
-                numbers.append(begin + chosen)
-                users.append(of_users[chosen])
-                is_corrected = is_final & (columns.correct & bit != 0)
-                changed = None if columns.numbers is None else columns.numbers[is_corrected, label]
-                corrected.append(corrections_of(kind, columns.identity[is_corrected], changed))
-                begin += len(columns)
-            whole = np.concatenate([np.zeros(0, kind), *rows])
-            once, _ = settled(whole, np.concatenate([np.zeros(0, correction_type(kind)), *corrected]), 0, lacks=False)
-            first = np.unique(whole["identity"], return_index=True)[1]
-            order = np.concatenate([np.zeros(0, np.int64), *numbers])[first]
-            by_interval = {every: of_rows[order, label] for every, of_rows in logits.items()}
-            by_row = np.concatenate([np.zeros(0, np.uint64), *users])[first]
-            found += interval_scores(declared.name, once.rows, by_row, by_interval)
+            bit, is_final = np.uint32(1 << label), held.shown_ms < complete_ms - windows_ms[declared.group]
+            chosen, changed = (np.flatnonzero(is_final & (mask & bit != 0)) for mask in (learn, correct))
+            rows = np.zeros(len(chosen), row_type(0, is_number=declared.number is not None))
+            rows["identity"], rows["positive"] = identity[chosen], positive[chosen] & bit != 0
+            rows["weight"], rows["rate"] = weights[chosen, label], rates[chosen, label]
+            if declared.number is not None and numbers is not None:
+                rows["number"] = numbers[chosen, label]
+            changes = None if numbers is None else numbers[changed, label]
+            once, _ = settled(rows, corrections_of(rows.dtype, identity[changed], changes), 0, lacks=False)
+            first = chosen[np.unique(rows["identity"], return_index=True)[1]]
+            scores = {every: of_rows[first, label] for every, of_rows in logits.items()}
+            scores[SERVED] = served[first, label] if declared.number is not None else _logits(served[first, label])
+            of_rows = {segment: of_segment[first] for segment, of_segment in texts.items()}
+            found += self._of_label(declared.name, once.rows, users[first], scores, of_rows)
         return found
+
+    def _of_label(
+        self,
+        label: str,
+        rows: ScoredRows,
+        users: npt.NDArray[np.uint64],
+        logits: dict[str, Float32s],
+        texts: Mapping[str, npt.NDArray[np.object_]],
+    ) -> list[IntervalScore]:
+        """Return the scores of all rows, then of those with each text of each segment."""
+        served, last = logits.pop(SERVED), [*self._every_ms][-1]
+        is_served = ~np.isnan(served)
+
+        def of(which: npt.NDArray[np.bool_], part: tuple[str, str]) -> list[IntervalScore]:
+            mine = which & is_served
+            by_interval = {every: one[which] for every, one in logits.items()}
+            scores = interval_scores(label, rows[which], users[which], by_interval, part)
+            if mine.any():  # of the same rows as the last interval, with which they are compared
+                both = {SERVED: served[mine], last: logits[last][mine]}
+                scores += interval_scores(label, rows[mine], users[mine], both, part)[:1]
+            return scores
+
+        scores = of(np.ones(len(rows), np.bool_), ("", ""))
+        for segment, of_rows in texts.items():
+            common = Counter(of_rows.tolist()).most_common(self._folder.settings.validation.segment_texts_max)
+            for text in sorted(text for text, _ in common):
+                scores += of(of_rows == text, (segment, text))
+        return scores
 
     def _users(self, columns: StepColumns) -> npt.NDArray[np.uint64]:
         """Return who each row was shown to: by the slot of users, or else by all slots of the user with one value."""
@@ -248,6 +282,16 @@ def cut(step: Step, before_ms: int) -> tuple[Step | None, Step | None]:
                 part.append(Piece(piece.batch, piece.rows[which], piece.learn[which], piece.correct[which], known))
     first, second = (replace(step, pieces=part) if part else None for part in (early, late))
     return first, second
+
+
+def _texts(segment: int, columns: StepColumns) -> npt.NDArray[np.object_]:
+    return np.array(columns.segments[segment].texts, object)[columns.segments[segment].codes]
+
+
+def _logits(chances: Float32s) -> Float32s:
+    near = chances.astype(np.float64).clip(1e-7, 1 - 1e-7)
+    logits: Float32s = np.log(near / (1 - near)).astype(np.float32)
+    return logits
 
 
 def _due(split: Split, every_ms: Mapping[str, int | None]) -> Iterator[tuple[int, str]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +85,10 @@ def test_each_row_is_predicted_by_all_that_was_known_when_its_version_would_have
     assert known["1s"] == sorted(known["1s"])
     assert known["1s"][-1] > known["4s"][-2] > known["never"][0]
     assert watched.learned == len(watched.known_ms) > known["1s"][-1], "what is held out is learned in its time"
-    assert {(one.label, one.every) for one in scores} == {(name, e) for name in ("click", "bought") for e in _EVERY}
-    assert len({one.rows for one in scores if one.label == "click"}) == 1, "all intervals are compared on the same rows"
-    for one in scores:
+    whole = [one for one in scores if not one.segment]
+    assert {(one.label, one.every) for one in whole} == {(name, e) for name in ("click", "bought") for e in _EVERY}
+    assert len({one.rows for one in whole if one.label == "click"}) == 1, "all intervals are compared on the same rows"
+    for one in whole:
         assert one.auc is not None
         bounds: Any = (one.gain_low, one.gain, one.gain_high)
         if one.every == "never":
@@ -136,6 +139,34 @@ def test_gains_are_differences_of_auc_and_their_bounds_hold_users_together() -> 
     wide = interval_scores("click", same, np.repeat(users[:10], 300), logits)
     apart = interval_scores("click", same, users, logits)
     assert spread(wide[0]) > 3 * spread(apart[0]), "rows of one user are no news of each other"
+
+
+def test_scores_that_nodes_answered_stand_beside_the_intervals_and_each_text_of_a_segment_for_itself(
+    tmp_path: Path,
+) -> None:
+    app = write_app(tmp_path / "app", {"trainer": _TRAINER})
+    served = []
+    for partition, batch in complete(messages_of(app.app, _MESSAGES)):
+        click, *others = batch.labels
+        # Nodes scored every second row, and knew everything.
+        is_served = np.arange(len(batch)) % 2 == 0
+        knowing = np.where(is_served, np.where(click.value == 1, 0.9, 0.1), np.nan).astype(np.float32)
+        served.append((partition, replace(batch, labels=(replace(click, served_score=knowing), *others))))
+    write_messages(app, served)
+    done = CliRunner().invoke(cli, ["evaluate", str(app.folder), "--every", "1s,never", "--json"])
+    assert done.exit_code == 0, done.output
+    scores = json.loads(done.stdout)["intervals"]
+    clicks = {one["every"]: one for one in scores if one["label"] == "click" and not one["segment"]}
+    assert clicks.keys() == {"1s", "never", "served"}
+    assert clicks["served"]["auc"] > 0.95 > clicks["1s"]["auc"]
+    assert clicks["served"]["rows"] == pytest.approx(clicks["never"]["rows"] / 2, rel=0.1)
+    assert clicks["served"]["gain_low"] > 0
+    assert {one["every"] for one in scores if one["label"] == "bought"} == {"1s", "never"}
+    for every in clicks:
+        parts = [one for one in scores if one["label"] == "click" and one["every"] == every and one["segment"]]
+        assert len({one["text"] for one in parts}) > 1
+        for segment in {one["segment"] for one in parts}:
+            assert sum(one["rows"] for one in parts if one["segment"] == segment) == clicks[every]["rows"]
 
 
 def spread(score: Any) -> float:
@@ -189,11 +220,13 @@ def test_the_verb_compares_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyP
     done = evaluate("--every", "never,4s,1s", "--json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
-    assert [one["every"] for one in said["intervals"]] == ["1s", "4s", "never"] * 2
+    whole = [one for one in said["intervals"] if not one["segment"]]
+    assert [one["every"] for one in whole] == ["1s", "4s", "never"] * 2
     assert said["from_ms"] < said["test_from_ms"] < said["to_ms"]
     shown = evaluate("--every", "1s,never")
     assert "over never" in shown.stdout
     assert "95 % interval" in shown.stdout
+    assert re.search(r"label +segment +every", shown.stdout)
     for words, text in (
         (("--every", "soon"), "'soon' is not a duration"),
         (("--every", "0m"), "'0m' is not a duration"),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["evaluate"]
 
 _NEVER_MS, _BAR = 1 << 62, 20
-_OF_NUMBERS = ("mae", "rmse")
+_OF_NUMBERS, _TEXT = ("mae", "rmse"), "segment"
 _SCORES = ("rows", "positives", "auc", "log_loss", "normalised_entropy", "mae", "rmse", "calibration")
 
 
@@ -157,8 +157,10 @@ def _compare_intervals(
         return
     print_facts("samples", {name: None if time_ms is None else time_text(time_ms) for name, time_ms in times.items()})
     widest = max((abs(score.gain) for score in scores if score.gain), default=0.0)
-    rows = [_interval_row(score, widest, list(every_ms)[-1]) for score in scores]
-    print_table(without_empty(rows, ["MAE"]), whole=True)
+    for segment in dict.fromkeys(score.segment for score in scores):
+        mine = [score for score in scores if score.segment == segment]
+        rows = [_interval_row(score, widest, list(every_ms)[-1]) for score in mine]
+        print_table(without_empty(rows, [_TEXT, "MAE"]), whole=True)
 
 
 def _compare_variants(
@@ -195,7 +197,8 @@ def _interval_row(score: IntervalScore, widest: float, last: str) -> dict[str, A
     size = round(_BAR * abs(score.gain) / widest) if widest and score.gain else 0
     bar = ("█" if (score.gain or 0) > 0 else "-") * size
     return {
-        "label": score.label, "every": score.every, "rows": score.rows, "AUC": number(score.auc),
+        "label": score.label, _TEXT: f"{score.segment} {score.text}" if score.segment else None,
+        "every": score.every, "rows": score.rows, "AUC": number(score.auc),
         "MAE": number(score.mae),
         f"over {last}": None if score.gain is None else f"{score.gain:+.4f}", "95 % interval": bounds,
         "log loss": number(score.log_loss), "calibration": number(score.calibration), "": bar,

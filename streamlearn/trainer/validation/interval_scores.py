@@ -22,10 +22,10 @@ _LOW, _HIGH = 2.5, 97.5
 
 @dataclass(frozen=True)
 class IntervalScore:
-    """The score of one label with versions at one interval.
+    """The score of one label with versions at one interval, over all rows or those with one text of a segment.
 
     Attributes:
-        every: The interval as it was given, such as "1m".
+        every: The interval as it was given, such as "1m"; or "served", of the scores that nodes answered.
         gain: AUC minus that of the last interval given; of a label that is a number, how much lower its mean absolute
             error is.
         gain_low: The lower bound of its 95 % interval, by a bootstrap over users; likewise `gain_high`.
@@ -42,10 +42,16 @@ class IntervalScore:
     gain_low: float | None
     gain_high: float | None
     mae: float | None = None
+    segment: str = ""
+    text: str = ""
 
 
 def interval_scores(
-    label: str, rows: Rows, users: Uint64s, logits: Mapping[str, npt.NDArray[np.float32]]
+    label: str,
+    rows: Rows,
+    users: Uint64s,
+    logits: Mapping[str, npt.NDArray[np.float32]],
+    part: tuple[str, str] = ("", ""),
 ) -> list[IntervalScore]:
     """Return the scores of a label, in the order of the intervals.
 
@@ -54,6 +60,7 @@ def interval_scores(
         rows: The rows with final labels, each once; their logits are ignored.
         users: uint64[n], the user of each row.
         logits: By interval, the prediction of each row.
+        part: The segment and the text that the rows have.
     """
     if not len(rows):
         return []
@@ -73,7 +80,7 @@ def interval_scores(
         found.append(
             IntervalScore(
                 label, every, score.rows, score.positives, score.auc, score.log_loss, score.calibration,
-                gain, low, high, score.mae,
+                gain, low, high, score.mae, *part,
             )
         )  # fmt: skip
     return found
