@@ -83,7 +83,10 @@ class HeldOut:
                     validation.add(self._final(columns, predicted_of(columns, logits), result.open_rows))
                 reading.marks.acknowledge(step.number)
                 reading.forget(step.reached)
-        scores = [replace(score, begin_ms=split.test_ms, end_ms=split.end_ms) for score in validation.close(_CLOSED_MS)]
+        scores = [
+            msgspec.structs.replace(score, begin_ms=split.test_ms, end_ms=split.end_ms)
+            for score in validation.close(_CLOSED_MS)
+        ]
         return replace(result, scores=tuple(scores))
 
     def _final(self, columns: StepColumns, predicted: Predicted, open_rows: dict[str, int]) -> Predicted:

@@ -37,8 +37,10 @@ from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.step import Piece, Step
 from streamlearn.trainer.trainer_setup import ends_of, samples_of
 from streamlearn.trainer.validation.interval_scores import IntervalScore, interval_scores
+from streamlearn.trainer.validation.open_rows import DueRows
 from streamlearn.trainer.validation.rows import Rows as ScoredRows
-from streamlearn.trainer.validation.rows import corrections_of, row_type, settled
+from streamlearn.trainer.validation.rows import corrections_of, row_type
+from streamlearn.trainer.validation.runs import run_of
 from streamlearn.versions.format.manifest import TimeSkip
 
 __all__ = ["IntervalEvaluation", "cut", "evaluate_intervals"]
@@ -173,7 +175,11 @@ class IntervalEvaluation:
             if declared.number is not None and numbers is not None:
                 rows["number"] = numbers[chosen, label]
             changes = None if numbers is None else numbers[changed, label]
-            once, _ = settled(rows, corrections_of(rows.dtype, identity[changed], changes), 0, lacks=False)
+            corrected = corrections_of(rows.dtype, identity[changed], changes)
+            due = DueRows([run_of(rows, 0 * chosen)], [run_of(corrected, 0 * changed)], {}, set())
+            once = due.settled().windows.get(0)
+            if once is None:
+                continue
             first = chosen[np.unique(rows["identity"], return_index=True)[1]]
             scores = {every: of_rows[first, label] for every, of_rows in logits.items()}
             scores[SERVED] = served[first, label] if declared.number is not None else _logits(served[first, label])

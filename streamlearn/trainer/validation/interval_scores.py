@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.trainer.validation.rows import Rows, SettledRows, Uint64s
-from streamlearn.trainer.validation.score import Window, scores_of
+from streamlearn.trainer.validation.score import Parts, scores_of
 
 __all__ = ["IntervalScore", "interval_scores"]
 
@@ -72,10 +72,10 @@ def interval_scores(
         gains = _gains([_Auc(one, positive) for one in predictions], weights, users)
     else:
         gains = None
-    found = []
+    found, begin = [], np.zeros(1, np.int64)
     for number, (every, predicted) in enumerate(logits.items()):
         rows["logit"] = predicted
-        (score,) = scores_of(Window(label, 0, 0), [SettledRows(rows, 0, True)], (), is_whole=True)
+        (score,) = scores_of(Parts.of([SettledRows(rows, 0, True)]).windows(label, 0, begin, slice(0, 1), []), ())
         gain, low, high = (None, None, None) if gains is None else gains[number]
         found.append(
             IntervalScore(

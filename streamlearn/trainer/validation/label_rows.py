@@ -5,9 +5,8 @@ It knows no other label, no score and no thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +16,14 @@ from streamlearn.trainer.validation.open_rows import DueRows, OpenRows, is_sampl
 from streamlearn.trainer.validation.prediction_tensors import LabelNote
 from streamlearn.trainer.validation.rows import Rows, SettledRows
 from streamlearn.trainer.validation.runs import Run
-from streamlearn.trainer.validation.score import Window
+from streamlearn.trainer.validation.score import ClosedWindows, Parts
 
 __all__ = ["LabelRows"]
 
 Int64s = npt.NDArray[np.int64]
 
 _FIRST = -(1 << 62)
+_Times = TypeVar("_Times", int, Int64s)
 
 
 class LabelRows:
@@ -112,46 +112,49 @@ class LabelRows:
         self._lack(due.lacking)
         return due
 
-    def settle(self, window: int, rows: SettledRows) -> None:
-        """Store the settled rows of a due window, if any."""
-        if len(rows):
-            self.settled[window * self._widths_ms[0]] = rows
+    def settle(self, windows: Mapping[int, SettledRows]) -> None:
+        """Store the settled rows of due windows."""
+        self.settled |= {window * self._widths_ms[0]: rows for window, rows in windows.items()}
 
-    def closed(self, watermark_ms: int) -> list[tuple[Window, list[SettledRows]]]:
-        """Return the windows of all widths that a watermark closes, once each, with their rows.
+    def closed(self, watermark_ms: int) -> list[ClosedWindows]:
+        """Return the windows of each width that a watermark closes, once each, with their rows.
 
         The rows that `due` returned must have been settled first.
         """
         before, self._watermark_ms = self._watermark_ms, watermark_ms
-        begins = sorted(self.settled)
-        closed: list[tuple[Window, list[SettledRows]]] = []
+        begins, spans = np.array(sorted(self.settled), np.int64), list[tuple[int, Int64s, int, int]]()
         for width in self._widths_ms:
-            due_before = None if before is None else self._due_ms(before, width)
-            due, lacking = self._due_ms(watermark_ms, width), {_end_of(begin, width) for begin in self._lacking_ms}
-            windows: dict[int, list[SettledRows]] = {}
-            for begin in begins:
-                end = _end_of(begin, width)
-                if end <= due and (due_before is None or end > due_before):
-                    rows = self.settled[begin]
-                    parts = windows.setdefault(end, [])
-                    parts.append(replace(rows, is_whole=rows.is_whole and end not in lacking))
-            closed += [(Window(self.name, end - width, end), parts) for end, parts in windows.items()]
-        return closed
+            ends = _end_of(begins, width)
+            low = 0 if before is None else int(np.searchsorted(ends, self._due_ms(before, width), "right"))
+            high = int(np.searchsorted(ends, self._due_ms(watermark_ms, width), "right"))
+            if low < high:
+                spans.append((width, ends[low:high], low, high))
+        if not spans:
+            return []
+        first, last = min(low for _, _, low, _ in spans), max(high for *_, high in spans)
+        parts = Parts.of([self.settled[begin] for begin in begins[first:last].tolist()])
+        lacking = {width: [_end_of(begin, width) for begin in self._lacking_ms] for width, *_ in spans}
+        return [
+            parts.windows(self.name, width, ends, slice(low - first, high - first), lacking[width])
+            for width, ends, low, high in spans
+        ]
 
-    def forget(self) -> None:
-        """Drop closed rows that nothing needs any more."""
-        self._lacking_ms = {begin for begin in self._lacking_ms if not self._is_over(begin)}
-        summed_ms = max(self.settled, default=0) + self._widths_ms[0] - self._summary_ms
-        for begin in [begin for begin in self.settled if begin < summed_ms and self._is_over(begin)]:
-            del self.settled[begin]
+    def forget(self) -> int:
+        """Drop closed rows that nothing needs any more; returns how many."""
+        over_ms = self._over_ms
+        self._lacking_ms = {begin for begin in self._lacking_ms if begin >= over_ms}
+        over_ms = min(over_ms, max(self.settled, default=0) + self._widths_ms[0] - self._summary_ms)
+        over = [begin for begin in self.settled if begin < over_ms]
+        return sum(len(self.settled.pop(begin)) for begin in over)
 
-    def newest(self) -> tuple[Window, list[SettledRows]] | None:
-        """Return the newest closed windows that a summary covers, with their current rows; None before any."""
+    def newest(self) -> ClosedWindows | None:
+        """Return the newest closed windows that a summary covers as one; None before any."""
         if not self.settled:
             return None
         end = max(self.settled) + self._widths_ms[0]
-        begins = [begin for begin in sorted(self.settled) if begin >= end - self._summary_ms]
-        return Window(self.name, end - self._summary_ms, end), [replace(self.settled[begin]) for begin in begins]
+        parts = [rows for begin, rows in sorted(self.settled.items()) if begin >= end - self._summary_ms]
+        ends = np.full(len(parts), end)
+        return Parts.of(parts).windows(self.name, self._summary_ms, ends, slice(0, len(parts)), [])
 
     def _added(self, run: Run, is_new: bool) -> int:
         if is_new:
@@ -169,13 +172,13 @@ class LabelRows:
         return self._due_halvings | self.open.halvings | closed
 
     def _lack(self, windows: Iterable[int]) -> None:
-        begins = (window * self._widths_ms[0] for window in windows)
-        self._lacking_ms.update(begin for begin in begins if not self._is_over(begin))
+        begins, over_ms = (window * self._widths_ms[0] for window in windows), self._over_ms
+        self._lacking_ms.update(begin for begin in begins if begin >= over_ms)
 
-    def _is_over(self, begin_ms: int) -> bool:
-        """Whether the longest window that holds a shorter one has closed."""
-        longest_ms, before = self._widths_ms[-1], self._watermark_ms
-        return before is not None and _end_of(begin_ms, longest_ms) <= self._due_ms(before, longest_ms)
+    @property
+    def _over_ms(self) -> int:
+        """The end of the newest of the longest windows that is closed; no window needs rows before it."""
+        return _FIRST if self._watermark_ms is None else self._due_ms(self._watermark_ms, self._widths_ms[-1])
 
     def _due_ms(self, watermark_ms: int, width_ms: int) -> int:
         """Return the end of the newest window of a width in which all labels are final."""
@@ -183,6 +186,6 @@ class LabelRows:
         return final - final % width_ms
 
 
-def _end_of(begin_ms: int, width_ms: int) -> int:
-    """Return the end of the window of a width that holds a time."""
+def _end_of(begin_ms: _Times, width_ms: int) -> _Times:
+    """Return the ends of the windows of a width that hold some times."""
     return begin_ms - begin_ms % width_ms + width_ms

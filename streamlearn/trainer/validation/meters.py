@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from streamlearn.telemetry import counter, gauge
 from streamlearn.trainer.validation.score import WindowScore
 
@@ -30,11 +33,13 @@ class ScoreMeters:
         unscored = "Samples and predictions that were not scored, by reason"
         self.unscored = counter("trainer", "validation_unscored", unscored, by_reason)
 
-    def scored(self, score: WindowScore) -> None:
-        """Set the metrics to the score of one of the shortest windows, over all its rows."""
-        self.windows.labels(score.label).inc()
-        self.kept.labels(score.label).set(score.kept)
-        numbers, positives = ("mae", "rmse", "calibration"), ("auc", "log_loss", "calibration")
-        for name in positives if score.mae is None else numbers:
-            value = getattr(score, name)
-            getattr(self, name).labels(score.label).set(float("nan") if value is None else value)
+    def scored(self, scores: Sequence[WindowScore]) -> None:
+        """Count scores of the shortest windows, over all rows of each, and set the metrics to those of the newest."""
+        counts = Counter(score.label for score in scores)
+        for score in {score.label: score for score in scores}.values():
+            self.windows.labels(score.label).inc(counts[score.label])
+            self.kept.labels(score.label).set(score.kept)
+            numbers, positives = ("mae", "rmse", "calibration"), ("auc", "log_loss", "calibration")
+            for name in positives if score.mae is None else numbers:
+                value = getattr(score, name)
+                getattr(self, name).labels(score.label).set(float("nan") if value is None else value)

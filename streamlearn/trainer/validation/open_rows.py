@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,12 @@ from streamlearn.trainer.validation.rows import (
     SettledRows,
     Uint64s,
     correction_type,
-    settled,
+    taken,
 )
 from streamlearn.trainer.validation.runs import Run, Runs, merged, run_of
 from streamlearn.versions.format.predictions import stands_for
 
-__all__ = ["DueRows", "OpenRows", "is_sampled"]
+__all__ = ["DueRows", "OpenRows", "Settlement", "is_sampled"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -90,18 +90,69 @@ class DueRows:
     halvings: dict[int, int]  # how often each window was halved; 0 for windows not listed
     lacking: set[int]  # windows with rows that could not be taken
 
-    def settled(self) -> Iterator[tuple[int, SettledRows, int, int]]:
-        """Settle the windows that have rows or corrections, oldest first.
+    def settled(self) -> Settlement:
+        """Settle all windows: each identity once, with its first prediction, positive if any row or correction is.
 
-        Yields each window's number, its rows, how many rows and corrections it had before, and how many corrections
-        without a row.
+        A number is that of the last correction. Nothing here loops over windows but the last step, which slices.
         """
-        rows, corrected = merged(self.rows), merged(self.corrected)
-        for window in np.union1d(rows.windows, corrected.windows).tolist():
-            predictions, corrections = rows.of(window), corrected.of(window)
-            halvings, lacks = self.halvings.get(window, 0), window in self.lacking
-            settled_rows, unmatched = settled(predictions, corrections, halvings, lacks=lacks)
-            yield window, settled_rows, len(predictions) + len(corrections), unmatched
+        runs = merged(self.rows), merged(self.corrected)
+        (rows, windows), (corrected, of_corrected) = (_sorted(run) for run in runs)
+        last = ~_repeats(_identity(corrected), of_corrected)
+        corrected, of_corrected = taken(corrected, last), of_corrected[last]
+        if (is_first := np.concatenate(([True], ~_repeats(rows["identity"], windows)[:-1]))[: len(rows)]).all():
+            first = rows
+        else:
+            begins = np.flatnonzero(is_first)
+            first, windows = taken(rows, begins), windows[begins]
+            first["positive"] = np.logical_or.reduceat(rows["positive"], begins)
+        row, correction = _matches((first["identity"], windows), (_identity(corrected), of_corrected))
+        first["positive"][row] = True
+        if corrected.dtype.names:
+            first["number"][row] = corrected["number"][correction]
+        without_row = np.delete(of_corrected, correction)
+        unscored = set(without_row.tolist()) | self.lacking
+        found = {}
+        ends = np.flatnonzero(np.append(windows[1:] != windows[:-1], True)[: len(windows)]) + 1
+        for window, begin, end in zip(windows[ends - 1].tolist(), [0, *ends.tolist()], ends.tolist(), strict=False):
+            halvings = self.halvings.get(window, 0)
+            found[window] = SettledRows(first[begin:end], halvings, not halvings and window not in unscored)
+        return Settlement(found, sum(map(len, runs)) - len(first), len(without_row))
+
+
+@dataclass(frozen=True, eq=False)
+class Settlement:
+    """Settled windows, oldest first.
+
+    Attributes:
+        windows: The rows of each window that has any.
+        dropped: How many rows and corrections are not held any more.
+        unmatched: The number of corrections without a row.
+    """
+
+    windows: dict[int, SettledRows]
+    dropped: int
+    unmatched: int
+
+
+def _sorted(run: Run) -> tuple[Rows, Int64s]:
+    """Return rows or corrections by window and identity, otherwise in order of arrival, and the window of each."""
+    windows = np.repeat(run.windows, run.counts)
+    order = np.lexsort((_identity(run.rows), windows))
+    return taken(run.rows, order), windows[order]
+
+
+def _repeats(identity: Uint64s, windows: Int64s) -> npt.NDArray[np.bool_]:
+    """Return which of sorted entries have the same identity and window as the next one."""
+    same = (identity[1:] == identity[:-1]) & (windows[1:] == windows[:-1])
+    return np.append(same, False)[: len(identity)]
+
+
+def _matches(rows: tuple[Uint64s, Int64s], corrections: tuple[Uint64s, Int64s]) -> tuple[Int64s, Int64s]:
+    """Return the positions of rows and of the corrections of them; both are unique identities with their windows."""
+    identity, windows = (np.concatenate(both) for both in zip(rows, corrections, strict=True))
+    order = np.lexsort((identity, windows))  # stable, so a row comes right before its correction
+    at = np.flatnonzero(_repeats(identity[order], windows[order]))
+    return order[at], order[at + 1] - len(rows[0])
 
 
 def is_sampled(run: Run, halvings: Mapping[int, int]) -> npt.NDArray[np.bool_]:

@@ -20,7 +20,6 @@ __all__ = [
     "corrections_of",
     "joined",
     "row_type",
-    "settled",
     "taken",
 ]
 
@@ -70,14 +69,15 @@ def taken(rows: Rows, which: npt.NDArray[Any] | slice) -> Rows:
 def joined(parts: Sequence[Rows]) -> Rows:
     """Concatenate rows; as bytes, as in `taken`."""
     kind = parts[0].dtype
-    return np.concatenate([part.view(_bytes_of(kind)) for part in parts]).view(kind)
+    of_bytes = _bytes_of(kind)
+    return np.concatenate([part.view(of_bytes) for part in parts]).view(kind)
 
 
 def _bytes_of(kind: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype((np.void, kind.itemsize))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class SettledRows:
     """The rows of a closed window, each identity once, with final labels."""
 
@@ -92,44 +92,3 @@ class SettledRows:
         """Drop half the rows."""
         self.halvings += 1
         self.rows = taken(self.rows, stands_for(self.rows["identity"], self.halvings))
-
-
-def settled(rows: Rows, corrected: Rows, halvings: int, *, lacks: bool) -> tuple[SettledRows, int]:
-    """Settle the rows of a window: each identity once, with its first prediction, positive if any row or correction is.
-
-    A number is that of the last correction. `rows` and `corrected` are in order of arrival; both were halved `halvings`
-    times; `lacks` states whether rows of the window could not be taken. Also returns the number of corrections without
-    a row.
-    """
-    unique = _once(rows, np.argsort(rows["identity"]))
-    identity, numbers = _last(corrected)
-    position = np.searchsorted(unique["identity"], identity)
-    has_row = position < len(unique)
-    has_row[has_row] = unique["identity"][position[has_row]] == identity[has_row]
-    unique["positive"][position[has_row]] = True
-    if numbers is not None:
-        unique["number"][position[has_row]] = numbers[has_row]
-    unmatched = len(identity) - int(np.count_nonzero(has_row))
-    return SettledRows(unique, halvings, is_whole=not (halvings or lacks or unmatched)), unmatched
-
-
-def _last(corrected: Rows) -> tuple[Uint64s, npt.NDArray[np.float32] | None]:
-    """Return the identities of corrections, once each in order, and the last number of each if they have numbers."""
-    if not corrected.dtype.names:
-        return np.unique(corrected), None
-    # The last one is the first one in reverse.
-    identity, last = np.unique(corrected["identity"][::-1], return_index=True)
-    return identity, corrected["number"][::-1][last]
-
-
-def _once(rows: Rows, order: npt.NDArray[np.int64]) -> Rows:
-    """Return the first row of each identity, positive if any of them is."""
-    ranked = taken(rows, order)
-    is_new = ranked["identity"][1:] != ranked["identity"][:-1]
-    if is_new.all():
-        return ranked
-    ranked = taken(rows, np.argsort(rows["identity"], kind="stable"))
-    begins = np.flatnonzero(np.concatenate(([True], is_new)))
-    first = taken(ranked, begins)
-    first["positive"] = np.logical_or.reduceat(ranked["positive"], begins)
-    return first

@@ -1,33 +1,33 @@
-"""WindowScore: how well first predictions of one label in one window match the final labels. Pure functions."""
+"""WindowScore: how well first predictions of one label in one window match the final labels. Pure functions.
+
+Windows are scored together: nothing here loops over them but the making of their scores.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.publisher.logit_scores import auc_of, chances_of, losses_of, number_fit_of
-from streamlearn.trainer.validation.rows import SettledRows, joined
+from streamlearn.publisher.logit_scores import chances_of, losses_of
+from streamlearn.trainer.validation.rows import Rows, SettledRows, joined
 
-__all__ = ["Window", "WindowScore", "scores_of"]
+__all__ = ["ClosedWindows", "Parts", "WindowScore", "scores_of"]
 
+Bools = npt.NDArray[np.bool_]
 Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+Objects = npt.NDArray[np.object_]  # float64, or None
+
+_CODES = 256  # codes of texts are bytes
 
 
-@dataclass(frozen=True)
-class Window:
-    """A window of one label: impressions from `begin_ms` to before `end_ms`, event time."""
-
-    label: str
-    begin_ms: int
-    end_ms: int
-
-
-@dataclass(frozen=True)
-class WindowScore:
+class WindowScore(msgspec.Struct, frozen=True, gc=False):
     """The score of one window, over all its rows or over those with one text of a segment."""
 
     label: str
@@ -59,100 +59,164 @@ class WindowScore:
 
 
 @dataclass(frozen=True, eq=False)
-class _Fitted:
-    """Rows with everything that scores are computed from; each array has n values."""
+class ClosedWindows:
+    """W windows of one label with N rows, impressions from `begin_ms` to before `end_ms` of event time."""
 
-    logits: Float64s
-    positive: npt.NDArray[np.bool_]
-    weights: Float64s
-    losses: Float64s
-    chances: Float64s
-
-    def of(self, rows: npt.NDArray[np.int64]) -> _Fitted:
-        return _Fitted(*(column[rows] for column in vars(self).values()))
-
-    def score(self, window: Window, segment: str, text: str, kept: tuple[float, bool]) -> WindowScore:
-        positives, negatives = (float(self.weights[mask].sum()) for mask in (self.positive, ~self.positive))
-        weight = positives + negatives
-        return WindowScore(
-            **vars(window),
-            segment=segment,
-            text=text,
-            rows=len(self.logits),
-            positives=positives,
-            weight=weight,
-            auc=auc_of(self.logits, self.positive, self.weights) if positives and negatives else None,
-            log_loss=float((self.losses * self.weights).sum()) / weight if weight else None,
-            calibration=float((self.chances * self.weights).sum()) / positives if positives else None,
-            base_entropy=_entropy(positives / weight) if weight else None,
-            kept=kept[0],
-            is_complete=kept[1],
-        )
+    label: str
+    begin_ms: Int64s  # int64[W]
+    end_ms: Int64s  # int64[W]
+    rows: Rows  # N rows, window by window
+    counts: Int64s  # int64[W]: the rows of each window, at least one
+    stand_for: Float64s  # float64[N]: how many rows a row stands for
+    is_complete: Bools  # bool[W]
 
 
 @dataclass(frozen=True, eq=False)
-class _FittedNumbers:
-    """Rows of a label that is a number; each array has n values."""
+class Parts:
+    """The rows of P settled windows, joined; each array but `rows` has a value for each."""
 
-    predicted: Float64s
-    actual: Float64s
-    weights: Float64s
+    rows: Rows
+    counts: Int64s
+    factors: Float64s  # how many rows a row stands for
+    is_whole: Bools
 
-    def of(self, rows: npt.NDArray[np.int64]) -> _FittedNumbers:
-        return _FittedNumbers(*(column[rows] for column in vars(self).values()))
+    @classmethod
+    def of(cls, settled: Sequence[SettledRows]) -> Parts:
+        """Join settled windows; there is at least one."""
+        counts = np.array([len(part) for part in settled], np.int64)
+        factors = np.array([2.0**part.halvings for part in settled])
+        return cls(
+            joined([part.rows for part in settled]), counts, factors, np.array([part.is_whole for part in settled])
+        )
 
-    def score(self, window: Window, segment: str, text: str, kept: tuple[float, bool]) -> WindowScore:
-        fit = number_fit_of(self.predicted, self.actual, self.weights)
-        return WindowScore(
-            **vars(window),
-            segment=segment,
-            text=text,
-            rows=len(self.actual),
-            positives=float((self.actual * self.weights).sum()),
-            weight=float(self.weights.sum()),
-            auc=None,
-            log_loss=None,
-            calibration=None if fit is None else fit.calibration,
-            base_entropy=None,
-            kept=kept[0],
-            is_complete=kept[1],
-            mae=None if fit is None else fit.mae,
-            rmse=None if fit is None else fit.rmse,
+    def windows(
+        self, label: str, width_ms: int, end_ms: Int64s, span: slice, lacking_ms: Sequence[int]
+    ) -> ClosedWindows:
+        """Return windows made of the parts in `span`; parts with the same end in `end_ms` follow each other.
+
+        `lacking_ms` holds the ends of windows that lack rows which no part knows of.
+        """
+        counts, factors = self.counts[span], self.factors[span]
+        first = int(self.counts[: span.start].sum())
+        begins = np.flatnonzero(np.append(True, end_ms[1:] != end_ms[:-1]))
+        is_complete = self.is_whole[span] & (factors == 1.0) & ~np.isin(end_ms, lacking_ms)
+        return ClosedWindows(
+            label,
+            end_ms[begins] - width_ms,
+            end_ms[begins],
+            self.rows[first : first + int(counts.sum())],
+            np.add.reduceat(counts, begins),
+            np.repeat(factors, counts),
+            np.logical_and.reduceat(is_complete, begins),
         )
 
 
 def scores_of(
-    window: Window, settled: Sequence[SettledRows], segments: Sequence[tuple[str, Sequence[str]]], *, is_whole: bool
-) -> Iterator[WindowScore]:
-    """Yield the score of a window, then those of each text of each segment; nothing without rows.
+    closed: ClosedWindows, segments: Sequence[tuple[str, Sequence[str]]], *, learned_before_ms: int | None = None
+) -> list[WindowScore]:
+    """Return the scores of all windows, then those of each text of each segment.
 
-    Parts of the window may be thinned differently: a row counts for all rows it stands for. `segments` holds each
-    segment's name and its texts by code. `is_whole` states whether no row is missing that the parts do not know of.
+    `segments` holds each segment's name and its texts by code. Windows that begin before `learned_before_ms` are not
+    complete.
     """
-    if not sum(map(len, settled)):
-        return
-    rows = joined([part.rows for part in settled])
-    stand = [(len(part), 2.0**part.halvings) for part in settled]
-    kept = len(rows) / sum(count * factor for count, factor in stand)
-    is_complete = is_whole and kept == 1.0 and all(part.is_whole for part in settled)
-    positive = rows["positive"]
-    weights = rows["weight"].astype(np.float64) / np.where(positive, 1.0, rows["rate"])
-    weights *= np.repeat([factor for _, factor in stand], [count for count, _ in stand])
-    logits = rows["logit"].astype(np.float64)
-    fitted: _Fitted | _FittedNumbers
-    if "number" in (rows.dtype.names or ()):
-        fitted = _FittedNumbers(logits, rows["number"].astype(np.float64), weights)
-    else:
-        fitted = _Fitted(logits, positive, weights, losses_of(logits, positive), chances_of(logits))
-    yield fitted.score(window, "", "", (kept, is_complete))
-    for at, (segment, texts) in enumerate(segments):
-        codes = rows["codes"][:, at]
-        order = np.argsort(codes, kind="stable")
-        counts = np.bincount(codes, minlength=len(texts))
-        for code, mine in enumerate(np.split(order, np.cumsum(counts)[:-1])):
-            if len(mine):
-                yield fitted.of(mine).score(window, segment, texts[code], (kept, is_complete))
+    rows, is_complete = closed.rows, closed.is_complete
+    if learned_before_ms is not None:
+        is_complete = is_complete & (closed.begin_ms > learned_before_ms)
+    weights = rows["weight"].astype(np.float64) / np.where(rows["positive"], 1.0, rows["rate"]) * closed.stand_for
+    is_number = "number" in (rows.dtype.names or ())
+    summed = _number_columns(rows, weights) if is_number else _positive_columns(rows, weights)
+    kept = closed.counts / np.add.reduceat(closed.stand_for, np.cumsum(closed.counts) - closed.counts)
+    window = np.repeat(np.arange(len(closed.counts)), closed.counts)
+    scores: list[WindowScore] = []
+    for at, (segment, texts) in enumerate([("", ("",)), *segments]):
+        codes = rows["codes"][:, at - 1] if at else np.zeros(len(rows), np.uint8)
+        group = window * _CODES + codes
+        order = np.lexsort((rows["logit"], group))
+        begins = np.flatnonzero(np.append(True, np.diff(group[order]) != 0))
+        of_group, first = window[order[begins]], order[begins]
+        columns = {name: column[order] for name, column in summed.items()}
+        sums = {name: np.add.reduceat(column, begins) for name, column in columns.items()}
+        if is_number:
+            fields, errors = _number_fields(sums)
+        else:
+            auc = _aucs(rows["logit"][order], columns["positive"], columns["negative"], begins)
+            fields, errors = _positive_fields(sums, auc)
+        scores += map(
+            WindowScore,
+            repeat(closed.label),
+            closed.begin_ms[of_group].tolist(),
+            closed.end_ms[of_group].tolist(),
+            repeat(segment),
+            [texts[code] for code in codes[first].tolist()],
+            np.diff(np.append(begins, len(rows))).tolist(),
+            *(field.tolist() for field in fields),
+            kept[of_group].tolist(),
+            is_complete[of_group].tolist(),
+            *(error.tolist() for error in errors),
+        )
+    return scores
 
 
-def _entropy(share: float) -> float:
-    return -sum(value * math.log(value) for value in (share, 1.0 - share) if value > 0)
+def _positive_columns(rows: Rows, weights: Float64s) -> dict[str, Float64s]:
+    """Return what the scores of a label are sums of, by row."""
+    logits, is_positive = rows["logit"].astype(np.float64), rows["positive"]
+    return {
+        "positive": np.where(is_positive, weights, 0.0),
+        "negative": np.where(is_positive, 0.0, weights),
+        "loss": losses_of(logits, is_positive) * weights,
+        "chance": chances_of(logits) * weights,
+    }
+
+
+def _positive_fields(sums: dict[str, Float64s], auc: Objects) -> tuple[tuple[Any, ...], tuple[Objects, ...]]:
+    """Return the fields of scores from `positives` to `base_entropy`, and the errors, which they have not."""
+    positives, weight = sums["positive"], sums["positive"] + sums["negative"]
+    share = np.divide(positives, weight, out=np.zeros_like(weight), where=weight > 0)
+    entropy = sum((-one * np.log(np.where(one > 0, one, 1.0)) for one in (share, 1.0 - share)), np.zeros(len(share)))
+    log_loss, calibration = _ratio(sums["loss"], weight), _ratio(sums["chance"], positives)
+    none = np.full(len(weight), None)
+    return (positives, weight, auc, log_loss, calibration, _known(entropy, weight > 0)), (none, none)
+
+
+def _number_columns(rows: Rows, weights: Float64s) -> dict[str, Float64s]:
+    """Return what the scores of a label that is a number are sums of, by row."""
+    predicted, actual = rows["logit"].astype(np.float64), rows["number"].astype(np.float64)
+    error = predicted - actual
+    return {
+        "actual": actual * weights,
+        "weight": weights,
+        "predicted": predicted * weights,
+        "error": np.abs(error) * weights,
+        "square": error * error * weights,
+    }
+
+
+def _number_fields(sums: dict[str, Float64s]) -> tuple[tuple[Any, ...], tuple[Objects, ...]]:
+    actual, weight, none = sums["actual"], sums["weight"], np.full(len(sums["weight"]), None)
+    square = np.divide(sums["square"], weight, out=np.zeros_like(weight), where=weight > 0)
+    errors = _ratio(sums["error"], weight), _known(np.sqrt(square), weight > 0)
+    return (actual, weight, none, none, _ratio(sums["predicted"], actual), none), errors
+
+
+def _aucs(logits: Rows, positive: Float64s, negative: Float64s, begins: Int64s) -> Objects:
+    """Return the AUC of each group of rows, which are sorted by group and logit; see `logit_scores.auc_of`."""
+    is_begin = np.zeros(len(logits), np.bool_)
+    is_begin[begins] = True
+    ties = np.flatnonzero(is_begin | np.append(True, logits[1:] != logits[:-1]))
+    positive, negative = (np.add.reduceat(weights, ties) for weights in (positive, negative))
+    begins = np.searchsorted(ties, begins)
+    below = np.cumsum(negative) - negative
+    below -= np.repeat(below[begins], np.diff(np.append(begins, len(ties))))
+    won = np.add.reduceat(positive * (below + negative / 2), begins)
+    return _ratio(won, np.add.reduceat(positive, begins) * np.add.reduceat(negative, begins))
+
+
+def _ratio(values: Float64s, over: Float64s) -> Objects:
+    """Return a ratio for each group; None where there is nothing to divide by."""
+    return _known(np.divide(values, over, out=np.zeros_like(values), where=over > 0), over > 0)
+
+
+def _known(values: Float64s, is_known: Bools) -> Objects:
+    known = values.astype(np.object_)
+    known[~is_known] = None
+    return known

@@ -29,8 +29,8 @@ from streamlearn.trainer.validation.prediction_tensors import (
     state_of,
     state_tensors,
 )
-from streamlearn.trainer.validation.rows import HALVINGS_MAX, SettledRows, Uint64s, corrections_of, row_type
-from streamlearn.trainer.validation.score import Window, WindowScore, scores_of
+from streamlearn.trainer.validation.rows import HALVINGS_MAX, Uint64s, corrections_of, row_type
+from streamlearn.trainer.validation.score import ClosedWindows, WindowScore, scores_of
 from streamlearn.trainer.validation.texts import Texts
 from streamlearn.versions.format.pieces import Tensors
 
@@ -207,12 +207,13 @@ class ProgressiveValidation:
         scores: list[WindowScore] = []
         with self._closing:
             for label in self._labels:
-                for window, settled in self._closed(label, watermark_ms):
-                    scores += scores_of(window, settled, self._texts.all, is_whole=self._is_whole(window))
-        scores.sort(key=lambda score: (score.end_ms, score.window_s))
-        for score in scores:
-            if score.window_s == self._shortest_s and not score.segment:
-                self._meters.scored(score)
+                for closed in self._closed(label, watermark_ms):
+                    scores += self._scores(closed, self._texts.all)
+        scores.sort(key=lambda score: (score.end_ms, -score.begin_ms))
+        width_ms = self._shortest_s * 1_000
+        self._meters.scored(
+            [score for score in scores if not score.segment and score.end_ms - score.begin_ms == width_ms]
+        )
         return scores
 
     def summary(self) -> dict[str, float]:
@@ -227,7 +228,7 @@ class ProgressiveValidation:
             for label in self._labels:
                 with self._lock:
                     newest = label.newest()
-                for score in scores_of(*newest, [], is_whole=self._is_whole(newest[0])) if newest else ():
+                for score in self._scores(newest, ()) if newest else ():
                     for name in _SUMMED if score.mae is None else _SUMMED_OF_NUMBERS:
                         if (value := getattr(score, name)) is not None:
                             metrics[f"validation.{label.name}.{name}"] = float(value)
@@ -237,23 +238,17 @@ class ProgressiveValidation:
                             metrics.setdefault(name, value)
         return metrics
 
-    def _closed(
-        self, label: LabelRows, watermark_ms: int, *, is_again: bool = False
-    ) -> list[tuple[Window, list[SettledRows]]]:
+    def _closed(self, label: LabelRows, watermark_ms: int, *, is_again: bool = False) -> list[ClosedWindows]:
         if not label.is_due(watermark_ms):
             return []
         with self._lock:
             due = label.due(watermark_ms)
-        for window, rows, held, unmatched in due.settled():
-            self._lose(label, "unmatched_corrections", 0 if is_again else unmatched)
-            with self._lock:
-                self._held += len(rows) - held
-                label.settle(window, rows)
+        settlement = due.settled()
+        self._lose(label, "unmatched_corrections", 0 if is_again else settlement.unmatched)
         with self._lock:
+            label.settle(settlement.windows)
             closed = label.closed(watermark_ms)
-            before = sum(map(len, label.settled.values()))
-            label.forget()
-            self._held += sum(map(len, label.settled.values())) - before
+            self._held -= settlement.dropped + label.forget()
         return closed
 
     def _learn(self, rows: Predicted, at: int, codes: npt.NDArray[np.uint8]) -> None:
@@ -343,8 +338,8 @@ class ProgressiveValidation:
             self._held += len(label.open) - before
         return True
 
-    def _is_whole(self, window: Window) -> bool:
-        return self._learned_before_ms is None or window.begin_ms > self._learned_before_ms
+    def _scores(self, closed: ClosedWindows, segments: Sequence[tuple[str, Sequence[str]]]) -> list[WindowScore]:
+        return scores_of(closed, segments, learned_before_ms=self._learned_before_ms)
 
     def _lose(self, label: LabelRows, reason: str, count: int) -> None:
         if count:

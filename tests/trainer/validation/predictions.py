@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -197,7 +198,7 @@ def _score(label: str, span: tuple[int, int], text: str, rows: list[tuple[float,
 
 def close_to(found: WindowScore, expected: WindowScore) -> bool:
     """Whether two scores are the same but for rounding."""
-    for name, value in vars(expected).items():
+    for name, value in msgspec.structs.asdict(expected).items():
         other = getattr(found, name)
         is_close = isinstance(value, float) and isinstance(other, float)
         if not (math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-9) if is_close else value == other):

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -75,7 +76,7 @@ def test_scores_are_those_of_first_predictions_in_any_order_of_steps_and_waterma
         assert len(got) == len(scores)
         assert got.keys() == expected.keys()
         # A correction whose prediction never came is known to be missing, and so is what came after its window.
-        whole = {key: replace(score, is_complete=True) for key, score in got.items()}
+        whole = {key: msgspec.structs.replace(score, is_complete=True) for key, score in got.items()}
         assert all(close_to(whole[key], expected[key]) for key in expected)
         assert [one.end_ms for one in scores] == sorted(one.end_ms for one in scores)
         if not any(found.unscored.values()):
@@ -322,9 +323,9 @@ def test_closing_windows_costs_in_proportion_to_their_number() -> None:
             took_s = time.thread_time() - begin_s
         finally:
             gc.enable()
-        assert len(closed) > count
+        assert len(closed[0].counts) == count
         return took_s
 
     # Four times as many: sixteen times the work where each window looks at all others.
-    few_s, many_s = (min(seconds(count) for _ in range(7)) for count in (2_000, 8_000))
+    few_s, many_s = (min(seconds(count) for _ in range(7)) for count in (10_000, 40_000))
     assert many_s < 9 * few_s
