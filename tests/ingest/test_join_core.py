@@ -58,6 +58,22 @@ def done(time: int, **changes: object) -> Done:
     return Done("q7", time, 3, 77, 2, 902, "click")._replace(**changes)  # type: ignore[arg-type]
 
 
+def test_a_history_that_is_joined_at_once_comes_in_the_order_of_time_whatever_the_labels_wait() -> None:
+    core = JoinCore(plan_of())
+    impressions = [shown(minute * 60_000, request=f"q{minute}", offset=minute) for minute in range(300)]
+    actions = [done(one.time + 70_000, request=one.request, offset=one.offset) for one in impressions[::3]]
+    add(core, [*impressions, *actions])
+    core.advance(FOREVER_MS)
+    minutes, groups = [], set()
+    while core.ready:
+        rows = core.take(100).rows
+        minutes += (rows.settle_time_ms // 60_000).tolist()
+        groups |= set(rows.settles.tolist())
+    assert len(groups) > 1, "labels of several groups are among them"
+    assert minutes == sorted(minutes)
+    assert minutes[-1] > 299
+
+
 @settings(max_examples=300)
 @given(st.integers(0, 1 << 32), st.integers(1, 40))
 def test_any_order_of_arrival_makes_the_rows_of_the_oracle(seed: int, requests: int) -> None:

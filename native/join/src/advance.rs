@@ -12,17 +12,28 @@ use streamlearn_wire::keys::key_of_bytes;
 
 /// How many events ahead the index is prefetched.
 pub(crate) const AHEAD: usize = 16;
+const MINUTE_MS: i64 = 60_000;
 
 impl JoinCore {
+    /// Makes what is due minute by minute, so that a history which is joined at once is learned in the order of
+    /// time: labels with a long wait beside those with a short one, and corrections among them.
     pub(crate) fn advance_to(&mut self, watermark: i64) {
+        while let Some(due) = self.next_row_ms().filter(|&due| due <= watermark) {
+            let end = (due.div_euclid(MINUTE_MS) + 1) * MINUTE_MS;
+            self.make_rows(end.min(watermark));
+        }
+        self.give_up(watermark);
+        self.watermark = watermark;
+        self.release();
+    }
+
+    fn make_rows(&mut self, watermark: i64) {
         // First rows before corrections, so that no positive precedes its negative.
         for group in 0..self.rules.settings.groups.len() {
             self.first_rows(group, watermark);
         }
         self.correct(watermark);
-        self.give_up(watermark);
         self.watermark = watermark;
-        self.release();
     }
 
     fn first_rows(&mut self, group: usize, watermark: i64) {
@@ -157,11 +168,9 @@ impl JoinCore {
         self.slices.spares.keep(slice, self.slices.bytes);
     }
 
-    /// A lower bound of the next watermark that has an effect; None while nothing is held. It may be too
-    /// early if an action was superseded by an earlier one.
-    pub fn next_deadline_ms(&self) -> Option<i64> {
+    /// A lower bound of the next watermark at which a row is made, above the present one; None without any.
+    fn next_row_ms(&self) -> Option<i64> {
         let (shelf, slice_ms) = (&self.slices.shelf, self.rules.settings.slice_ms);
-        let end = |key: i64| (key + 1) * slice_ms;
         let rows = self.rules.groups().filter_map(|(_, group)| {
             let due_from = (self.watermark - group.wait_ms).max(self.rules.settings.from_ms);
             let mut slices = shelf.from(due_from.div_euclid(slice_ms));
@@ -169,6 +178,14 @@ impl JoinCore {
             Some(time + group.wait_ms + 1)
         });
         let corrections = self.corrections.peek().map(|next| next.0.time + 1);
+        rows.chain(corrections).filter(|&due| due > self.watermark).min()
+    }
+
+    /// A lower bound of the next watermark that has an effect; None while nothing is held. It may be too
+    /// early if an action was superseded by an earlier one.
+    pub fn next_deadline_ms(&self) -> Option<i64> {
+        let (shelf, slice_ms) = (&self.slices.shelf, self.rules.settings.slice_ms);
+        let end = |key: i64| (key + 1) * slice_ms;
         let waiting = self.waiting.next().map(|time| time + self.rules.settings.orphan_wait_ms);
         // Expired slices that still hold rows wait for `take`, so only later deadlines count.
         let expired_before = |window: i64| (self.watermark - window).div_euclid(slice_ms);
@@ -178,7 +195,7 @@ impl JoinCore {
         let mut keys = shelf.from(expired_before(self.rules.window_max));
         let retiring = keys.find_map(|(key, _)| Some(end(key) + self.rules.window_max).filter(is_ahead));
         let releases = payloads.into_iter().chain(retiring);
-        let all = rows.chain(corrections).chain(waiting).chain(releases);
-        all.filter(is_ahead).min()
+        let later = waiting.into_iter().chain(releases).filter(is_ahead);
+        self.next_row_ms().into_iter().chain(later).min()
     }
 }

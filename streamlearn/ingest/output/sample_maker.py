@@ -43,6 +43,7 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 # Upper bounds for a message's key and the lengths of its columns, besides an empty message.
 _SPARE_BYTES, _COLUMN_BYTES, _TEXT_BYTES = 64, 8, 5
+_MINUTE_MS = 60_000
 _REQUEST_BYTES, _ROW_BYTES, _LABEL_BYTES = 36, 16, 18
 
 Letter = tuple[Failure, Origin]
@@ -109,7 +110,9 @@ class SampleMaker:
         if not len(joined.rows):
             return []
         whole = self._whole(joined)
-        cuts, too_large = cut_rows(whole.request_index, *self._costs(whole), self._limits)
+        # Of a history that is read at once, trainers take the messages of all lots in the order of time.
+        minutes = np.flatnonzero(np.diff(whole.rows.settle_time_ms // _MINUTE_MS)) + 1
+        cuts, too_large = cut_rows(whole.request_index, *self._costs(whole), self._limits, minutes)
         if too_large:
             why = ("oversize", f"larger than the message limit ({self._app.name!r} has no message for it)")
             self._refuse(whole.rows, np.array(too_large), _origins(whole.requests, whole.request_index), why)
