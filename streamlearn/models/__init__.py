@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from streamlearn.models.din import Din
     from streamlearn.models.graphs import Graphs, load_graphs
     from streamlearn.models.keras_model import KerasModel
-    from streamlearn.models.mmoe import Mmoe
-    from streamlearn.models.ple import Ple
+    from streamlearn.models.mmoe import Mmoe, Ple
     from streamlearn.models.saved_model import export_graphs
     from streamlearn.models.tower import dropout
 
@@ -43,8 +42,7 @@ __getattr__ = lazy_names(
         "saved_model": "export_graphs",
         "graphs": "Graphs load_graphs",
         "keras_model": "KerasModel",
-        "mmoe": "Mmoe",
-        "ple": "Ple",
+        "mmoe": "Mmoe Ple",
         "tower": "dropout",
     },
 )

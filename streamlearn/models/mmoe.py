@@ -1,4 +1,4 @@
-"""MMoE: perceptrons that all labels share, weighed for each label by a gate of its own, and a tower for each label."""
+"""MMoE and PLE: experts that all labels share, weighed for each label by a gate of its own, and a tower for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlearn.models.ready import Built, DeepModel
 from streamlearn.models.tower import layer_outputs, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
-__all__ = ["Mmoe"]
+__all__ = ["Mmoe", "Ple"]
 
 COUNT_MAX = 64
 _SHARED = "shared experts"
@@ -177,3 +177,15 @@ def _several(name: str, count: int, shape: tuple[int, int], axis: str) -> Weight
     Inputs come first in each weight: what is new there begins at zero in a changed application, and nothing else does.
     """
     return glorot(name, shape)._replace(shape=(shape[0], count, shape[1]), axes=("", axis, ""))
+
+
+@dataclass(kw_only=True, eq=False)
+class Ple(Mmoe):
+    """Progressive layered extraction, for labels that disturb each other in `Mmoe`: it is `Mmoe` with own experts.
+
+    The attributes are those of `Mmoe`.
+    """
+
+    experts: int = 2
+    own: int = 1
+    levels: int = 2

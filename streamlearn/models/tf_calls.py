@@ -19,7 +19,7 @@ from streamlearn.errors import ExecutionFailed
 from streamlearn.models.canonical import Proto
 from streamlearn.models.protocol import Tensor
 
-__all__ = ["Kind", "Place", "Traced", "definitions_of", "kind_of", "register"]
+__all__ = ["Kind", "Place", "TracedFunction", "definitions_of", "kind_of", "register"]
 
 # TensorFlow's number of a type, and a shape.
 Kind: TypeAlias = tuple[int, tuple[int, ...]]
@@ -65,7 +65,7 @@ class Place:
             tf.test.experimental.sync_devices()
 
 
-class Traced:
+class TracedFunction:
     """A function that was traced, with the variables and constants that it uses besides its inputs."""
 
     def __init__(self, concrete: Any) -> None:

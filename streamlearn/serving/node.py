@@ -36,7 +36,7 @@ from streamlearn.versions import Chain, Replica, open_registry, open_store
 from streamlearn.versions.replica.node_replica import NodeStatus
 
 if TYPE_CHECKING:
-    from streamlearn.serving.lanes.tf_calls import Place
+    from streamlearn.models.tf_calls import Place
 
 __all__ = ["Node", "NodeLimits"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from streamlearn.models import Model, PackedSide
 from streamlearn.models.graph_trace import weight_notes
 from streamlearn.models.label_outputs import predictions_of
 from streamlearn.models.model_errors import wrap_errors
+from streamlearn.models.tf_calls import Place, TracedFunction
 from streamlearn.models.tower import learning
 from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.trainer.device import device_of
@@ -85,9 +86,10 @@ class Learner:
             self._initial_slot = tf.fill(tf.shape(whole), begin)
             self._slots = [tf.Variable(self._initial_slot, trainable=False) for _ in slots]
         self.steps = 0
-        compiled = settings.xla == "on" or (settings.xla == "auto" and "GPU" in self._device)
-        # XLA compiles each shape. Without it one graph serves all shapes and is not traced again for more requests.
-        self._learn = tf.function(self._step, jit_compile=compiled, autograph=False, reduce_retracing=not compiled)
+        # XLA compiles each shape. Without it one graph serves any number of rows and users.
+        self._is_compiled = settings.xla == "on" or (settings.xla == "auto" and "GPU" in self._device)
+        self._learn = tf.function(self._step, jit_compile=self._is_compiled, autograph=False)
+        self._place, self._traced = Place(self._device), dict[tuple[tuple[int, ...], ...], TracedFunction]()
         self._score_graph = tf.function(self._predictions, autograph=False, reduce_retracing=True)
 
     def reset(self) -> None:
@@ -104,14 +106,12 @@ class Learner:
         if self._settings.optimizer == "adam":
             number = self.steps + 1
             rate *= math.sqrt(1 - _BETA2**number) / (1 - _BETA1**number)
-        with tf.device(self._device):
-            logits, loss, is_finite, gradients = self._learn(
-                tuple(map(tf.convert_to_tensor, packed.sides)),
-                tf.convert_to_tensor(packed.user_index),
-                tf.convert_to_tensor(packed.targets),
-                tf.constant([1.0 / max(packed.rows, 1), rate], tf.float32),
-                tf.constant([self.steps & 0x7FFFFFFF, self._settings.seed & 0xFFFFFF], tf.int32),
-            )
+        scalars = np.array([1.0 / max(packed.rows, 1), rate], np.float32)
+        seed = np.array([self.steps & 0x7FFFFFFF, self._settings.seed & 0xFFFFFF], np.int32)
+        arrays = (*packed.sides, packed.user_index, packed.targets, scalars, seed)
+        with self._place.entered():
+            inputs = [tf.convert_to_tensor(array) for array in arrays]
+        logits, loss, is_finite, *gradients = self._step_of(arrays).run(self._place, inputs)
         learned = Learned(
             logits=logits.numpy()[: packed.rows],
             loss=float(loss),
@@ -120,6 +120,20 @@ class Learner:
         )
         self.steps += learned.is_finite
         return learned
+
+    def _step_of(self, arrays: Sequence[npt.NDArray[Any]]) -> TracedFunction:
+        """Return the step for arrays of these shapes, traced at first."""
+        shapes = tuple(array.shape for array in arrays) if self._is_compiled else ()
+        if shapes not in self._traced:
+            *sides, user_index, targets = [
+                tf.TensorSpec(array.shape if self._is_compiled else (None, *array.shape[1:]), array.dtype)
+                for array in arrays[:-2]
+            ]
+            pairs = (tf.TensorSpec([2], array.dtype) for array in arrays[-2:])
+            with tf.device(self._device):
+                concrete = self._learn.get_concrete_function(tuple(sides), user_index, targets, *pairs)
+            self._traced[shapes] = TracedFunction(concrete)
+        return self._traced[shapes]
 
     @property
     def rate_scale(self) -> float:

@@ -12,7 +12,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 
 from streamlearn.errors import ExecutionFailed
-from streamlearn.models.tf_calls import Place, Traced, definitions_of, kind_of, register
+from streamlearn.models.tf_calls import Place, TracedFunction, definitions_of, kind_of, register
 from streamlearn.serving.graphs.tensors import tensor_of
 from streamlearn.serving.lanes.slab import ALIGNMENT_BYTES, Slab
 
@@ -102,7 +102,7 @@ def test_a_traced_function_runs_with_its_variables_in_order() -> None:
         return total.read_value(), (pair[1] + 1.0, total + weight)
 
     vector, scalar = tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)
-    traced = Traced(tf.function(step).get_concrete_function((vector, vector), scalar))
+    traced = TracedFunction(tf.function(step).get_concrete_function((vector, vector), scalar))
     place = Place("/CPU:0")
     for seen in (7.0, 13.0):
         found = traced.run(place, [tf.constant([1.0, 1.0]), tf.constant([5.0]), tf.constant(2.0)])

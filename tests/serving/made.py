@@ -13,13 +13,13 @@ import numpy as np
 from streamlearn.features import FeatureSpec
 from streamlearn.models import DcnV2, DeepFm, Din, Graphs, Model, export_graphs, load_graphs
 from streamlearn.models.logistic import Logistic
+from streamlearn.models.tf_calls import Place
 from streamlearn.serving.graphs.definitions import Definitions
 from streamlearn.serving.graphs.dense import Dense
 from streamlearn.serving.graphs.executables import CompileBudget, Executables
 from streamlearn.serving.graphs.ladder import Ladder
 from streamlearn.serving.lanes.lane_kind import Work
 from streamlearn.serving.lanes.slab import Slab
-from streamlearn.serving.lanes.tf_calls import Place
 from streamlearn.settings import ServingSettings
 from tests.models.packed import Floats, Packed, filled, most_of_all, only_items
 

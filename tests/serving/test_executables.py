@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from streamlearn.errors import UsageError
 from streamlearn.models import PackedSide
+from streamlearn.models.tf_calls import Place
 from streamlearn.serving.graphs.dense import Dense
 from streamlearn.serving.graphs.ladder import Bucket
-from streamlearn.serving.lanes.tf_calls import Place
 from tests.models.packed import Packed, packed, scores_of
 from tests.serving.made import Made, make, named_weights, work_of
 

@@ -10,13 +10,13 @@ import pytest
 from streamlearn.errors import BadRecord, VersionRefused
 from streamlearn.models import PackedSide, export_graphs, load_graphs
 from streamlearn.models.logistic import Logistic
+from streamlearn.models.tf_calls import Place
 from streamlearn.samples import SampleCodec, golden_bytes, read_golden
 from streamlearn.serving.graphs.definitions import Definitions
 from streamlearn.serving.graphs.dense import Dense
 from streamlearn.serving.graphs.executables import CompileBudget, Executables
 from streamlearn.serving.graphs.golden import check_golden, score_samples
 from streamlearn.serving.graphs.ladder import Ladder
-from streamlearn.serving.lanes.tf_calls import Place
 from streamlearn.settings import ServingSettings
 from streamlearn.settings.events import SampleSettings
 from streamlearn.settings.tables import TableSettings

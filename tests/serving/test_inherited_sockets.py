@@ -16,10 +16,10 @@ import pytest
 
 from streamlearn.access import socket_address
 from streamlearn.errors import UsageError
+from streamlearn.models.tf_calls import Place
 from streamlearn.native import native
 from streamlearn.serving.hello import answers_hello, is_at_door
 from streamlearn.serving.inherited_sockets import InheritedSockets, inherited_sockets
-from streamlearn.serving.lanes.tf_calls import Place
 from streamlearn.serving.node import Node, NodeLimits
 from streamlearn.testing import small_folder, wait_until
 from tests.serving.test_front import Rig

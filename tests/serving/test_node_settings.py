@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from streamlearn.apps import load_app
-from streamlearn.serving.lanes.tf_calls import Place
+from streamlearn.models.tf_calls import Place
 from streamlearn.serving.node import Node
 from streamlearn.settings.versions import RegistrySettings
 from streamlearn.testing import wait_until

@@ -17,8 +17,8 @@ from typing import Any
 import tritonclient.grpc as triton
 
 from streamlearn.apps import load_app
+from streamlearn.models.tf_calls import Place
 from streamlearn.serving.inherited_sockets import InheritedSockets
-from streamlearn.serving.lanes.tf_calls import Place
 from streamlearn.serving.node import Node
 from streamlearn.testing import wait_until
 from streamlearn.trainer import put_graphs, samples_of

@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 
 from streamlearn.errors import ConfigError, LaneLost, NodeNotReady, UsageError
+from streamlearn.models.tf_calls import Place
 from streamlearn.serving import front as front_module
 from streamlearn.serving import impression_writer, servable_versions
 from streamlearn.serving import node as node_module
@@ -28,7 +29,6 @@ from streamlearn.serving.lanes import device as device_module
 from streamlearn.serving.lanes import lane_main, lane_process
 from streamlearn.serving.lanes.device import lane_places
 from streamlearn.serving.lanes.lane_processes import LaneProcesses
-from streamlearn.serving.lanes.tf_calls import Place
 from streamlearn.serving.node import Node
 from streamlearn.testing import ManualClock
 from streamlearn.versions import Chain, History, PointerLog, Replica, Verdict, open_store, write_verdict

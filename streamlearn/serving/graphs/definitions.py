@@ -17,8 +17,8 @@ from streamlearn.models import Graphs, PackedSide
 from streamlearn.models.canonical import canonical_functions
 from streamlearn.models.description import Description, TensorNote
 from streamlearn.models.protocol import Tensor
+from streamlearn.models.tf_calls import Kind, definitions_of, register
 from streamlearn.serving.graphs.ladder import Bucket
-from streamlearn.serving.lanes.tf_calls import Kind, definitions_of, register
 
 __all__ = ["Definition", "Definitions"]
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from streamlearn.models.description import Description
 from streamlearn.models.protocol import Tensor
+from streamlearn.models.tf_calls import Place
 from streamlearn.serving.graphs.tensors import tensor_of
 from streamlearn.serving.lanes.slab import aligned
-from streamlearn.serving.lanes.tf_calls import Place
 
 __all__ = ["Dense"]
 

@@ -17,6 +17,7 @@ from streamlearn.errors import UsageError
 from streamlearn.models import load_graphs
 from streamlearn.models.description import Description, TensorNote
 from streamlearn.models.protocol import Tensor
+from streamlearn.models.tf_calls import Kind, Place, kind_of
 from streamlearn.serving.graphs.definitions import Definition, Definitions
 from streamlearn.serving.graphs.dense import Dense
 from streamlearn.serving.graphs.execution_meters import ExecutionMeters
@@ -24,7 +25,6 @@ from streamlearn.serving.graphs.ladder import Bucket, Ladder
 from streamlearn.serving.graphs.tensors import tensor_of
 from streamlearn.serving.lanes.lane_kind import Work
 from streamlearn.serving.lanes.slab import Slab
-from streamlearn.serving.lanes.tf_calls import Kind, Place, kind_of
 from streamlearn.settings import ServingSettings
 
 __all__ = ["CompileBudget", "Executables", "item_example", "load_executables", "user_example"]

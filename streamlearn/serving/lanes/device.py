@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from streamlearn.errors import UsageError
-from streamlearn.serving.lanes.tf_calls import Place
+from streamlearn.models.tf_calls import Place
 from streamlearn.settings import ServingSettings
 
 __all__ = ["lane_places"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from streamlearn.models.tf_calls import Place
 from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.serving.graphs.compiler import Compiler
 from streamlearn.serving.graphs.dense import Dense
@@ -16,7 +17,6 @@ from streamlearn.serving.graphs.executables import CompileBudget, load_executabl
 from streamlearn.serving.graphs.ladder import Bucket
 from streamlearn.serving.lanes.device import lane_places
 from streamlearn.serving.lanes.lane_kind import Made
-from streamlearn.serving.lanes.tf_calls import Place
 from streamlearn.settings import ServingSettings
 
 __all__ = ["LaneThreads"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -77,8 +77,7 @@ def _bytes_of(kind: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype((np.void, kind.itemsize))
 
 
-@dataclass(eq=False, slots=True)
-class SettledRows:
+class SettledRows(msgspec.Struct, eq=False, gc=False):
     """The rows of a closed window, each identity once, with final labels."""
 
     rows: Rows  # of `row_type`, sorted by identity

@@ -60,10 +60,10 @@ class WindowScore(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, eq=False)
 class ClosedWindows:
-    """W windows of one label with N rows, impressions from `begin_ms` to before `end_ms` of event time."""
+    """W windows of one label with N rows: impressions of the `width_ms` before `end_ms` of event time."""
 
     label: str
-    begin_ms: Int64s  # int64[W]
+    width_ms: int
     end_ms: Int64s  # int64[W]
     rows: Rows  # N rows, window by window
     counts: Int64s  # int64[W]: the rows of each window, at least one
@@ -102,7 +102,7 @@ class Parts:
         is_complete = self.is_whole[span] & (factors == 1.0) & ~np.isin(end_ms, lacking_ms)
         return ClosedWindows(
             label,
-            end_ms[begins] - width_ms,
+            width_ms,
             end_ms[begins],
             self.rows[first : first + int(counts.sum())],
             np.add.reduceat(counts, begins),
@@ -121,7 +121,7 @@ def scores_of(
     """
     rows, is_complete = closed.rows, closed.is_complete
     if learned_before_ms is not None:
-        is_complete = is_complete & (closed.begin_ms > learned_before_ms)
+        is_complete = is_complete & (closed.end_ms - closed.width_ms > learned_before_ms)
     weights = rows["weight"].astype(np.float64) / np.where(rows["positive"], 1.0, rows["rate"]) * closed.stand_for
     is_number = "number" in (rows.dtype.names or ())
     summed = _number_columns(rows, weights) if is_number else _positive_columns(rows, weights)
@@ -144,7 +144,7 @@ def scores_of(
         scores += map(
             WindowScore,
             repeat(closed.label),
-            closed.begin_ms[of_group].tolist(),
+            (closed.end_ms[of_group] - closed.width_ms).tolist(),
             closed.end_ms[of_group].tolist(),
             repeat(segment),
             [texts[code] for code in codes[first].tolist()],

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -204,12 +205,11 @@ class ProgressiveValidation:
         A window closes when `watermark_ms`, up to which all samples were learned, is past its end by the label's
         window: all its rows and corrections must have been added. A watermark that goes back closes nothing.
         """
-        scores: list[WindowScore] = []
         with self._closing:
-            for label in self._labels:
-                for closed in self._closed(label, watermark_ms):
-                    scores += self._scores(closed, self._texts.all)
-        scores.sort(key=lambda score: (score.end_ms, -score.begin_ms))
+            closed = [windows for label in self._labels for windows in self._closed(label, watermark_ms)]
+            closed.sort(key=lambda windows: windows.width_ms)
+            scores = [score for windows in closed for score in self._scores(windows, self._texts.all)]
+        scores.sort(key=attrgetter("end_ms"))
         width_ms = self._shortest_s * 1_000
         self._meters.scored(
             [score for score in scores if not score.segment and score.end_ms - score.begin_ms == width_ms]
