@@ -1,11 +1,12 @@
 """The examples along the README's path, by the settings they come with: what they learn stays sane.
 
 `replay --speed 0`, `ingest` and `train`, and then each hour's log loss against one who knows only how many were
-positive so far.
+positive so far. What the pages of `ratings`, `news` and `shop` teach is true.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -15,38 +16,60 @@ import numpy as np
 import pytest
 
 from examples.ratings.history import history
+from examples.shop.history import BEGIN_MS, DAYS
+from examples.shop.history import history as shop_history
 from streamlearn.trainer.validation import ScoreColumns, read_scores
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HOUR_MS, ROWS_MIN, DEADLINE_S = 3_600_000, 1_000, 300.0
 # The synthetic world is small and shown slowly, so that it has hours.
 SMALL = ("events=60_000", "rate=5", "users=1_000", "items=300")
-OPTIONS = {"kuairand": [], "ratings": [], "synthetic": [word for one in SMALL for word in ("--option", one)]}
+OPTIONS = {
+    "kuairand": [],
+    "news": ["--option", "requests=30_000"],
+    "ratings": [],
+    "shop": [],
+    "synthetic": [word for one in SMALL for word in ("--option", one)],
+}
 # Hours of so many rows, of both labels.
-HOURS_MIN = {"kuairand": 30, "synthetic": 4}
+HOURS_MIN = {"kuairand": 30, "news": 90, "synthetic": 4}
 DAY_MS = 24 * HOUR_MS
+
+
+def samples_of(example: str, path: Path, prism: Path) -> list[str]:
+    """Replay and ingest an example; the words that set its places for further commands."""
+    given = {
+        "topics.root": (path / "topics").as_uri(),
+        "versions.store": (path / "store").as_uri(),
+        "validation.folder": str(path / "scores"),
+        "ingest.prism_location": str(prism),
+    }
+    sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+    run("replay", example, "--speed", "0", *OPTIONS[example], *sets)
+    run("topics", example, "--create", "4", *sets)
+    run("ingest", example, "--runner", "prism", *sets)
+    return sets
+
+
+def run(verb: str, example: str, *words: str) -> str:
+    """Run a command on an example, and return what it prints."""
+    call = [sys.executable, "-m", "streamlearn", verb, str(EXAMPLES / example), *words]
+    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr[-4_000:]
+    return done.stdout
 
 
 def learned(example: str, path: Path, prism: Path) -> ScoreColumns:
     """The scores of all windows that were learned along the path."""
-    folder, scores = str(EXAMPLES / example), path / "scores"
-    given = {
-        "topics.root": (path / "topics").as_uri(),
-        "versions.store": (path / "store").as_uri(),
-        "validation.folder": str(scores),
-        "ingest.prism_location": str(prism),
-    }
-    sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
-    for words in (
-        ("replay", folder, "--speed", "0", *OPTIONS[example]),
-        ("topics", folder, "--create", "4"),
-        ("ingest", folder, "--runner", "prism"),
-        ("train", folder, "--until-offset", "end"),
-    ):
-        call = [sys.executable, "-m", "streamlearn", *words, *sets]
-        done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
-        assert done.returncode == 0, done.stderr[-4_000:]
-    return read_scores(scores)
+    sets = samples_of(example, path, prism)
+    run("train", example, "--until-offset", "end", *sets)
+    return read_scores(path / "scores")
+
+
+def days_of(scores: ScoreColumns, label: str) -> ScoreColumns:
+    """The scores of a label's days, of all rows."""
+    is_day = (scores["end_ms"] - scores["begin_ms"] == DAY_MS) & (scores["segment"] == "")
+    return scores.where(is_day & (scores["label"] == label))
 
 
 def against_running_mean(scores: ScoreColumns, label: str, width_ms: int = HOUR_MS) -> list[tuple[float, float]]:
@@ -81,8 +104,7 @@ def test_stars_are_predicted_better_by_the_day_and_nearly_as_well_as_by_who_know
     tmp_path: Path, prism: Path
 ) -> None:
     scores = learned("ratings", tmp_path, prism)
-    is_day = (scores["end_ms"] - scores["begin_ms"] == DAY_MS) & (scores["segment"] == "")
-    days = scores.where(is_day & (scores["label"] == "stars"))
+    days = days_of(scores, "stars")
     world = history({})
     rated, whole = world.is_rated, world.expected.clip(1, 5)
     truth = float(np.abs(whole[rated] - world.stars[rated]).mean())
@@ -97,3 +119,37 @@ def test_stars_are_predicted_better_by_the_day_and_nearly_as_well_as_by_who_know
     # Whether a film is rated can hardly be known: after two days never worse than by the mean so far.
     days_of_rated = against_running_mean(scores, "rated", DAY_MS)
     assert all(found < mean for found, mean in days_of_rated[2:])
+
+
+def test_versions_a_minute_apart_are_worth_more_than_versions_a_day_apart_where_news_are_shown(
+    tmp_path: Path, prism: Path
+) -> None:
+    sets = samples_of("news", tmp_path, prism)
+    table = json.loads(run("evaluate", "news", "--every", "1m,1d", "--json", *sets))
+    minute, day = table["intervals"]
+    assert (minute["every"], day["every"]) == ("1m", "1d")
+    assert minute["gain_low"] > 0.02
+    assert 0.6 < day["auc"] < minute["auc"]
+    assert 0.95 < minute["calibration"] < 1.05
+
+
+def test_orders_are_calibrated_though_they_come_late_and_what_is_paid_is_predicted_better_than_by_its_mean_so_far(
+    tmp_path: Path, prism: Path
+) -> None:
+    scores, world = learned("shop", tmp_path, prism), shop_history({})
+    orders, paid = days_of(scores, "order"), days_of(scores, "paid")
+    assert len(orders["rows"]) == len(paid["rows"]) == DAYS
+    assert orders["positives_weight"].sum() == world.is_ordered.sum()
+    # On the first day nothing is known yet.
+    for label in ("click", "order"):
+        days = against_running_mean(scores, label, DAY_MS)[1:]
+        assert all(loss < mean for loss, mean in days), (label, days)
+    assert all(0.85 < ratio < 1.15 for ratio in orders["calibration_ratio"].tolist()[2:])
+    request, place = np.nonzero(world.is_ordered)
+    day, amount, worth = (world.shown_ms[request] - BEGIN_MS) // DAY_MS, world.paid[request, place], world.worth
+    errors = paid["mae"].tolist()
+    naive = [float(np.abs(amount[day == one] - amount[day < one].mean()).mean()) for one in range(1, DAYS)]
+    assert all(error < mean for error, mean in zip(errors[1:], naive, strict=True)), (errors, naive)
+    # In the last days it is nearer to who knows the truth.
+    truth = float(np.abs(amount - worth[request, place]).mean())
+    assert np.mean(errors[-3:]) < (truth + np.mean(naive[-3:])) / 2

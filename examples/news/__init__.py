@@ -1,0 +1,1 @@
+"""News: articles that live for hours, so that fresher versions are worth much."""

@@ -1,0 +1,1 @@
+"""A shop: clicks, orders that come hours later, and what is paid."""
