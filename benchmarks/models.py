@@ -1,4 +1,7 @@
-"""Models: one model of several labels against a model for each, on KuaiRand's week; delayed conversions; numbers."""
+"""Models: one model of several labels against a model for each, on KuaiRand's week; and what histories teach.
+
+The histories: delayed conversions, categories, numbers, and news whose freshness decides.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from benchmarks.freshness import FreshModel, Predictions, figures_of, scored
 from benchmarks.histories.categorical import categorical_figures
 from benchmarks.histories.conversions import conversion_figures
 from benchmarks.histories.freshness_rows import Week, read_week
+from benchmarks.histories.news import news_figures
 from benchmarks.histories.numbers import number_figures
 from benchmarks.result import Result
 from streamlearn.apps import AppFolder, load_app
@@ -114,6 +118,7 @@ def run(quick: bool, note: Note) -> Result:
     result.figures |= categorical_figures(_QUICK_ROWS if quick else _ROWS, note)
     result.figures |= number_figures(*(_QUICK_NUMBERS if quick else _NUMBERS), note)
     if not quick:
+        result.figures |= news_figures((), note)
         result.figures["windows_100k_close_s"] = _windows_close_s(folder)
     return result
 

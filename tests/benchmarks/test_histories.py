@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.histories import categorical, numbers
+from benchmarks.histories import categorical, news, numbers
 from examples.ratings.history import history
 
 
@@ -38,3 +39,14 @@ def test_a_model_of_categories_is_better_than_chance_and_never_better_than_the_t
     assert asked.auc(asked.truth) > 0.75
     assert 0.55 < asked.auc(found[1]) < asked.auc(asked.truth)
     assert found.keys() == {1, 6}
+
+
+def test_the_way_from_the_news_to_the_table_has_its_seconds_and_an_auc_of_each_interval(
+    monkeypatch: pytest.MonkeyPatch, prism: Path
+) -> None:
+    monkeypatch.setattr(news, "prism_path", lambda: prism)
+    notes: list[str] = []
+    figures = news.news_figures(("--option", "requests=2_000"), notes.append)
+    assert list(figures) == ["evaluate_table_s", *(f"news.auc_{every}" for every in ("1m", "1h", "1d", "never"))]
+    assert figures["evaluate_table_s"] > 1
+    assert [note.split()[1] for note in notes] == ["replay", "topics", "ingest", "evaluate"]
