@@ -41,5 +41,5 @@ def news_figures(options: tuple[str, ...], note: Callable[[str], None]) -> dict[
                 raise ServiceError(message, help="run the commands of examples/news/README.md one by one")
             note(f"news: {verb} took {wall_s:.1f} s")
             seconds += wall_s
-    intervals = json.loads(table)["intervals"]
+    intervals = [found for found in json.loads(table)["intervals"] if not found["segment"]]
     return {"evaluate_table_s": seconds} | {f"news.auc_{found['every']}": found["auc"] for found in intervals}

@@ -226,7 +226,8 @@ def test_the_verb_compares_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyP
     shown = evaluate("--every", "1s,never")
     assert "over never" in shown.stdout
     assert "95 % interval" in shown.stdout
-    assert re.search(r"label +segment +every", shown.stdout)
+    assert "segment" not in shown.stdout
+    assert re.search(r"label +segment +every", evaluate("--every", "1s,never", "--segments").stdout)
     for words, text in (
         (("--every", "soon"), "'soon' is not a duration"),
         (("--every", "0m"), "'0m' is not a duration"),

@@ -72,6 +72,9 @@ def evaluate(
             metavar="OFFSETS", help="Stop reading here: `end` (the present end of the samples) or PARTITION:OFFSET,..."
         ),
     ] = "end",
+    segments: Annotated[
+        bool, typer.Option("--segments", help="With --every, also print the figures of each text of each segment.")
+    ] = False,
     model: _ModelsOption = "",
     grid: _GridOption = None,
     set_: SetOption = None,
@@ -97,7 +100,7 @@ def evaluate(
     variants = variants_of(app, tuple(set_ or ()), model, grid or ()) if model or grid else []
     load_tensorflow()
     if every_ms:
-        _compare_intervals(folder, request, every_ms, until_offset, json=json)
+        _compare_intervals(folder, request, every_ms, until_offset, segments=segments, json=json)
     elif variants:
         _compare_variants(variants, request, passes, until_offset, json=json)
     else:
@@ -139,7 +142,13 @@ def _intervals(text: str, passes: int) -> dict[str, int | None]:
 
 
 def _compare_intervals(
-    folder: AppFolder, request: SplitRequest, every_ms: dict[str, int | None], until_offset: str, *, json: bool
+    folder: AppFolder,
+    request: SplitRequest,
+    every_ms: dict[str, int | None],
+    until_offset: str,
+    *,
+    segments: bool,
+    json: bool,
 ) -> None:
     from streamlearn.replay import stop_on_signals
     from streamlearn.trainer.interval_evaluation import evaluate_intervals
@@ -156,9 +165,9 @@ def _compare_intervals(
         print_json(facts | {"intervals": [vars(score) for score in scores]})
         return
     print_facts("samples", {name: None if time_ms is None else time_text(time_ms) for name, time_ms in times.items()})
-    widest = max((abs(score.gain) for score in scores if score.gain), default=0.0)
-    for segment in dict.fromkeys(score.segment for score in scores):
+    for segment in dict.fromkeys(score.segment for score in scores if segments or not score.segment):
         mine = [score for score in scores if score.segment == segment]
+        widest = max((abs(score.gain) for score in mine if score.gain), default=0.0)
         rows = [_interval_row(score, widest, list(every_ms)[-1]) for score in mine]
         print_table(without_empty(rows, [_TEXT, "MAE"]), whole=True)
 
