@@ -12,10 +12,15 @@ from streamlearn.models.protocol import Model
 
 __all__ = ["READY_MADE", "model_of"]
 
-# By the name in `App.model`, which is also the module: the class.
+# By the name in `App.model`: the module and the class.
 READY_MADE = {
-    "logistic": "Logistic", "deepfm": "DeepFm", "dcn_v2": "DcnV2", "din": "Din", "mmoe": "Mmoe", "ple": "Ple",
-}  # fmt: skip
+    "logistic": ("logistic", "Logistic"),
+    "deepfm": ("deepfm", "DeepFm"),
+    "dcn_v2": ("dcn_v2", "DcnV2"),
+    "din": ("din", "Din"),
+    "mmoe": ("mmoe", "Mmoe"),
+    "ple": ("mmoe", "Ple"),
+}
 _CALLS = {"build": ("features", "labels", "seed"), "user": ("weights", "inputs")}
 _CALLS["score"] = ("weights", "user", "user_index", "inputs")
 
@@ -39,7 +44,8 @@ def model_of(folder: AppFolder) -> Model:
     if name:
         model = _own(folder, module, name)
     elif module in READY_MADE:
-        kind = getattr(importlib.import_module(f"streamlearn.models.{module}"), READY_MADE[module])
+        file, kind_name = READY_MADE[module]
+        kind = getattr(importlib.import_module(f"streamlearn.models.{file}"), kind_name)
         model = kind(compute=compute)
     else:
         message = f"unknown ready-made model {chosen!r}"

@@ -60,7 +60,7 @@ def test_a_ready_made_model_is_chosen_by_its_name_and_works_on_one_of_everything
     chosen = folder(tmp_path, name)
     model = model_of(chosen)
     assert isinstance(model, Model)
-    assert type(model).__name__ == READY_MADE[name]
+    assert type(model).__name__ == READY_MADE[name][1]
     weights = model.build(chosen.app.features, [label.name for label in chosen.app.labels], 0)
     assert weights[-1].shape == (2,)
 
