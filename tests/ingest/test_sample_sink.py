@@ -91,6 +91,26 @@ def test_what_was_given_is_in_its_lots_partition_when_flush_returns_and_letters_
     sink.close()
 
 
+def test_lots_that_share_a_partition_are_written_in_the_order_of_time_and_each_in_its_own(place: Place) -> None:
+    plan = begin_run(place.folder)
+    sink = SampleSink(place.folder, plan, PlainMaker(place.folder, plan))
+    hour_ms = 3_600_000
+    # A whole history of a lot comes before that of the next one; one time of the second goes back.
+    hours = {0: [1, 4, 6], 3: [2, 3, 2, 5]}
+    for lot, times in hours.items():
+        for hour in times:
+            joined = joined_of(plan, place, T_MS + hour * hour_ms)
+            sink.give(lot, replace(joined, complete_ms=T_MS + hour * hour_ms), T_MS + hour * hour_ms)
+    sink.flush()
+    sink.close()
+    shown = [
+        (batch.header.lot, (int(batch.requests.event_time_ms[0]) - T_MS) // hour_ms)
+        for partition, batch in samples_of(place)
+        if partition == 0
+    ]
+    assert shown == [(0, 1), (3, 2), (3, 3), (3, 2), (0, 4), (3, 5), (0, 6)]
+
+
 def test_samples_that_nobody_took_are_not_said_to_be_done(place: Place) -> None:
     plan = begin_run(place.folder)
     sink = SampleSink(place.folder, plan, PlainMaker(place.folder, plan))

@@ -6,6 +6,7 @@ It does not know how features and labels are read: a maker does.
 from __future__ import annotations
 
 from contextlib import closing
+from operator import itemgetter
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
@@ -37,7 +38,10 @@ class SampleSink:
         settings = folder.writer_settings
         self._letters = LetterBox(folder, clock=clock)
         self._topic = folder.open_topic("samples")
-        self._courier = Courier(self._topic.writer(settings), settings.buffer_bytes_max)
+        self._bytes_max = settings.buffer_bytes_max
+        self._courier = Courier(self._topic.writer(settings), self._bytes_max)
+        self._waiting: list[tuple[int, int, bytes]] = []  # the time up to which its lot is, its partition, a message
+        self._waiting_bytes, self._reached_ms = 0, dict[int, int]()
         self._partitions: set[int] = set()
         self._settled_ms: list[int] = []
 
@@ -49,15 +53,21 @@ class SampleSink:
             return
         partition = partitions_of(lot, self._plan.lineage.lots_count, self._topic.partitions)[0]
         for batch in self._maker.make(lot, joined, watermark_ms):
-            self._courier.send(partition, self._codec.encode(batch))
+            message, watermark_ms = self._codec.encode(batch), batch.header.watermark_ms
+            self._reached_ms[lot] = max(watermark_ms, self._reached_ms.get(lot, watermark_ms))
+            self._waiting.append((self._reached_ms[lot], partition, message))
+            self._waiting_bytes += len(message)
             count_samples(len(batch))
             self._partitions.add(partition)
             self._settled_ms.append(int(batch.settle_time_ms.min()))
+            if self._waiting_bytes >= self._bytes_max:
+                self._send()
         self._letters.give(self._maker.set_aside())
 
     def flush(self) -> set[int]:
         """Wait until everything given is acknowledged; return the partitions that had messages since the last flush."""
         self._letters.flush()
+        self._send()
         self._courier.flush()
         if self._plan.rules.time == "wall" and self._settled_ms:
             late_by_ms = self._clock.wall_ms() - self._plan.rules.out_of_orderness_ms
@@ -65,6 +75,12 @@ class SampleSink:
         partitions, self._partitions = self._partitions, set()
         self._settled_ms = []
         return partitions
+
+    def _send(self) -> None:
+        """Send what waits in the order of time, since several lots of a history share a partition."""
+        for _, partition, message in sorted(self._waiting, key=itemgetter(0)):
+            self._courier.send(partition, message)
+        self._waiting, self._waiting_bytes, self._reached_ms = [], 0, {}
 
     def close(self) -> None:
         """Close topics; output that was not flushed belongs to failed work."""
