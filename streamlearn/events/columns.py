@@ -109,7 +109,7 @@ def text_columns(name: str, texts: Sequence[str] | npt.NDArray[Any]) -> Arrays:
         >>> {name: column.tolist() for name, column in text_columns("kind", ["a", "bc"]).items()}
         {'kind': [97, 98, 99], 'kind$': [0, 1, 3]}
     """
-    raw = [str(text).encode() for text in texts]
+    raw = [text.encode() for text in texts]
     lengths = np.fromiter(map(len, raw), np.int64, len(raw))
     return {name: np.frombuffer(b"".join(raw), np.uint8), f"{name}$": _offsets(lengths, np.int32)}
 

@@ -52,7 +52,7 @@ class ColumnHistory:
 
 
 def number_options(options: Mapping[str, str], defaults: Mapping[str, float]) -> dict[str, Any]:
-    """Return options of a history that are numbers: whole ones from 1 where the default is one, else shares.
+    """Return options of a history that are numbers, each a whole number from 1 or a share as its default is.
 
     Raises:
         ConfigError: An option is unknown, or not such a number.

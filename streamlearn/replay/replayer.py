@@ -67,7 +67,8 @@ class Replayer:
     topics take events more slowly; it then falls behind, and `ReplayReport.seconds` shows it.
 
     `scored` receives the columns of impressions and their number, and returns the columns to write, for example with
-    the scores of serving. Events wait for it. The producer stays open.
+    the scores of serving. `acted` receives the columns of actions that are written. Events wait for both. The producer
+    stays open.
     """
 
     def __init__(
@@ -78,8 +79,9 @@ class Replayer:
         *,
         clock: Clock = SYSTEM_CLOCK,
         scored: Scored | None = None,
+        acted: Callable[[Columns], None] = lambda actions: None,
     ) -> None:
-        self._history, self._scored = history, scored
+        self._history, self._scored, self._acted = history, scored, acted
         self._producer = producer
         self._heartbeat_ms = max(1, round(settings.heartbeat_s * 1000))
         self._clock = clock
@@ -154,6 +156,7 @@ class Replayer:
             self._producer.impressions(columns, block.impressions_rows)
         if block.actions_rows:
             self._producer.actions(block.actions, block.actions_rows)
+            self._acted(block.actions)
         self._impressions += block.impressions_rows
         self._actions += block.actions_rows
         self._reached_ms = max(self._reached_ms, block.until_ms)

@@ -20,8 +20,8 @@ class IngestSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The Beam runner: `prism` on this machine, `flink` on a cluster. Use `direct` only for bounded backfills: its
     event-time timers are wrong on topics that continue."""
     lots: Annotated[int, Meta(ge=1, le=LOTS_MAX)] = 16
-    """Number of hash classes (lots) of requests; each is joined on its own. Use a multiple of the workers' cores; to
-    learn from a history that is read at once, no more than the samples have partitions. Choose it once, because
+    """Number of hash classes (lots) of requests; each is joined on its own. Use a multiple of the workers' cores. For a
+    history that is read at once, use at most as many as the samples topic has partitions. Choose it once, because
     progress is stored by lot."""
     out_of_orderness_s: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
     """How much older than the newest event of its partition an event may be, in event time. Raise it if impressions are

@@ -69,12 +69,13 @@ class IntervalEvaluation:
         split: Split,
         *,
         every_ms: Mapping[str, int | None],
+        by_segment: bool = False,
         keep_aside: Callable[[str, bytes], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         settings = folder.settings
         self._folder, self._topic, self._split, self._every_ms = folder, topic, split, every_ms
-        self._keep_aside, self._clock = keep_aside, clock
+        self._by_segment, self._keep_aside, self._clock = by_segment, keep_aside, clock
         self._learner = Learner(folder.app, model, settings.trainer)
         self._step_rows = settings.trainer.step_rows
         self._rows = Rows(folder.app, client, self._step_rows, settings.tables)
@@ -209,7 +210,7 @@ class IntervalEvaluation:
             return scores
 
         scores = of(np.ones(len(rows), np.bool_), ("", ""))
-        for segment, of_rows in texts.items():
+        for segment, of_rows in texts.items() if self._by_segment else ():
             common = Counter(of_rows.tolist()).most_common(self._folder.settings.validation.segment_texts_max)
             for text in sorted(text for text, _ in common):
                 scores += of(of_rows == text, (segment, text))
@@ -261,17 +262,29 @@ def evaluate_intervals(
     stop: threading.Event,
     *,
     until_offset: str = "end",
+    by_segment: bool = False,
     show: Callable[[int], None] = lambda rows: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> tuple[Split, list[IntervalScore]]:
-    """Return how good versions at some intervals would have been, by label; see `IntervalEvaluation`."""
+    """Return how good versions at some intervals would have been, by label, with `by_segment` also by text.
+
+    See `IntervalEvaluation`.
+    """
     model, keep_aside = model_of(folder), kept_aside(folder).add
     with ExitStack() as ends:
         topic = ends.enter_context(samples_of(folder))
         split = split_of(folder, topic, request, ends_of(topic, until_offset), keep_aside=keep_aside, clock=clock)
         client = ends.enter_context(own_tables(folder))
         evaluation = IntervalEvaluation(
-            folder, model, topic, client, split, every_ms=every_ms, keep_aside=keep_aside, clock=clock
+            folder,
+            model,
+            topic,
+            client,
+            split,
+            every_ms=every_ms,
+            by_segment=by_segment,
+            keep_aside=keep_aside,
+            clock=clock,
         )
         return split, evaluation.run(stop, show)
 

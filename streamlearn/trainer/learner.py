@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from streamlearn.apps import App
-from streamlearn.errors import UsageError
+from streamlearn.errors import ExecutionFailed, UsageError
 from streamlearn.models import Model, PackedSide
 from streamlearn.models.graph_trace import weight_notes
 from streamlearn.models.label_outputs import predictions_of
@@ -111,7 +111,11 @@ class Learner:
         arrays = (*packed.sides, packed.user_index, packed.targets, scalars, seed)
         with self._place.entered():
             inputs = [tf.convert_to_tensor(array) for array in arrays]
-        logits, loss, is_finite, *gradients = self._step_of(arrays).run(self._place, inputs)
+        try:
+            logits, loss, is_finite, *gradients = self._step_of(arrays).run(self._place, inputs)
+        except ExecutionFailed:
+            self._learn(tuple(inputs[:4]), *inputs[4:])  # which fails as well, and names the line of the model
+            raise
         learned = Learned(
             logits=logits.numpy()[: packed.rows],
             loss=float(loss),

@@ -27,7 +27,7 @@ from streamlearn.features import FeatureSpec, Label, LabelGroup, Number, Slot
 app = App(
     name="small",
     features=FeatureSpec(slots=(Slot("user_id", "user"), Slot("item_id", "item")), item_id="item_id"),
-    groups=(LabelGroup("short", wait_s=60, window_s=60), LabelGroup("long", wait_s=600, window_s=600)),
+    groups=(LabelGroup("short", wait_s=60, window_s=60), LabelGroup("long", wait_s=120, window_s=120)),
     labels=(
         Label("paid", "buy", "long", number=Number(missing=0)),
         Label("click", "click", "short"),
@@ -122,9 +122,10 @@ def test_each_impression_has_its_scores_and_the_end_says_how_well_they_rank(fold
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert (report["impressions"], report["requests"], report["unanswered"], report["refusal"]) == (11, 11, 0, None)
-    # A click after its window is none; a row that is shown twice counts once; numbers have no AUC.
+    # A click after its window is none; a row that is shown twice counts once, and only once its window is over; numbers
+    # have no AUC.
     click = {"label": "click", "rows": 20, "positives": 10, "auc": 1.0}
-    order = {"label": "order", "rows": 20, "positives": 5, "auc": pytest.approx(5 * (10 + 2.5) / (5 * 15), abs=1e-4)}
+    order = {"label": "order", "rows": 8, "positives": 2, "auc": pytest.approx((4 + 2 / 2) / 6, abs=1e-4)}
     assert report["served"] == [click, order]
     assert len(one.asked) + len(other.asked) == 11
     assert {request.model_name for request in (*one.asked, *other.asked)} == {"small"}
@@ -139,6 +140,14 @@ def test_a_pinned_version_is_asked_for_and_what_is_refused_is_written_without_sc
     assert sorted(version or 0 for version, _ in _written(folder)) == [0] * 3 + [4] * 8
     for part in ("unanswered", "UNAVAILABLE: as told", "click"):
         assert part in result.stdout, result.stdout
+
+
+def test_actions_count_up_to_the_last_event_that_is_written(folder: Path) -> None:
+    events = 11 + 10 + 10 + 5
+    with serving(Scores()) as node:
+        result = _replay(folder, "--ask", node.address, "--limit-events", str(events), "--json")
+    report = json.loads(result.stdout)
+    assert (report["actions"], report["served"][0]["positives"], report["served"][0]["auc"]) == (25, 10, 1.0)
 
 
 def test_a_pin_without_nodes_is_refused(folder: Path) -> None:

@@ -97,6 +97,21 @@ def test_a_message_says_no_later_watermark_than_the_times_of_rows_that_follow(ma
             assert batch.header.watermark_ms == follow_ms
 
 
+def test_a_message_ends_with_the_minute_of_its_64th_row(make: Make) -> None:
+    given = week(make(), requests=900)
+    joined = given.joined()
+    with given.maker() as maker:
+        made = [maker.make(lot, one, T_MS + 10**10) for lot, one in joined]
+    assert max(map(len, made)) > 3
+    for batch in (batch for batches in made for batch in batches):
+        minutes = batch.settle_time_ms // 60_000
+        assert (minutes[63:] == minutes[63:64]).all()
+    for batches in made:
+        ends = [int(batch.settle_time_ms[-1]) // 60_000 for batch in batches]
+        assert all(len(batch) >= 64 for batch in batches[:-1])
+        assert ends == sorted(ends)
+
+
 def test_a_row_that_no_message_can_hold_is_set_aside(make: Make) -> None:
     given = week(make(), requests=40)
     with given.maker() as maker:

@@ -153,7 +153,7 @@ def test_scores_that_nodes_answered_stand_beside_the_intervals_and_each_text_of_
         knowing = np.where(is_served, np.where(click.value == 1, 0.9, 0.1), np.nan).astype(np.float32)
         served.append((partition, replace(batch, labels=(replace(click, served_score=knowing), *others))))
     write_messages(app, served)
-    done = CliRunner().invoke(cli, ["evaluate", str(app.folder), "--every", "1s,never", "--json"])
+    done = CliRunner().invoke(cli, ["evaluate", str(app.folder), "--every", "1s,never", "--segments", "--json"])
     assert done.exit_code == 0, done.output
     scores = json.loads(done.stdout)["intervals"]
     clicks = {one["every"]: one for one in scores if one["label"] == "click" and not one["segment"]}

@@ -378,3 +378,19 @@ def test_weights_of_another_model_or_optimizer_are_refused() -> None:
         one.load({name: part[:1] for name, part in dense.items()}, state)
     with pytest.raises(UsageError, match=r"2 optimizer slots, but trainer\.optimizer has 1"):
         learner(optimizer="adagrad").load(dense, state)
+
+
+class Astray(Linear):
+    """Looks up what is not there, which only running it shows."""
+
+    def score(self, weights: Sequence[Any], user: PackedSide, user_index: Any, inputs: PackedSide) -> Any:
+        astray = tf.gather(tf.constant([1.0, 2.0]), tf.cast(inputs.flat[:, 0] * 100, tf.int32))
+        return super().score(weights, user, user_index, inputs) + astray[:, None]
+
+
+def test_a_model_that_fails_while_it_runs_is_named_with_its_line() -> None:
+    learner = Learner(_APP, Astray(), msgspec.convert({"device": "cpu", "xla": "off"}, TrainerSettings))
+    before = learner.weights()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"test_learner\.py\", line \d+, in score"):
+        learner.learn(packed(1))
+    assert np.array_equal(learner.weights(), before)

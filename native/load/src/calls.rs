@@ -156,8 +156,9 @@ impl Calls {
     ) -> Result<Bytes, Status> {
         let (count, sender) = self.sender(connection, 0).await?;
         match self.ask_over(sender, message.clone(), deadline).await {
-            Err(Failure { is_unseen: true, .. }) => {
-                let (_, sender) = self.sender(connection, count).await?;
+            Err(Failure { is_unseen: true, is_refused, .. }) => {
+                let gone = if is_refused { 0 } else { count };
+                let (_, sender) = self.sender(connection, gone).await?;
                 self.ask_over(sender, message, deadline).await.map_err(|failure| failure.status)
             }
             outcome => outcome.map_err(|failure| failure.status),
@@ -170,15 +171,12 @@ impl Calls {
         message: Message,
         deadline: Option<Duration>,
     ) -> Result<Bytes, Failure> {
-        let unsent = |error| Failure { status: lost(&error), is_unseen: true };
+        let unsent = |error| Failure { status: lost(&error), is_unseen: true, is_refused: false };
         let mut sender = sender.ready().await.map_err(unsent)?;
         let (answer, mut body) = sender.send_request(self.head(deadline), false).map_err(unsent)?;
         // If it fails, the answer says why.
         let _ = body.send_data(message.0, true);
-        let (head, body) = answer
-            .await
-            .map_err(|error| Failure { status: lost(&error), is_unseen: is_unseen(&error) })?
-            .into_parts();
+        let (head, body) = answer.await.map_err(|error| Failure::of(&error))?.into_parts();
         if head.status != http::StatusCode::OK {
             return Err(Status::unknown(format!("HTTP status {}", head.status)).into());
         }
@@ -227,18 +225,23 @@ impl Calls {
 struct Failure {
     status: Status,
     is_unseen: bool,
+    /// Whether the node refused the request alone, so that the connection is well.
+    is_refused: bool,
 }
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        Self { status, is_unseen: false }
+        Self { status, is_unseen: false, is_refused: false }
     }
 }
 
-/// Whether an error says that the node did not see the request: the stream came after the last one that it took.
-fn is_unseen(error: &h2::Error) -> bool {
-    error.reason() == Some(Reason::REFUSED_STREAM)
-        || error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR)
+impl Failure {
+    /// The failure of a stream: the node did not see one that it refused, or that came after the last one it took.
+    fn of(error: &h2::Error) -> Self {
+        let is_refused = error.reason() == Some(Reason::REFUSED_STREAM);
+        let is_after = error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
+        Self { status: lost(error), is_unseen: is_refused || is_after, is_refused }
+    }
 }
 
 async fn connection(settings: &CallsSettings) -> Result<SendRequest<Bytes>, String> {

@@ -20,7 +20,7 @@ from streamlearn.times import time_text
 
 if TYPE_CHECKING:
     from streamlearn.load.node_scores import NodeScores
-    from streamlearn.load.served_labels import ServedHistory
+    from streamlearn.load.served_labels import ServedLabels
     from streamlearn.replay.replayer import ReplayProgress, ReplayReport
 
 __all__ = ["line_progress", "replay"]
@@ -45,7 +45,7 @@ def replay(
     from streamlearn.apps import load_app
     from streamlearn.events import Producer
     from streamlearn.load.node_scores import NodeScores
-    from streamlearn.load.served_labels import ServedHistory
+    from streamlearn.load.served_labels import ServedLabels
     from streamlearn.replay import Replayer, load_history, open_replay_topics, stop_on_signals
 
     folder = load_app(app, set_ or ())
@@ -56,17 +56,18 @@ def replay(
     events = history.events_count
     if limit_events is not None:
         events = limit_events if events is None else min(events, limit_events)
-    served = None
+    served, hooks = None, dict[str, Any]()
     with ExitStack() as ends, stop_on_signals() as stop:
         if ask:
             token = None if token_file is None else read_token(token_file).decode("latin-1")
             nodes = NodeScores(folder.app, [address.strip() for address in ask.split(",")], token)
             ends.callback(nodes.close)
-            history = served = ServedHistory(folder.app, history, nodes, pin)
+            served = ServedLabels(folder.app, nodes, pin)
+            hooks = {"scored": served.score, "acted": served.did}
         topics = ends.enter_context(open_replay_topics(folder, append=append))
         producer = ends.enter_context(Producer(folder, impressions=topics[0], actions=topics[1]))
         on_progress = ends.enter_context(_show_progress(events))
-        replayer = Replayer(history, producer, folder.settings.replay, scored=None if served is None else served.score)
+        replayer = Replayer(history, producer, folder.settings.replay, **hooks)
         report = replayer.run(speed=speed, events_max=limit_events, on_progress=on_progress, stop=stop)
     scores = {} if served is None else _served(served, nodes)
     if json:
@@ -85,14 +86,14 @@ def replay(
         raise typer.Exit(EXIT_PARTLY)
 
 
-def _served(served: ServedHistory, nodes: NodeScores) -> dict[str, Any]:
+def _served(served: ServedLabels, nodes: NodeScores) -> dict[str, Any]:
     """Return how nodes answered, and how well their scores rank what users did within the labels' windows."""
     import numpy as np
 
     from streamlearn.publisher.logit_scores import auc_of
 
     labels: list[dict[str, Any]] = []
-    for label, scores, is_done in served.labels.rows():
+    for label, scores, is_done in served.rows():
         has_both = is_done.any() and not is_done.all()
         auc = round(auc_of(scores, is_done, np.ones(len(scores))), 4) if has_both else None
         labels.append({"label": label, "rows": len(scores), "positives": int(is_done.sum()), "auc": auc})

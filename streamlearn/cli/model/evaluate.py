@@ -73,7 +73,7 @@ def evaluate(
         ),
     ] = "end",
     segments: Annotated[
-        bool, typer.Option("--segments", help="With --every, also print the figures of each text of each segment.")
+        bool, typer.Option("--segments", help="With --every, add the figures of each text of each segment.")
     ] = False,
     model: _ModelsOption = "",
     grid: _GridOption = None,
@@ -155,7 +155,9 @@ def _compare_intervals(
 
     show = progress_lines(lambda rows: f"{rows:,} samples learned")
     with stop_on_signals() as stop:
-        split, scores = evaluate_intervals(folder, request, every_ms, stop, until_offset=until_offset, show=show)
+        split, scores = evaluate_intervals(
+            folder, request, every_ms, stop, until_offset=until_offset, by_segment=segments, show=show
+        )
         if stop.is_set():
             typer.echo("stopped before all samples were learned", err=True)
             raise typer.Exit(EXIT_PARTLY)
@@ -165,7 +167,7 @@ def _compare_intervals(
         print_json(facts | {"intervals": [vars(score) for score in scores]})
         return
     print_facts("samples", {name: None if time_ms is None else time_text(time_ms) for name, time_ms in times.items()})
-    for segment in dict.fromkeys(score.segment for score in scores if segments or not score.segment):
+    for segment in dict.fromkeys(score.segment for score in scores):
         mine = [score for score in scores if score.segment == segment]
         widest = max((abs(score.gain) for score in mine if score.gain), default=0.0)
         rows = [_interval_row(score, widest, list(every_ms)[-1]) for score in mine]

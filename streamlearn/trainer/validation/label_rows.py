@@ -122,7 +122,8 @@ class LabelRows:
         The rows that `due` returned must have been settled first.
         """
         before, self._watermark_ms = self._watermark_ms, watermark_ms
-        begins, spans = np.array(sorted(self.settled), np.int64), list[tuple[int, Int64s, int, int]]()
+        begins = np.array(sorted(begin for begin, rows in self.settled.items() if len(rows)), np.int64)
+        spans: list[tuple[int, Int64s, int, int]] = []
         for width in self._widths_ms:
             ends = _end_of(begins, width)
             low = 0 if before is None else int(np.searchsorted(ends, self._due_ms(before, width), "right"))
@@ -145,14 +146,19 @@ class LabelRows:
         self._lacking_ms = {begin for begin in self._lacking_ms if begin >= over_ms}
         over_ms = min(over_ms, max(self.settled, default=0) + self._widths_ms[0] - self._summary_ms)
         over = [begin for begin in self.settled if begin < over_ms]
-        return sum(len(self.settled.pop(begin)) for begin in over)
+        dropped = sum(len(self.settled.pop(begin)) for begin in over)
+        for rows in self.settled.values():
+            rows.own()
+        return dropped
 
     def newest(self) -> ClosedWindows | None:
         """Return the newest closed windows that a summary covers as one; None before any."""
         if not self.settled:
             return None
         end = max(self.settled) + self._widths_ms[0]
-        parts = [rows for begin, rows in sorted(self.settled.items()) if begin >= end - self._summary_ms]
+        newest = (rows for begin, rows in sorted(self.settled.items()) if begin >= end - self._summary_ms)
+        if not (parts := [rows for rows in newest if len(rows)]):
+            return None
         ends = np.full(len(parts), end)
         return Parts.of(parts).windows(self.name, self._summary_ms, ends, slice(0, len(parts)), [])
 

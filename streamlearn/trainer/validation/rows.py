@@ -87,6 +87,11 @@ class SettledRows(msgspec.Struct, eq=False, gc=False):
     def __len__(self) -> int:
         return len(self.rows)
 
+    def own(self) -> None:
+        """Copy the rows if they are a part of a larger array, such as that of all windows that were settled at once."""
+        if self.rows.base is not None:
+            self.rows = self.rows.copy()
+
     def halve(self) -> None:
         """Drop half the rows."""
         self.halvings += 1

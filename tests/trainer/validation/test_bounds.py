@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -145,3 +146,29 @@ def test_rows_are_taken_while_another_thread_closes_windows() -> None:
     estimated = sum(one.weight for one in of_width(scores, 10))
     assert estimated == pytest.approx(steps * 500 - late, rel=0.05)
     assert found.held_rows <= settings.rows_max
+
+
+@pytest.mark.parametrize("identity", range(8))
+def test_a_closed_window_that_was_thinned_to_nothing_has_no_score_and_stops_nothing(identity: int) -> None:
+    found = ProgressiveValidation(app_of(20, 20), ValidationSettings(windows_s=[10, 1_000], rows_max=2_000))
+    rare = stream(10_000_000 + identity, 1, learn=2, span_ms=1)
+    found.add(rare)
+    found.add(stream(0, 1_500))
+    assert {score.label for score in found.close(BEGIN_MS + 40_000)} == {"click", "bought"}
+    late = stream(5_000, 1_200)
+    found.add(replace(late, event_time_ms=late.event_time_ms + 50_000))
+    kept = {name.split(".")[1]: value for name, value in found.summary().items() if name.endswith(".rows")}
+    scores = of_width(found.close(BEGIN_MS + 10_000_000), 1_000)
+    rows = {score.label: score.rows for score in scores}
+    assert 0 < kept["click"] < 1_500
+    assert rows["click"] < 2_000
+    assert kept.get("bought", 0) == rows.get("bought", 0) <= 1
+
+
+def test_closed_windows_do_not_keep_the_memory_of_those_that_closed_with_them() -> None:
+    found = ProgressiveValidation(app_of(), ValidationSettings(windows_s=[60, 3_600]))
+    for number in range(10):
+        found.add(stream(number * 20_000, 20_000, span_ms=10 * 86_400_000))
+    found.close(BEGIN_MS + 10 * 86_400_000)
+    assert 0 < found.held_rows < 5_000
+    assert all(rows.rows.base is None for label in found._labels for rows in label.settled.values())
