@@ -50,6 +50,8 @@ class NodeAnswers:
 class NodeScores:
     """Nodes that score the requests of impressions; they take requests by turns.
 
+    A request that one does not answer goes to the next one, once, as load balancers do.
+
     Args:
         app: The application whose impressions they are.
         nodes: gRPC addresses, HOST:PORT.
@@ -57,6 +59,7 @@ class NodeScores:
 
     Attributes:
         requests: Requests so far.
+        repeated: Those that a node did not answer, and that the next one was asked.
         unanswered: Requests without an answer.
     """
 
@@ -64,7 +67,7 @@ class NodeScores:
         self._app = app
         self._loads = [Load(address, token=token, connections=1) for address in nodes]
         self._pool = ThreadPoolExecutor(len(nodes), "node-scores")
-        self.requests = self.unanswered = 0
+        self.requests = self.repeated = self.unanswered = 0
 
     @property
     def refusal(self) -> str:
@@ -84,10 +87,15 @@ class NodeScores:
         """Return the answers to requests, by the served version or by one that nodes have ready."""
         pin = nested(_VERSION_FIELD, version.encode()) if version else b""
         messages, count = [message + pin for message in requests.messages], len(self._loads)
-        by_node = self._pool.map(lambda at: self._loads[at].ask_all(messages[at::count], _ANSWER_S_MAX), range(count))
         answers: list[bytes | None] = [None] * len(messages)
-        for at, of_node in enumerate(by_node):
-            answers[at::count] = of_node
+        for turn in range(min(2, count)):
+            left = [at for at, answer in enumerate(answers) if answer is None]
+            shares = [[at for at in left if (at + turn) % count == node] for node in range(count)]
+            asked = self._pool.map(self._ask_node, self._loads, ([messages[at] for at in share] for share in shares))
+            for share, of_node in zip(shares, asked, strict=True):
+                for at, answer in zip(share, of_node, strict=True):
+                    answers[at] = answer
+            self.repeated += len(left) if turn else 0
         labels = [label.name for label in self._app.labels]
         versions = np.zeros(len(messages), np.int64)
         ends = np.cumsum(requests.candidates).tolist()
@@ -103,6 +111,10 @@ class NodeScores:
         self.requests += len(messages)
         self.unanswered += answers.count(None)
         return NodeAnswers(versions, scores, requests.candidates)
+
+    @staticmethod
+    def _ask_node(load: Load, messages: list[bytes]) -> list[bytes | None]:
+        return load.ask_all(messages, _ANSWER_S_MAX) if messages else []
 
     def scored(self, impressions: Columns, answers: NodeAnswers) -> Columns:
         """Return the columns of impressions with the version that answered and its scores."""

@@ -142,6 +142,17 @@ def test_a_pinned_version_is_asked_for_and_what_is_refused_is_written_without_sc
         assert part in result.stdout, result.stdout
 
 
+def test_what_one_node_refuses_the_next_one_is_asked(folder: Path) -> None:
+    with serving(Scores(refuses_third=True)) as one, serving(Scores()) as other:
+        result = _replay(folder, "--ask", f"{one.address},{other.address}", "--json")
+    report = json.loads(result.stdout)
+    assert (report["requests"], report["repeated"], report["unanswered"]) == (11, len(one.asked) // 3, 0)
+    assert report["repeated"] > 0
+    assert "as told" in report["refusal"]
+    assert len(one.asked) + len(other.asked) == 11 + report["repeated"]
+    assert _written(folder) == [(7, [0.25, 0.75])] * 11
+
+
 def test_actions_count_up_to_the_last_event_that_is_written(folder: Path) -> None:
     events = 11 + 10 + 10 + 5
     with serving(Scores()) as node:

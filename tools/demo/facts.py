@@ -32,7 +32,9 @@ class Outcome:
         actions: Actions that were replayed.
         events_per_s: Replayed events per second.
         requests: Requests to nodes.
+        repeated: Requests that a second node was asked.
         unanswered: Requests without an answer.
+        refusal: Why one of them has none.
         dead_letters: Dead letters of ingest.
         learned: Counts of the newest version over its whole history, by name.
         labels: Labels of the application.
@@ -47,7 +49,9 @@ class Outcome:
     actions: int
     events_per_s: float
     requests: int
+    repeated: int
     unanswered: int
+    refusal: str
     dead_letters: int
     learned: Mapping[str, int]
     labels: int
@@ -76,6 +80,7 @@ def facts_of(observed: Observations, rows: Rows, outcome: Outcome, label: str) -
         "actions replayed": outcome.actions,
         "replayed events/s": round(outcome.events_per_s),
         "requests sent to nodes": outcome.requests,
+        "requests that another node was asked, since one refused": outcome.repeated,
         "requests without an answer": outcome.unanswered,
         "rows shown": len(rows),
         "samples learned": outcome.learned["samples"],
@@ -110,7 +115,9 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
     learned, slowest_ms = outcome.learned["labels_learned"], max(observed.acted_ms.values(), default=float("inf"))
     return [
         Promise(
-            "every request is answered", not outcome.unanswered, f"{outcome.unanswered} of {outcome.requests} were not"
+            "every request is answered",
+            not outcome.unanswered,
+            f"{outcome.unanswered} of {outcome.requests} were not{outcome.refusal and f': {outcome.refusal}'}",
         ),
         Promise("every event is joined", not outcome.dead_letters, f"{outcome.dead_letters} dead letters"),
         Promise(

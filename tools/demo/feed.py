@@ -73,9 +73,19 @@ class Feed:
         return self._nodes.requests
 
     @property
+    def repeated(self) -> int:
+        """Requests that a second node was asked, since one did not answer."""
+        return self._nodes.repeated
+
+    @property
     def unanswered(self) -> int:
         """Requests without an answer."""
         return self._nodes.unanswered
+
+    @property
+    def refusal(self) -> str:
+        """Why a request has no answer; empty if all have one."""
+        return self._nodes.refusal
 
     @property
     def report(self) -> ReplayReport | None:

@@ -97,8 +97,8 @@ def _served(served: ServedLabels, nodes: NodeScores) -> dict[str, Any]:
         has_both = is_done.any() and not is_done.all()
         auc = round(auc_of(scores, is_done, np.ones(len(scores))), 4) if has_both else None
         labels.append({"label": label, "rows": len(scores), "positives": int(is_done.sum()), "auc": auc})
-    asked = {"requests": nodes.requests, "unanswered": nodes.unanswered, "refusal": nodes.refusal or None}
-    return {**asked, "served": labels}
+    counts = {"requests": nodes.requests, "repeated": nodes.repeated, "unanswered": nodes.unanswered}
+    return {**counts, "refusal": nodes.refusal or None, "served": labels}
 
 
 def _summary(report: ReplayReport) -> dict[str, Any]:

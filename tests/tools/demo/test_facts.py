@@ -35,7 +35,8 @@ _OBSERVED = Observations(
     reverted=9,
 )  # fmt: skip
 _OUTCOME = Outcome(
-    impressions=_ROWS, actions=10, events_per_s=100.0, requests=1_800, unanswered=0, dead_letters=0,
+    impressions=_ROWS, actions=10, events_per_s=100.0, requests=1_800, repeated=0, unanswered=0, refusal="",
+    dead_letters=0,
     learned={"samples": 800, "labels_learned": 800, "labels_corrected": 0}, labels=1, skipped_rows=100, versions=12,
     rejected=2, served=(11, 11),
     takeover=Takeover(kept=9, moved_ms=(80.0, 70.0), requests=100, answered=40),
