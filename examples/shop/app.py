@@ -28,7 +28,7 @@ app = App(
     labels=(
         Label("click", "click", "fast"),
         Label("order", "order", "slow", follows="click"),
-        # What an order is worth if there is one. The loss learns a logarithm, so that price times pieces is a sum.
+        # The worth of an order, where there is one. The loss learns its logarithm: price times pieces becomes a sum.
         Label("paid", "order", "slow", number=Number(missing="unlabelled", loss="poisson", scale=45.0)),
     ),
     model="mmoe",

@@ -71,7 +71,7 @@ class NodeScores:
 
     @property
     def refusal(self) -> str:
-        """Why a request has no answer; empty if all have one."""
+        """Why a node did not answer a request; empty if each request was answered by the first node asked."""
         return next((load.refusal for load in self._loads if load.refusal), "")
 
     def close(self) -> None:

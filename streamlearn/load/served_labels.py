@@ -17,7 +17,7 @@ __all__ = ["ServedLabels"]
 
 
 class ServedLabels:
-    """Shown items by request, each once, with the scores of nodes; it keeps about 200 bytes of each.
+    """Shown items by request, each once, with the scores of nodes; all are kept in memory.
 
     An action counts within its label's window. Labels that are numbers are left out. `pin` is a version that nodes have
     ready; empty for the served one.

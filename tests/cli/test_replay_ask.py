@@ -161,6 +161,8 @@ def test_actions_count_up_to_the_last_event_that_is_written(folder: Path) -> Non
     assert (report["actions"], report["served"][0]["positives"], report["served"][0]["auc"]) == (25, 10, 1.0)
 
 
-def test_a_pin_without_nodes_is_refused(folder: Path) -> None:
-    result = _replay(folder, "--pin", "4")
+@pytest.mark.parametrize("words", [("--pin", "4"), ("--token-file", "token")])
+def test_what_only_nodes_need_is_refused_without_them(folder: Path, words: tuple[str, str]) -> None:
+    result = _replay(folder, *words)
     assert isinstance(result.exception, UsageError)
+    assert words[0] in str(result.exception)

@@ -50,7 +50,8 @@ def test_the_descriptors_of_reflection_are_those_of_the_files(tmp_path: Path) ->
     ]
     compiled = tmp_path / "descriptors.bin"
     subprocess.run([*command, f"--descriptor_set_out={compiled}"], cwd=_ROOT, check=True, timeout=60)
-    assert compiled.read_bytes() == _DESCRIPTORS.read_bytes(), f"write it anew: {' '.join(command)} -o {_DESCRIPTORS}"
+    help = f"run {' '.join(command)} --descriptor_set_out={_DESCRIPTORS}"
+    assert compiled.read_bytes() == _DESCRIPTORS.read_bytes(), help
 
 
 def test_each_field_is_one_of_tritons(tritons: dict[str, DescriptorProto]) -> None:

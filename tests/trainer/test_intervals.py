@@ -80,7 +80,6 @@ def test_each_row_is_predicted_by_all_that_was_known_when_its_version_would_have
             assert all(time_ms <= row < end_ms for row in rows)
             shown += rows
         assert len(shown) > 500
-        assert len(shown) == len({id(row) for row in shown}) or len(shown) > 0
     known = {every: [count for _, one, count, _ in watched.predicted if one == every] for every in _EVERY}
     assert known["1s"] == sorted(known["1s"])
     assert known["1s"][-1] > known["4s"][-2] > known["never"][0]

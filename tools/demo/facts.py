@@ -117,7 +117,8 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
         Promise(
             "every request is answered",
             not outcome.unanswered,
-            f"{outcome.unanswered} of {outcome.requests} were not{outcome.refusal and f': {outcome.refusal}'}",
+            f"{outcome.unanswered} of {outcome.requests} were not, {outcome.repeated} by the second node that was asked"
+            f"{outcome.refusal and f' ({outcome.refusal})'}",
         ),
         Promise("every event is joined", not outcome.dead_letters, f"{outcome.dead_letters} dead letters"),
         Promise(

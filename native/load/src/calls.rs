@@ -146,8 +146,8 @@ impl Calls {
         }
     }
 
-    /// Asks over a connection, and once more over a new one if the node did not see the request: it was not sent,
-    /// or the connection was leaving (GOAWAY). Every client of gRPC does so.
+    /// Asks over a connection, and once more if the node did not see the request, as every client of gRPC does:
+    /// over a new connection if the first was lost or leaving (GOAWAY), over the same if the node refused the stream.
     async fn ask(
         &self,
         connection: &Connection,

@@ -23,7 +23,7 @@ pub struct Label {
 }
 
 impl Label {
-    /// What callers get for a prediction of this label: a number unchanged, a logit as a probability.
+    /// Turns a prediction into the answer: a number stays as it is, a logit becomes a probability.
     pub fn score(&self, predicted: f32) -> f32 {
         if self.is_number { predicted } else { 1.0 / (1.0 + (-predicted).exp()) }
     }

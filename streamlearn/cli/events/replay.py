@@ -50,9 +50,9 @@ def replay(
 
     folder = load_app(app, set_ or ())
     history = load_history(app, named_values(option))
-    if pin and not ask:
-        message = "--pin was given without --ask"
-        raise UsageError(message, help="give --ask with the addresses of nodes that have the version")
+    if (pin or token_file) and not ask:
+        message = f"{'--pin' if pin else '--token-file'} was given without --ask"
+        raise UsageError(message, help="give --ask with the addresses of nodes")
     events = history.events_count
     if limit_events is not None:
         events = limit_events if events is None else min(events, limit_events)

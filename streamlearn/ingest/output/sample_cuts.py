@@ -7,11 +7,11 @@ import numpy.typing as npt
 
 from streamlearn.samples import FeatureColumns
 
-__all__ = ["MESSAGE_ROWS_MIN", "cut_rows", "feature_bytes"]
+__all__ = ["cut_rows", "feature_bytes"]
 
 Int64s = npt.NDArray[np.int64]
 
-MESSAGE_ROWS_MIN = 64
+_MESSAGE_ROWS_MIN = 64
 _NO_BREAKS = np.zeros(0, np.int64)
 
 
@@ -39,8 +39,8 @@ def cut_rows(
     """Return where to cut rows into messages within `limits` (rows and bytes), and the rows too large for any message.
 
     A request costs its bytes in every message that has rows of it, once for each run of its rows: a message may be
-    smaller than possible, and is never larger. A message also ends at the first of `breaks` after `MESSAGE_ROWS_MIN`
-    rows. Each cut is a first row and an end, exclusive.
+    smaller than possible, and is never larger. A message also ends at the first of `breaks` after 64 rows. Each cut is
+    a first row and an end, exclusive.
 
     Examples:
         >>> index, rows, requests = np.array([0, 0, 1, 1], np.int32), np.full(4, 10), np.array([5, 50])
@@ -61,7 +61,7 @@ def cut_rows(
     cuts: list[tuple[int, int]] = []
     begin, rows = 0, len(request_index)
     # A row that is too large ends a message and is in none.
-    stops, breaks = np.append(np.flatnonzero(too_large), rows), np.append(breaks, rows + MESSAGE_ROWS_MIN)
+    stops, breaks = np.append(np.flatnonzero(too_large), rows), np.append(breaks, rows + _MESSAGE_ROWS_MIN)
     while begin < rows:
         if too_large[begin]:
             begin += 1
@@ -69,7 +69,7 @@ def cut_rows(
         first = 0 if changes[begin] else int(alone[begin])
         fit = int(np.searchsorted(ends, ends[begin] + bytes_max - first, side="right")) - 1
         stop = int(stops[np.searchsorted(stops, begin)])
-        broken = int(breaks[np.searchsorted(breaks, begin + MESSAGE_ROWS_MIN)])
+        broken = int(breaks[np.searchsorted(breaks, begin + _MESSAGE_ROWS_MIN)])
         end = max(begin + 1, min(fit, begin + rows_max, stop, broken))
         cuts.append((begin, end))
         begin = end

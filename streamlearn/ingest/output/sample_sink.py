@@ -78,9 +78,9 @@ class SampleSink:
 
     def _send(self) -> None:
         """Send what waits in the order of time, since several lots of a history share a partition."""
-        for _, partition, message in sorted(self._waiting, key=itemgetter(0)):
+        waiting, self._waiting, self._waiting_bytes, self._reached_ms = self._waiting, [], 0, {}
+        for _, partition, message in sorted(waiting, key=itemgetter(0)):
             self._courier.send(partition, message)
-        self._waiting, self._waiting_bytes, self._reached_ms = [], 0, {}
 
     def close(self) -> None:
         """Close topics; output that was not flushed belongs to failed work."""

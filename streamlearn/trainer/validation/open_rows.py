@@ -99,10 +99,9 @@ class DueRows:
         (rows, windows), (corrected, of_corrected) = (_sorted(run) for run in runs)
         last = ~_repeats(_identity(corrected), of_corrected)
         corrected, of_corrected = taken(corrected, last), of_corrected[last]
-        if (is_first := np.concatenate(([True], ~_repeats(rows["identity"], windows)[:-1]))[: len(rows)]).all():
-            first = rows
-        else:
-            begins = np.flatnonzero(is_first)
+        begins = np.flatnonzero(~np.append(False, _repeats(rows["identity"], windows))[:-1])
+        first = rows
+        if len(begins) < len(rows):
             first, windows = taken(rows, begins), windows[begins]
             first["positive"] = np.logical_or.reduceat(rows["positive"], begins)
         row, correction = _matches((first["identity"], windows), (_identity(corrected), of_corrected))

@@ -116,8 +116,8 @@ def scores_of(
 ) -> list[WindowScore]:
     """Return the scores of all windows, then those of each text of each segment.
 
-    `segments` holds each segment's name and its texts by code. Windows that begin before `learned_before_ms` are not
-    complete.
+    `segments` holds each segment's name and its texts by code. Windows that do not begin after `learned_before_ms` are
+    not complete.
     """
     rows, is_complete = closed.rows, closed.is_complete
     if learned_before_ms is not None:
@@ -169,7 +169,7 @@ def _positive_columns(rows: Rows, weights: Float64s) -> dict[str, Float64s]:
 
 
 def _positive_fields(sums: dict[str, Float64s], auc: Objects) -> tuple[tuple[Any, ...], tuple[Objects, ...]]:
-    """Return the fields of scores from `positives` to `base_entropy`, and the errors, which they have not."""
+    """Return the fields of scores from `positives` to `base_entropy`; then `mae` and `rmse`, all None."""
     positives, weight = sums["positive"], sums["positive"] + sums["negative"]
     share = np.divide(positives, weight, out=np.zeros_like(weight), where=weight > 0)
     entropy = sum((-one * np.log(np.where(one > 0, one, 1.0)) for one in (share, 1.0 - share)), np.zeros(len(share)))
@@ -192,6 +192,7 @@ def _number_columns(rows: Rows, weights: Float64s) -> dict[str, Float64s]:
 
 
 def _number_fields(sums: dict[str, Float64s]) -> tuple[tuple[Any, ...], tuple[Objects, ...]]:
+    """Return the same fields of a label that is a number."""
     actual, weight, none = sums["actual"], sums["weight"], np.full(len(sums["weight"]), None)
     square = np.divide(sums["square"], weight, out=np.zeros_like(weight), where=weight > 0)
     errors = _ratio(sums["error"], weight), _known(np.sqrt(square), weight > 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -172,3 +173,20 @@ def test_closed_windows_do_not_keep_the_memory_of_those_that_closed_with_them() 
     found.close(BEGIN_MS + 10 * 86_400_000)
     assert 0 < found.held_rows < 5_000
     assert all(rows.rows.base is None for label in found._labels for rows in label.settled.values())
+
+
+def test_a_row_takes_180_bytes_at_most_while_its_window_is_scored() -> None:
+    rows, width_ms = 200_000, 1_000_000
+    begin_ms = (BEGIN_MS // width_ms + 1) * width_ms
+    found = ProgressiveValidation(app_of(), ValidationSettings(windows_s=[10, 1_000]))
+    given = stream(0, rows, span_ms=width_ms)
+    found.add(replace(given, event_time_ms=given.event_time_ms - BEGIN_MS + begin_ms))
+    found.close(begin_ms + width_ms - 10_000)
+    tracemalloc.start()
+    try:
+        scores = found.close(begin_ms + 2 * width_ms)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert max(score.rows for score in scores) == rows
+    assert peak_bytes <= 180 * rows
