@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.errors import TableBusy
 from streamlearn.features import TableSpec
 from streamlearn.native import native
 from streamlearn.table import Adagrad, Admission, Changes, RowType, TableOptions, TableSet
@@ -23,6 +24,7 @@ from streamlearn.versions.store.settings import FileSettings
 __all__ = ["MODEL", "OPTIONS", "PARTS", "Trainer", "everything", "rows_of", "serving", "split"]
 
 MODEL = "ctr"
+_READS_MAX = 100
 PARTS = native.TABLE_PARTS
 OPTIONS = (
     TableOptions(
@@ -176,9 +178,15 @@ def everything(tables: TableSet, version: int) -> dict[tuple[str, int], Cell]:
 
 
 def rows_of(tables: TableSet, version: int) -> dict[tuple[str, int], bytes]:
-    """The row of every key, as float32."""
-    return {
-        (one.table, key): one.floats()[at].tobytes()
-        for one in tables.changed(None, version)
-        for at, key in enumerate(one.keys.tolist())
-    }
+    """The row of every key, as float32; read again if a node that discards a damaged version ends the reading."""
+    for attempt in range(_READS_MAX):
+        try:
+            return {
+                (one.table, key): one.floats()[at].tobytes()
+                for one in tables.changed(None, version)
+                for at, key in enumerate(one.keys.tolist())
+            }
+        except TableBusy:
+            if attempt == _READS_MAX - 1:
+                raise
+    raise AssertionError
