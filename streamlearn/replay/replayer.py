@@ -67,8 +67,9 @@ class Replayer:
     topics take events more slowly; it then falls behind, and `ReplayReport.seconds` shows it.
 
     `scored` receives the columns of impressions and their number, and returns the columns to write, for example with
-    the scores of serving. `acted` receives the columns of actions that are written. Events wait for both. The producer
-    stays open.
+    the scores of serving. `acted` receives the columns of actions that are written. Events wait for both. Each
+    `every_ms` of event time, once all before is acknowledged, `waited` is called with the event time reached and with
+    `stop`. The producer stays open.
     """
 
     def __init__(
@@ -80,10 +81,13 @@ class Replayer:
         clock: Clock = SYSTEM_CLOCK,
         scored: Scored | None = None,
         acted: Callable[[Columns], None] = lambda actions: None,
+        every_ms: int | None = None,
+        waited: Callable[[int, threading.Event], None] = lambda time_ms, stop: None,
     ) -> None:
         self._history, self._scored, self._acted = history, scored, acted
+        self._every_ms, self._waited = every_ms, waited
         self._producer = producer
-        self._heartbeat_ms = max(1, round(settings.heartbeat_s * 1000))
+        self._heartbeat_ms = max(1, min(round(settings.heartbeat_s * 1000), every_ms or 1 << 62))
         self._clock = clock
         self._impressions = 0
         self._actions = 0
@@ -117,7 +121,7 @@ class Replayer:
         span_ms = self._heartbeat_ms
         if speed:
             span_ms = max(1, min(span_ms, round(BLOCK_WALL_MS * speed)))
-        ended = True
+        ended, due_ms = True, self._history.begin_ms + (self._every_ms or 0)
         for block in self._history.blocks(span_ms):
             if speed:
                 self._wait(begun_s + (block.until_ms - self._history.begin_ms) / 1000 / speed, stop)
@@ -133,6 +137,10 @@ class Replayer:
                 on_progress(ReplayProgress(self._events, self._reached_ms, seconds))
             if last:
                 break
+            if self._every_ms and block.watermark_ms >= due_ms:
+                due_ms = block.watermark_ms + self._every_ms
+                self._producer.flush()
+                self._waited(block.watermark_ms, stop)
         if ended:
             self._producer.end(self._reached_ms)
         self._producer.flush()

@@ -92,6 +92,12 @@ def _replay(folder: AppFolder, clock: ManualClock, **options: Any) -> ReplayRepo
         return Replayer(OneASecond(), producer, folder.settings.replay, clock=clock).run(**options)
 
 
+def _reached(folder: AppFolder) -> int:
+    """The last heartbeat that every partition of both topics has, since the begin."""
+    written = [events for partitions in _written(folder) for events in partitions]
+    return min(max((time_ms for _, time_ms in _controls(events)), default=0) for events in written)
+
+
 def _values(topic: Topic, partition: int) -> list[bytes | None]:
     values: list[bytes | None] = []
     with topic.reader() as reader:
@@ -193,6 +199,23 @@ def test_without_a_speed_no_time_passes(folder: AppFolder) -> None:
     clock = ManualClock()
     assert _replay(folder, clock).seconds == 0
     assert clock.monotonic_s() == 0
+
+
+def test_after_each_interval_all_events_are_there_before_it_goes_on(folder: AppFolder) -> None:
+    waits = []
+
+    def waited(time_ms: int, stop: threading.Event) -> None:
+        shown = sum(len(events.impressions) for events in _written(folder)[0])
+        waits.append((time_ms - BEGIN_MS, shown, _reached(folder), stop.is_set()))
+
+    clock = ManualClock()
+    with (
+        open_replay_topics(folder) as (impressions, actions),
+        Producer(folder, impressions=impressions, actions=actions, clock=clock) as producer,
+    ):
+        settings = folder.settings.replay
+        Replayer(OneASecond(), producer, settings, clock=clock, every_ms=4_000, waited=waited).run()
+    assert waits == [(at, min(at // 1_000, REQUESTS), at, False) for at in range(4_000, 48_000, 4_000)]
 
 
 @pytest.mark.parametrize("limit", [1, 7, 24, 79, 80, 1000])

@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.options import AppArgument, HistoryOption, JsonOption, SetOption, TokenFileOption, named_values
+from streamlearn.cli.model.model_options import open_model
+from streamlearn.cli.options import (
+    AppArgument,
+    HistoryOption,
+    JsonOption,
+    Place,
+    SetOption,
+    TokenFileOption,
+    named_values,
+)
 from streamlearn.cli.output.progress import progress_lines
 from streamlearn.cli.output.table import print_facts, print_json, print_table
 from streamlearn.cli.output.units import counted
 from streamlearn.errors import EXIT_PARTLY, UsageError
-from streamlearn.times import time_text
+from streamlearn.times import parse_duration_ms, time_text
 
 if TYPE_CHECKING:
     from streamlearn.load.node_scores import NodeScores
@@ -35,6 +44,10 @@ def replay(
         str, typer.Option(metavar="ADDRESSES", help="Have these nodes (HOST:PORT,...) score each request first.")
     ] = "",
     pin: Annotated[str, typer.Option(metavar="VERSION", help="Ask for this version instead of the served one.")] = "",
+    every: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="After each TIME of events, such as 1m, wait until nodes serve what is due."),
+    ] = "",
     token_file: TokenFileOption = None,
     append: Annotated[bool, typer.Option("--append", help="Also write if the topics already hold records.")] = False,
     set_: SetOption = None,
@@ -44,6 +57,7 @@ def replay(
     from streamlearn.access import read_token
     from streamlearn.apps import load_app
     from streamlearn.events import Producer
+    from streamlearn.load.learned_wait import LearnedWait
     from streamlearn.load.node_scores import NodeScores
     from streamlearn.load.served_labels import ServedLabels
     from streamlearn.replay import Replayer, load_history, open_replay_topics, stop_on_signals
@@ -65,6 +79,9 @@ def replay(
             served = ServedLabels(folder.app, nodes, pin)
             hooks = {"scored": served.score, "acted": served.did}
         topics = ends.enter_context(open_replay_topics(folder, append=append))
+        if every:
+            wait = ends.enter_context(LearnedWait(folder, open_model(None, Place(app=app, set_=set_))))
+            hooks |= {"every_ms": parse_duration_ms(every), "waited": wait.until}
         producer = ends.enter_context(Producer(folder, impressions=topics[0], actions=topics[1]))
         on_progress = ends.enter_context(_show_progress(events))
         replayer = Replayer(history, producer, folder.settings.replay, **hooks)

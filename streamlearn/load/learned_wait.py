@@ -1,0 +1,110 @@
+"""LearnedWait: holds a replay until nodes serve everything that was due. It writes nothing and asks no node."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Self
+
+from streamlearn.apps import AppFolder
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import ServiceError
+from streamlearn.ingest.output.progress_log import ProgressLog
+from streamlearn.samples import SampleCodec
+from streamlearn.times import time_text
+from streamlearn.versions.format.log import read_manifest
+from streamlearn.versions.format.version_summary import Known
+from streamlearn.versions.pointer.model import Model
+
+__all__ = ["LearnedWait"]
+
+_LOOK_S, _READ_WAIT_MS = 0.05, 50
+
+
+class LearnedWait:
+    """Waits for ingest, then for the trainer, then for the nodes of an application; they run elsewhere.
+
+    A version that the judge rejected, or that a held pointer does not follow, is not waited for. `seconds` is the
+    longest wait for each of the three.
+    """
+
+    def __init__(self, folder: AppFolder, model: Model, seconds: float = 300.0, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        ingest = folder.settings.ingest
+        self._late_ms = round((ingest.out_of_orderness_s + ingest.tick_s) * 1_000)
+        self._model, self._seconds, self._clock = model, seconds, clock
+        self._codec = SampleCodec(folder.app, folder.settings.samples)
+        self._needed: dict[int, int] = {}  # by partition of the samples, the offset after the last message with rows
+        with ExitStack() as ends:
+            self._progress = ends.enter_context(ProgressLog.open(folder.topic_url("progress"), folder.access))
+            topic = ends.enter_context(folder.open_topic("samples"))
+            self._reader = ends.enter_context(topic.reader())
+            self._read = {partition: self._reader.end(partition) for partition in range(topic.partitions)}
+            self._ends = ends.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    def until(self, time_ms: int, stop: threading.Event) -> None:
+        """Wait until nodes serve what was due at an event time; returns early when `stop` is set.
+
+        Raises:
+            ServiceError: One of the three did not get there in time.
+        """
+        due_ms = time_ms - self._late_ms
+        self._wait("ingest has not joined", time_ms, lambda: self._is_joined(due_ms), stop)
+        if not stop.is_set():
+            self._note_rows()
+        self._wait("no version has learned", time_ms, self._is_judged, stop)
+        self._wait("not every node answers with", time_ms, self._is_served, stop)
+
+    def _wait(self, what: str, time_ms: int, is_done: Callable[[], bool], stop: threading.Event) -> None:
+        end_s = self._clock.monotonic_s() + self._seconds
+        while not (stop.is_set() or is_done()):
+            if self._clock.monotonic_s() >= end_s:
+                message = f"{what} the events up to {time_text(time_ms)} after {self._seconds:g} s"
+                help = "a replay with --every needs the loop beside it: `streamlearn up APP`, with a short "
+                raise ServiceError(message, help=help + "publisher.publish_interval_s")
+            self._clock.sleep(_LOOK_S)
+
+    def _is_joined(self, due_ms: int) -> bool:
+        lots = self._progress.standing().lots.values()
+        count = max((lot.lineage.lots_count for lot in lots), default=0)
+        reached_ms = [lot.watermark_ms for lot in lots if lot.lot < count]
+        return bool(reached_ms) and len(reached_ms) == count and min(reached_ms) >= due_ms
+
+    def _note_rows(self) -> None:
+        """Read what ingest has written since the last time; trainers publish nothing for messages without rows."""
+        for partition in self._read:
+            end = self._reader.end(partition)
+            while self._read[partition] < end:
+                records = self._reader.read(partition, self._read[partition], wait_ms=_READ_WAIT_MS)
+                for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
+                    if value is not None and len(self._codec.decode(value)):
+                        self._needed[partition] = offset + 1
+                self._read[partition] = records.next_offset
+
+    def _is_judged(self) -> bool:
+        """Whether the newest version has learned all rows, and is judged."""
+        newest = self._newest()
+        if newest is None or newest.outcome is None:
+            return False
+        manifest = read_manifest(self._model.store, self._model.history.folder(newest.ref))
+        learned = {one.partition: one.offset for one in manifest.positions}
+        return all(learned.get(partition, 0) >= offset for partition, offset in self._needed.items())
+
+    def _is_served(self) -> bool:
+        """Whether the pointer has followed the newest version where it may, and all nodes that answer the pointer."""
+        pointer, newest = self._model.pointer, self._newest()
+        is_awaited = newest is not None and newest.has_passed and not pointer.held
+        if is_awaited and newest is not None and pointer.active_version < newest.version:
+            return False
+        nodes, why_unknown = self._model.nodes()
+        return not why_unknown and all(node.active == pointer.active_version for node in nodes if node.state == "ready")
+
+    def _newest(self) -> Known | None:
+        known = self._model.history.read()
+        return known[-1] if known else None
