@@ -130,8 +130,9 @@ class StreamLearner:
             recent.add(done.step.pieces, done.step.reached.watermark_ms)
 
         self._learning = LearningLoop(
-            self.folder, feed, self._learner, self.rows, marks, quarantine=quarantine, tally=Tally(), on_step=pushed
-        )
+            self.folder, feed.steps(), self._learner, self.rows, marks,
+            quarantine=quarantine, tally=Tally(), on_step=pushed,
+        )  # fmt: skip
         run = self._learning.run(threading.Event())
         ends.callback(run.close)
         return (done for done in run if done is not None)

@@ -61,7 +61,8 @@ Show: TypeAlias = Callable[[int, Tally], None]
 class Evaluation:
     """A fresh model that learns the samples of a split, pass by pass.
 
-    `client` serves empty tables that nothing else uses. `learner` holds the dense weights.
+    `client` serves empty tables that nothing else uses. `learner` holds the dense weights. With `is_shuffled`, each
+    pass has another order.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Evaluation:
         client: PsClient,
         split: Split,
         *,
+        is_shuffled: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         settings = folder.settings
@@ -82,7 +84,7 @@ class Evaluation:
         self._held_out = HeldOut(folder, topic, split, self.learner, self._rows, keep_aside=quarantine.add, clock=clock)
         self._pass = HistoryPass(
             folder, topic, self.learner, self._rows, ExpirySchedule(client, settings.tables), quarantine,
-            split.begin, Until(split.ends), split.not_learned, split.span_ms, clock,
+            split.begin, Until(split.ends), split.not_learned, split.span_ms, clock, is_shuffled,
         )  # fmt: skip
         self._passes = 0
 
@@ -108,6 +110,7 @@ def evaluate(
     stop: threading.Event,
     *,
     passes: int = 1,
+    is_shuffled: bool = False,
     until_offset: str = "end",
     on_pass: Callable[[Pass], None] = lambda result: None,
     show: Show = lambda number, tally: None,
@@ -123,7 +126,7 @@ def evaluate(
         ends_by_partition = ends_of(topic, until_offset)
         split = split_of(folder, topic, request, ends_by_partition, keep_aside=kept_aside(folder).add, clock=clock)
         client = ends.enter_context(own_tables(folder))
-        evaluation = Evaluation(folder, model, topic, client, split, clock=clock)
+        evaluation = Evaluation(folder, model, topic, client, split, is_shuffled=is_shuffled, clock=clock)
         completed = []
         for result in evaluation.passes(passes, stop, show):
             on_pass(result)

@@ -8,6 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
+
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.pulse import PULSE
@@ -16,6 +18,7 @@ from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.sample_range import SampleRange
+from streamlearn.trainer.intake.shuffle import shuffled
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, Tally
 from streamlearn.trainer.quarantine import Quarantine
@@ -46,6 +49,7 @@ class HistoryPass:
         until: Where it ends.
         skips: Samples in the range that are left out.
         span_ms: The table time from the first message to the last.
+        is_shuffled: Whether each pass learns the rows in another order; see `shuffled`.
     """
 
     folder: AppFolder
@@ -59,6 +63,7 @@ class HistoryPass:
     skips: Sequence[Skip]
     span_ms: int
     clock: Clock = SYSTEM_CLOCK
+    is_shuffled: bool = False
 
     def learn(
         self,
@@ -87,8 +92,11 @@ class HistoryPass:
             self.folder, self.topic, self.begin, self.skips,
             until=self.until, keep_aside=self.quarantine.add, clock=self.clock,
         )  # fmt: skip
+        steps_of = reading.feed.steps()
+        if self.is_shuffled:
+            steps_of = shuffled(steps_of, np.random.default_rng([self.folder.settings.trainer.seed, ahead % (1 << 32)]))
         learning = LearningLoop(
-            self.folder, reading.feed, self.learner, self.rows, reading.marks,
+            self.folder, steps_of, self.learner, self.rows, reading.marks,
             quarantine=self.quarantine, tally=tally, on_step=learned, ahead_ms=ahead_ms, clock=self.clock,
         )  # fmt: skip
         with closing(reading.feed), closing(learning.run(stop)) as steps:

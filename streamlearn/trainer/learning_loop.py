@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from streamlearn.apps import AppFolder
@@ -14,7 +14,6 @@ from streamlearn.marks import MarkedRows
 from streamlearn.samples import SampleCodec
 from streamlearn.trainer.columns import StepColumns, columns_of
 from streamlearn.trainer.intake.extract import rows_of
-from streamlearn.trainer.intake.feed import Feed
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.step_cutter import Refused, marked_rows
 from streamlearn.trainer.learner import Learned, Learner, Packed
@@ -82,7 +81,7 @@ class LearningLoop:
     def __init__(
         self,
         folder: AppFolder,
-        feed: Feed,
+        steps: Iterable[Step | None],
         learner: Learner,
         rows: Rows,
         marks: SharedMarks,
@@ -95,7 +94,7 @@ class LearningLoop:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         settings = folder.settings.trainer
-        self._settings, self._feed, self._learner, self._rows = settings, feed, learner, rows
+        self._settings, self._read, self._learner, self._rows = settings, steps, learner, rows
         self._codec = SampleCodec(folder.app, folder.settings.samples)
         self._marks, self._quarantine, self.tally = marks, quarantine, tally
         self._on_step, self._on_refused = on_step, on_refused
@@ -108,7 +107,7 @@ class LearningLoop:
         self.reached: Reached | None = None
 
     def run(self, stop: threading.Event) -> Generator[LearnedStep | None, None, None]:
-        """Learn steps until their feed ends or `stop` is set; yields None while there is nothing to learn.
+        """Learn steps until they end or `stop` is set; yields None while there is nothing to learn.
 
         Between two items `stages.drain` makes a step boundary.
         """
@@ -120,7 +119,7 @@ class LearningLoop:
                 yield done
 
     def _steps(self) -> Iterator[Step | None]:
-        for step in self._feed.steps():
+        for step in self._read:
             if self._stop is not None and self._stop.is_set():
                 return
             yield step

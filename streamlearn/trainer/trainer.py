@@ -86,9 +86,10 @@ class Trainer:
     """Learns an application's samples into versions, which are announced to `registry` and served by `graph`.
 
     A model without versions learns its history `passes` times before its first one: what was shown before `history_ms`,
-    or all there is. `compact` writes the bases that replace long chains, and `clean` removes old versions; None does
-    neither. With `accept_lost`, training continues from the earliest samples if the next ones are gone. The pushing
-    thread calls `on_step` for each learned step, and the scoring thread `on_scores` with the scores of closed windows.
+    or all there is; with `is_shuffled` in another order each time. `compact` writes the bases that replace long chains,
+    and `clean` removes old versions; None does neither. With `accept_lost`, training continues from the earliest
+    samples if the next ones are gone. The pushing thread calls `on_step` for each learned step, and the scoring thread
+    `on_scores` with the scores of closed windows.
     """
 
     def __init__(
@@ -106,14 +107,14 @@ class Trainer:
         accept_lost: bool = False,
         passes: int = 1,
         history_ms: int | None = None,
+        is_shuffled: bool = False,
         on_step: Callable[[LearnedStep], None] = lambda step: None,
         on_scores: Callable[[Sequence[WindowScore]], None] = lambda scores: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         app, settings = folder.app, folder.settings
         self._folder, self._topic, self._client, self._clock = folder, topic, client, clock
-        self._graph, self._on_step, self._on_scores = graph, on_step, on_scores
-        self._store = store
+        self._store, self._graph, self._on_step, self._on_scores = store, graph, on_step, on_scores
         self._lineage = Lineage.of(folder)
         self._codec = SampleCodec(app, settings.samples)
         self._learner = Learner(app, model, settings.trainer)
@@ -128,7 +129,7 @@ class Trainer:
             judge=judge, registry=registry, compact=compact, clean=clean, quiet_s_max=quiet_s_max(topic), clock=clock,
         )  # fmt: skip
         self._accept_lost, self._lost = accept_lost, dict[int, tuple[int, int]]()
-        self._passes, self._history_ms = passes, history_ms
+        self._passes, self._history_ms, self._is_shuffled = passes, history_ms, is_shuffled
         self._expiry = ExpirySchedule(client, settings.tables)
         # The time limit of everything but learning: shards load a version, or write one.
         self._apart_s_max = settings.ps.restore_wait_s_max + settings.ps.export_wait_s_max
@@ -295,13 +296,12 @@ class Trainer:
             known = {partition: reader.end(partition) for partition in range(self._topic.partitions)}
         if until.offsets is not None:
             known = {partition: min(end, until.offsets.get(partition, 0)) for partition, end in known.items()}
-        keep_aside = self._quarantine.add
         ends, span_ms = history_until(
-            self._folder, self._topic, known, self._history_ms, keep_aside=keep_aside, clock=self._clock
+            self._folder, self._topic, known, self._history_ms, keep_aside=self._quarantine.add, clock=self._clock
         )
         history = HistoryPass(
             self._folder, self._topic, self._learner, self._rows, self._expiry, self._quarantine, self._reached,
-            Until(ends), self._skips, span_ms, self._clock,
+            Until(ends), self._skips, span_ms, self._clock, self._is_shuffled,
         )  # fmt: skip
         for number in range(1, self._passes + 1):
             self._counted = dict.fromkeys(COUNTED, 0.0)
@@ -368,7 +368,7 @@ class Trainer:
             )  # fmt: skip
             self._feed = ends.enter_context(closing(reading.feed))
             learning = LearningLoop(
-                self._folder, reading.feed, self._learner, self._rows, self._marks, quarantine=self._quarantine,
+                self._folder, reading.feed.steps(), self._learner, self._rows, self._marks, quarantine=self._quarantine,
                 tally=self.tally, on_step=self._pushed, on_refused=refuse, clock=self._clock,
             )  # fmt: skip
 

@@ -40,6 +40,7 @@ def train(
     accept_lost: bool = False,
     passes: int = 1,
     history_ms: int | None = None,
+    is_shuffled: bool = False,
     show: Callable[[Trainer], None] = lambda trainer: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> TrainReport:
@@ -47,7 +48,8 @@ def train(
 
     The run ends at a step boundary, with a version. The shards require `token`. With `accept_lost`, training continues
     from the earliest samples if the next ones are gone. A model without versions learns what was shown before
-    `history_ms` (all there is) `passes` times before the first one. `show` is called between steps.
+    `history_ms` (all there is) `passes` times before the first one, with `is_shuffled` in another order each time.
+    `show` is called between steps.
     """
     model = model_of(folder)
     with ExitStack() as ends:
@@ -62,7 +64,7 @@ def train(
             folder, model, topic, client, store,
             registry=registry, graph=put_graphs(folder, model, store), on_scores=log.offer, clock=clock,
             compact=_compact(folder), clean=partial(_clean, folder), accept_lost=accept_lost,
-            passes=passes, history_ms=history_ms,
+            passes=passes, history_ms=history_ms, is_shuffled=is_shuffled,
         )  # fmt: skip
         return trainer.run(stop, until=until(topic), show=show)
 

@@ -59,22 +59,24 @@ def shown_within(batch: SampleBatch, begin_ms: int, end_ms: int) -> SampleBatch:
 
 
 @contextmanager
-def evaluation_of(folder: AppFolder, asked: SplitRequest) -> Iterator[tuple[Evaluation, Split, PsClient]]:
+def evaluation_of(
+    folder: AppFolder, asked: SplitRequest, *, is_shuffled: bool = False
+) -> Iterator[tuple[Evaluation, Split, PsClient]]:
     """An evaluation in this process, on tables of its own."""
     with folder.open_topic("samples") as topic, local_client(folder) as client:
         client.restore(Epoch(1), None)
         split = split_of(folder, topic, asked, ends_of(topic, "end"), keep_aside=lambda name, data: None)
-        yield Evaluation(folder, Toy(), topic, client, split), split, client
+        yield Evaluation(folder, Toy(), topic, client, split, is_shuffled=is_shuffled), split, client
 
 
 class Made:
     """An evaluation's passes, and after each of them what it had learned and how many keys had a row."""
 
-    def __init__(self, folder: AppFolder, asked: SplitRequest, passes: int = 1) -> None:
+    def __init__(self, folder: AppFolder, asked: SplitRequest, passes: int = 1, *, is_shuffled: bool = False) -> None:
         self.passes: list[Pass] = []
         self.dense: list[dict[str, bytes]] = []
         self.keys: list[dict[str, int]] = []
-        with evaluation_of(folder, asked) as (evaluation, split, client):
+        with evaluation_of(folder, asked, is_shuffled=is_shuffled) as (evaluation, split, client):
             self.split = split
             for one in evaluation.passes(passes, threading.Event()):
                 self.passes.append(one)

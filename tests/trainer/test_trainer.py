@@ -122,8 +122,9 @@ def test_strict_order_gives_the_same_bytes_however_often_it_is_stopped(is_rich: 
     assert state_of(pieces) == state_of(whole)
 
 
+@pytest.mark.parametrize("is_shuffled", [False, True])
 def test_a_first_version_has_learned_the_history_several_times_and_training_continues_exactly_once(
-    tmp_path: Path,
+    tmp_path: Path, is_shuffled: bool
 ) -> None:
     folder = strict_folder(tmp_path)
     messages = messages_of(folder.app, 24)
@@ -134,7 +135,7 @@ def test_a_first_version_has_learned_the_history_several_times_and_training_cont
     def told(_: LearnedStep) -> None:
         chains.append(Chain.find(store_of(folder), folder.app.name))
 
-    report = run(folder, passes=3, history_ms=until_ms, on_step=told)
+    report = run(folder, passes=3, is_shuffled=is_shuffled, history_ms=until_ms, on_step=told)
     assert {chain.version for chain in chains} == {1}
     manifest = chains[0].manifest
     # Version 1 has learned whole messages of earlier impressions, each label once.

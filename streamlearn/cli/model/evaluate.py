@@ -48,6 +48,9 @@ _GridOption = Annotated[
 def evaluate(
     app: AppArgument,
     passes: Annotated[int, typer.Option(metavar="N", min=1, help="Number of passes over the samples.")] = 1,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Learn the samples in another order in each pass, instead of by time.")
+    ] = False,
     every: _IntervalsOption = "",
     hold_out: Annotated[
         float | None,
@@ -91,6 +94,9 @@ def evaluate(
     now = datetime.now(UTC)
     begin_ms, test_ms, end_ms = (parse_time_ms(text, now) if text else None for text in (begin, test_from, end))
     every_ms = _intervals(every, passes)
+    if shuffle and every_ms:
+        message = "--shuffle was given with --every"
+        raise UsageError(message, help="versions of an interval are compared in the order of time")
     if every_ms and test_ms is None and hold_out is None:
         hold_out = 0.5
     request = SplitRequest(begin_ms=begin_ms, end_ms=end_ms, test_ms=test_ms, hold_out=hold_out)
@@ -102,12 +108,12 @@ def evaluate(
     if every_ms:
         _compare_intervals(folder, request, every_ms, until_offset, segments=segments, json=json)
     elif variants:
-        _compare_variants(variants, request, passes, until_offset, json=json)
+        _compare_variants(variants, request, passes, json=json, until_offset=until_offset, is_shuffled=shuffle)
     else:
-        _evaluate_passes(folder, request, passes, until_offset, json=json)
+        _evaluate_passes(folder, request, passes, json=json, until_offset=until_offset, is_shuffled=shuffle)
 
 
-def _evaluate_passes(folder: AppFolder, request: SplitRequest, passes: int, until_offset: str, *, json: bool) -> None:
+def _evaluate_passes(folder: AppFolder, request: SplitRequest, passes: int, *, json: bool, **options: Any) -> None:
     from streamlearn.replay import stop_on_signals
     from streamlearn.trainer import evaluate as evaluate_model
 
@@ -117,9 +123,7 @@ def _evaluate_passes(folder: AppFolder, request: SplitRequest, passes: int, unti
 
     show = progress_lines(line)
     with stop_on_signals() as stop:
-        result = evaluate_model(
-            folder, request, stop, passes=passes, until_offset=until_offset, on_pass=_print_pass, show=show
-        )
+        result = evaluate_model(folder, request, stop, passes=passes, on_pass=_print_pass, show=show, **options)
     _print(result, json=json)
     if len(result.passes) < passes:
         typer.echo(f"stopped after {len(result.passes)} of {passes} passes", err=True)
@@ -175,13 +179,13 @@ def _compare_intervals(
 
 
 def _compare_variants(
-    variants: list[Variant], request: SplitRequest, passes: int, until_offset: str, *, json: bool
+    variants: list[Variant], request: SplitRequest, passes: int, *, json: bool, **options: Any
 ) -> None:
     from streamlearn.replay import stop_on_signals
 
     done = []
     with stop_on_signals() as stop:
-        for variant, last in compared(variants, request, stop, passes=passes, until_offset=until_offset):
+        for variant, last in compared(variants, request, stop, passes=passes, **options):
             _print_pass(last)
             done.append((variant, last))
     best = best_of(done)

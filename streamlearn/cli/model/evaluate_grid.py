@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamlearn.errors import UsageError
 
@@ -73,13 +73,13 @@ def variants_of(app: Path, set_: Sequence[str], models: str, grids: Sequence[str
 
 
 def compared(
-    variants: Sequence[Variant], request: SplitRequest, stop: threading.Event, *, passes: int, until_offset: str
+    variants: Sequence[Variant], request: SplitRequest, stop: threading.Event, *, passes: int, **options: Any
 ) -> Iterator[tuple[Variant, Pass]]:
-    """Evaluate each variant, and yield it with its last pass; ends early if `stop` is set."""
+    """Evaluate each variant, and yield it with its last pass; ends early if `stop` is set. See `evaluate`."""
     from streamlearn.trainer import evaluate
 
     for variant in variants:
-        result = evaluate(variant.folder, request, stop, passes=passes, until_offset=until_offset)
+        result = evaluate(variant.folder, request, stop, passes=passes, **options)
         if len(result.passes) < passes:
             return
         yield variant, result.passes[-1]

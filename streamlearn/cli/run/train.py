@@ -49,6 +49,9 @@ def train(
     until: Annotated[
         str, typer.Option(metavar="TIME", help="With --passes: the history ends at this event time; UTC.")
     ] = "",
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="With --passes: learn the samples in another order in each pass.")
+    ] = False,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the token that the shards expect.")
     ] = None,
@@ -71,8 +74,8 @@ def train(
     from streamlearn.trainer import train as train_model
 
     token = None if token_file is None else read_token(token_file)
-    if until and passes == 1:
-        message = "--until was given without --passes"
+    if (until or shuffle) and passes == 1:
+        message = f"{'--until' if until else '--shuffle'} was given without --passes"
         raise UsageError(message, help="give --passes N with it; --until-offset ends training")
     history_ms = parse_time_ms(until, datetime.now(UTC)) if until else None
 
@@ -85,7 +88,7 @@ def train(
         try:
             report = train_model(
                 folder, stop, until=end_of, token=token, accept_lost=accept_lost, passes=passes, history_ms=history_ms,
-                show=show,
+                is_shuffled=shuffle, show=show,
             )  # fmt: skip
         finally:
             PULSE.stopping()
