@@ -52,7 +52,7 @@ ALLOWED: dict[str, set[str]] = {
     "ingest": set(),
     "ps": set(),
     "serving": set(),
-    "load": {"serving"},
+    "load": {"ingest", "serving"},
     "console": set(),
     "supervision": set(),
     "publisher": {"ps"},

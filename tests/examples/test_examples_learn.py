@@ -10,6 +10,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +24,16 @@ from streamlearn.trainer.validation import ScoreColumns, read_scores
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HOUR_MS, ROWS_MIN, DEADLINE_S = 3_600_000, 1_000, 300.0
 # The synthetic world is small and shown slowly, so that it has hours.
-SMALL = ("events=60_000", "rate=5", "users=1_000", "items=300")
 OPTIONS = {
-    "kuairand": [],
-    "news": ["--option", "requests=30_000"],
-    "ratings": [],
-    "shop": [],
-    "synthetic": [word for one in SMALL for word in ("--option", one)],
+    "kuairand": {},
+    "news": {"requests": "30_000"},
+    "ratings": {},
+    "shop": {"requests": "30_000"},
+    "synthetic": {"events": "60_000", "rate": "5", "users": "1_000", "items": "300"},
 }
 # Hours of so many rows, of both labels.
-HOURS_MIN = {"kuairand": 30, "news": 90, "synthetic": 4}
+HOURS_MIN = {"kuairand": 30, "synthetic": 4}
+NEWS_HOURS_MIN = 90
 DAY_MS = 24 * HOUR_MS
 
 
@@ -45,7 +46,8 @@ def samples_of(example: str, path: Path, prism: Path) -> list[str]:
         "ingest.prism_location": str(prism),
     }
     sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
-    run("replay", example, "--speed", "0", *OPTIONS[example], *sets)
+    options = [word for name, value in OPTIONS[example].items() for word in ("--option", f"{name}={value}")]
+    run("replay", example, "--speed", "0", *options, *sets)
     run("topics", example, "--create", "4", *sets)
     run("ingest", example, "--runner", "prism", *sets)
     return sets
@@ -59,9 +61,8 @@ def run(verb: str, example: str, *words: str) -> str:
     return done.stdout
 
 
-def learned(example: str, path: Path, prism: Path) -> ScoreColumns:
-    """The scores of all windows that were learned along the path."""
-    sets = samples_of(example, path, prism)
+def learned(example: str, path: Path, sets: Sequence[str]) -> ScoreColumns:
+    """The scores of all windows of samples that were made in a path."""
     run("train", example, "--until-offset", "end", *sets)
     return read_scores(path / "scores")
 
@@ -94,18 +95,21 @@ def test_every_example_is_here() -> None:
 def test_no_hour_of_an_example_is_predicted_worse_than_by_the_mean_so_far(
     example: str, tmp_path: Path, prism: Path
 ) -> None:
-    scores = learned(example, tmp_path, prism)
+    check_hours(learned(example, tmp_path, samples_of(example, tmp_path, prism)), HOURS_MIN[example])
+
+
+def check_hours(scores: ScoreColumns, hours_min: int) -> None:
     hours = [pair for label in ("click", "long_view") for pair in against_running_mean(scores, label)]
-    assert len(hours) >= HOURS_MIN[example]
+    assert len(hours) >= hours_min
     assert not [pair for pair in hours if pair[0] >= pair[1]], hours
 
 
 def test_stars_are_predicted_better_by_the_day_and_nearly_as_well_as_by_who_knows_the_truth(
     tmp_path: Path, prism: Path
 ) -> None:
-    scores = learned("ratings", tmp_path, prism)
+    scores = learned("ratings", tmp_path, samples_of("ratings", tmp_path, prism))
     days = days_of(scores, "stars")
-    world = history({})
+    world = history(OPTIONS["ratings"])
     rated, whole = world.is_rated, world.expected.clip(1, 5)
     truth = float(np.abs(whole[rated] - world.stars[rated]).mean())
     naive = float(np.abs(np.median(world.stars[rated]) - world.stars[rated]).mean())
@@ -121,10 +125,11 @@ def test_stars_are_predicted_better_by_the_day_and_nearly_as_well_as_by_who_know
     assert all(found < mean for found, mean in days_of_rated[2:])
 
 
-def test_versions_a_minute_apart_are_worth_more_than_versions_a_day_apart_where_news_are_shown(
+def test_where_news_are_shown_versions_a_minute_apart_are_worth_more_than_a_day_apart_and_each_hour_is_learned(
     tmp_path: Path, prism: Path
 ) -> None:
     sets = samples_of("news", tmp_path, prism)
+    check_hours(learned("news", tmp_path, sets), NEWS_HOURS_MIN)
     table = json.loads(run("evaluate", "news", "--every", "1m,1d", "--json", *sets))
     minute, day = (found for found in table["intervals"] if not found["segment"])
     assert (minute["every"], day["every"]) == ("1m", "1d")
@@ -136,7 +141,7 @@ def test_versions_a_minute_apart_are_worth_more_than_versions_a_day_apart_where_
 def test_orders_are_calibrated_though_they_come_late_and_what_is_paid_is_predicted_better_than_by_its_mean_so_far(
     tmp_path: Path, prism: Path
 ) -> None:
-    scores, world = learned("shop", tmp_path, prism), shop_history({})
+    scores, world = learned("shop", tmp_path, samples_of("shop", tmp_path, prism)), shop_history(OPTIONS["shop"])
     orders, paid = days_of(scores, "order"), days_of(scores, "paid")
     assert len(orders["rows"]) == len(paid["rows"]) == DAYS
     assert orders["positives_weight"].sum() == world.is_ordered.sum()
