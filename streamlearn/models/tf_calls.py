@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
+import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
+from tensorflow.python.framework.ops import EagerTensor
 
 from streamlearn.errors import ExecutionFailed
 from streamlearn.models.canonical import Proto
@@ -58,6 +60,10 @@ class Place:
         """Return a context in which TensorFlow places tensors here by default, not on the first device."""
         device: AbstractContextManager[object] = tf.device(self.name)
         return device
+
+    def tensors(self, arrays: Iterable[npt.NDArray[Any]]) -> list[Tensor]:
+        """Return arrays as tensors here; they may share their memory, so do not change the arrays any more."""
+        return [EagerTensor(array, self.name, None) for array in arrays]
 
     def wait(self) -> None:
         """Wait for all devices to finish; only a GPU may still have something to do."""

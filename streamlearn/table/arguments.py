@@ -29,17 +29,21 @@ def flat(name: str, array: npt.NDArray[Any], dtype: npt.DTypeLike, shape: tuple[
         got = f"{array.dtype} array" if isinstance(array, np.ndarray) else type(array).__name__
         message = f"{name}: expected a C-contiguous {wanted} array, got {got}"
         raise TypeError(message)
-    if len(array.shape) != len(shape) or any(
-        want not in (None, have) for want, have in zip(shape, array.shape, strict=True)
-    ):
+    have = array.shape
+    if have != shape and (len(have) != len(shape) or any(map(_differs, shape, have))):
         expected = ", ".join("any" if length is None else str(length) for length in shape)
-        message = f"{name}: expected the shape ({expected}{',' * (len(shape) == 1)}), got {array.shape}"
+        message = f"{name}: expected the shape ({expected}{',' * (len(shape) == 1)}), got {have}"
         raise ValueError(message)
-    if not (array.flags.c_contiguous and array.flags.aligned):
-        state = "misaligned" if array.flags.c_contiguous else "non-contiguous"
-        message = f"{name}: expected a C-contiguous {wanted} array, got a {state} array of shape {array.shape}"
+    flags = array.flags
+    if not (flags.c_contiguous and flags.aligned):
+        state = "misaligned" if flags.c_contiguous else "non-contiguous"
+        message = f"{name}: expected a C-contiguous {wanted} array, got a {state} array of shape {have}"
         raise TypeError(message)
     return array.reshape(-1)
+
+
+def _differs(want: int | None, have: int) -> bool:
+    return want is not None and want != have
 
 
 def whole(name: str, value: int, least: int, most: int) -> int:

@@ -33,6 +33,9 @@ _INITIAL_ACCUMULATOR, _ADAGRAD_EPSILON = 0.1, 1e-10
 _GRADIENT_MAX = 1e12
 # The number of arrays of the weights' size that each optimizer keeps.
 _SLOTS = {"adam": 2, "adagrad": 1, "sgd": 0}
+# Of the arrays of a step: those of users come first, then those of items; targets are the sixth.
+_USER_ARRAYS, _SIDES, _TARGETS = 2, 4, 5
+_KNOWN_ROWS_MAX = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +92,7 @@ class Learner:
         # XLA compiles each shape. Without it one graph serves any number of rows and users.
         self._is_compiled = settings.xla == "on" or (settings.xla == "auto" and "GPU" in self._device)
         self._learn = tf.function(self._step, jit_compile=self._is_compiled, autograph=False)
-        self._place, self._traced = Place(self._device), dict[tuple[tuple[int, ...], ...], TracedFunction]()
+        self._place, self._traced = Place(self._device), dict[tuple[tuple[int | None, ...], ...], TracedFunction]()
         self._score_graph = tf.function(self._predictions, autograph=False, reduce_retracing=True)
 
     def reset(self) -> None:
@@ -109,8 +112,7 @@ class Learner:
         scalars = np.array([1.0 / max(packed.rows, 1), rate], np.float32)
         seed = np.array([self.steps & 0x7FFFFFFF, self._settings.seed & 0xFFFFFF], np.int32)
         arrays = (*packed.sides, packed.user_index, packed.targets, scalars, seed)
-        with self._place.entered():
-            inputs = [tf.convert_to_tensor(array) for array in arrays]
+        inputs = self._place.tensors(arrays)
         try:
             logits, loss, is_finite, *gradients = self._step_of(arrays).run(self._place, inputs)
         except ExecutionFailed:
@@ -127,15 +129,16 @@ class Learner:
 
     def _step_of(self, arrays: Sequence[npt.NDArray[Any]]) -> TracedFunction:
         """Return the step for arrays of these shapes, traced at first."""
-        shapes = tuple(array.shape for array in arrays) if self._is_compiled else ()
+        # Known shapes need no operations that find them out. Each number of users is traced if XLA compiles it anyway,
+        # or if steps are so small that there are few.
+        is_any = not self._is_compiled and len(arrays[_TARGETS]) > _KNOWN_ROWS_MAX
+        shapes = tuple(
+            (None, *array.shape[1:]) if is_any and at < _USER_ARRAYS else array.shape for at, array in enumerate(arrays)
+        )
         if shapes not in self._traced:
-            *sides, user_index, targets = [
-                tf.TensorSpec(array.shape if self._is_compiled else (None, *array.shape[1:]), array.dtype)
-                for array in arrays[:-2]
-            ]
-            pairs = (tf.TensorSpec([2], array.dtype) for array in arrays[-2:])
+            specs = [tf.TensorSpec(shape, array.dtype) for shape, array in zip(shapes, arrays, strict=True)]
             with tf.device(self._device):
-                concrete = self._learn.get_concrete_function(tuple(sides), user_index, targets, *pairs)
+                concrete = self._learn.get_concrete_function(tuple(specs[:_SIDES]), *specs[_SIDES:])
             self._traced[shapes] = TracedFunction(concrete)
         return self._traced[shapes]
 
