@@ -15,6 +15,7 @@ import pytest
 
 from streamlearn.apps import load_app
 from streamlearn.cli.report.marks import read_story
+from streamlearn.cli.report.span import span_scores
 from streamlearn.testing import ManualClock
 from streamlearn.times import time_text
 from streamlearn.trainer.validation import ScoreLog, WindowScore, read_scores
@@ -182,6 +183,67 @@ def test_programs_are_given_the_newest_windows_marks_and_activations(small: Path
     ]  # fmt: skip
     assert (said["versions"], said["moves"], said["moves_left"]) == (4, 6, 0)
     assert all(Path(file).is_file() for file in said["files"])
+
+
+def test_a_span_has_one_figure_a_label_and_text_from_the_windows_that_lie_in_it(small: Path, verb: Verb) -> None:
+    write(small)
+    begin, end = time_text(BEGIN_MS + 10 * MINUTE_MS), time_text(BEGIN_MS + 30 * MINUTE_MS)
+    said = verb("report", small, "--json", "--from", begin, "--to", end).json
+    assert said["span_window_s"] == 60
+    places = [(one["label"], one["text"]) for one in said["span"]]
+    assert places[:3] == [("bought", ""), ("click", ""), ("bought", "<b>search</b>")]
+    total = said["span"][0]
+    assert (total["windows"], total["rows"]) == (20, sum(range(110, 130)))
+    assert total["auc"] == pytest.approx(0.6 + 0.002 * 19.5)
+    assert 0.61 < total["auc_low"] < total["auc"] < total["auc_high"] < 0.66
+    assert said["newest"][0]["end_ms"] == BEGIN_MS + 30 * MINUTE_MS
+    printed = verb("report", small, "--from", begin, "--to", end).out
+    assert f"all windows of 1 min from {begin} to {end} UTC:" in printed
+    refused(
+        verb("report", small, "--to", begin, "--from", end), 1, "no window between --from and --to", "help: windows"
+    )
+
+
+def test_figures_of_a_span_are_those_of_all_its_rows_at_once(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    found, chances, outcomes, errors = [], [], [], []
+    for at in range(12):
+        rows = int(rng.integers(200, 400))
+        chance, actual = rng.uniform(0.05, 0.6, rows), rng.normal(3.0, 1.0, rows)
+        is_done, predicted = rng.random(rows) < chance, actual + rng.normal(0.0, 0.1 * at, rows)
+        loss = -np.where(is_done, np.log(chance), np.log1p(-chance)).mean()
+        place = BEGIN_MS + at * MINUTE_MS, BEGIN_MS + (at + 1) * MINUTE_MS, "", ""
+        share = is_done.mean()
+        base = -share * np.log(share) - (1 - share) * np.log1p(-share)
+        ends = 1.0, True
+        counts = rows, float(is_done.sum()), float(rows)
+        known = float(loss), float(chance.sum() / is_done.sum()), float(base)
+        found.append(WindowScore("click", *place, *counts, 0.7, *known, *ends))
+        wrong = np.abs(predicted - actual)
+        mae, rmse, ratio = float(wrong.mean()), float((wrong**2).mean() ** 0.5), float(predicted.sum() / actual.sum())
+        totals = rows, float(actual.sum()), float(rows)
+        found.append(WindowScore("stars", *place, *totals, None, None, ratio, None, *ends, mae=mae, rmse=rmse))
+        chances.append(chance)
+        outcomes.append(is_done)
+        errors.append(wrong)
+    with ScoreLog(tmp_path) as log:
+        log.append(found)
+    click, stars = span_scores(read_scores(tmp_path), 60, 0, BEGIN_MS + 12 * MINUTE_MS)
+    chance, is_done, wrong = (np.concatenate(parts) for parts in (chances, outcomes, errors))
+    loss, share = -np.where(is_done, np.log(chance), np.log1p(-chance)).mean(), is_done.mean()
+    base = -share * np.log(share) - (1 - share) * np.log1p(-share)
+    assert (click.auc, click.mae) == (pytest.approx(0.7), None)
+    assert click.log_loss == pytest.approx(loss)
+    assert click.normalised_entropy == pytest.approx(loss / base)
+    assert click.calibration == pytest.approx(chance.sum() / is_done.sum())
+    assert (stars.auc, stars.log_loss, stars.normalised_entropy) == (None, None, None)
+    assert stars.mae == pytest.approx(wrong.mean())
+    assert stars.rmse == pytest.approx((wrong**2).mean() ** 0.5)
+    assert stars.mae_low is not None
+    assert stars.mae_high is not None
+    assert stars.mae_low < wrong.mean() < stars.mae_high
+    (alone,) = span_scores(read_scores(tmp_path), 60, BEGIN_MS, BEGIN_MS + MINUTE_MS)[:1]
+    assert (alone.windows, alone.auc_low, alone.auc_high) == (1, None, None)
 
 
 def test_a_move_is_at_the_event_time_of_the_newest_version_before_it(store: Store) -> None:

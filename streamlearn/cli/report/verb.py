@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
 from streamlearn.cli.output.table import print_json, print_table, without_empty
-from streamlearn.cli.output.units import age_text, counted
+from streamlearn.cli.output.units import age_text, counted, whole_units
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import ScoresMissing
-from streamlearn.times import time_text
+from streamlearn.times import parse_time_ms, time_text
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
     from streamlearn.cli.report.marks import Mark, Story
+    from streamlearn.cli.report.span import SpanScore
     from streamlearn.trainer.validation import ScoreColumns
 
 __all__ = ["report"]
 
 _VERSIONS_SHOWN, _MARKS_SHOWN = 50, 200
+_SPAN_WIDTHS = 2  # figures of a span are of the shortest windows, or of the next wider ones
 Row = dict[str, Any]
 
 
@@ -35,6 +39,10 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Write all scores as Parquet. The page is then written only with --out."),
     ] = None,
+    begin: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="Show windows from this event time on; UTC.")
+    ] = "",
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Show windows up to this event time; UTC.")] = "",
     moves: Annotated[
         int, typer.Option(metavar="N", min=1, help="Number of moves of the pointer to read, newest first.")
     ] = 5_000,
@@ -62,20 +70,75 @@ def report(
             line = f"{counted(len(all_scores), 'score')} in {parquet}"
             print_json(facts | {"files": [str(parquet)]}) if json else typer.echo(line)
             return
-    scores = all_scores.best()
+    scores = _within(all_scores.best(), begin, end)
     store = open_store(folder.store_url, settings=settings.versions)
     story = read_story(store, name, moves_max=moves, is_live=settings.topics.time == "wall")
     files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, story)
     files += [parquet] if parquet is not None else []
-    newest = _newest(scores)
+    newest, (width_s, span) = _newest(scores), _span(scores)
     if json:
         facts = {"model": name, "scores": len(scores), "torn_lines": scores.torn_lines, "newest": newest}
+        facts |= {"span_window_s": width_s, "span": [vars(one) for one in span]}
         print_json(facts | story.as_json() | {"files": [str(file) for file in files]})
         return
     print_table(_table_of(newest), whole=True)
+    typer.echo(_span_title(scores, width_s))
+    print_table(_span_rows([one for one in span if not one.segment]), whole=True)
     for note in _notes(scores, story):
         typer.echo(note)
     typer.echo(f"the report is in {files[0]}")
+
+
+def _within(scores: ScoreColumns, begin: str, end: str) -> ScoreColumns:
+    """Return the windows between two times, given as texts; raises `ScoresMissing` without any."""
+    now = datetime.now(UTC)
+    begin_ms, end_ms = (parse_time_ms(text, now) if text else None for text in (begin, end))
+    is_within = np.ones(len(scores), np.bool_)
+    if begin_ms is not None:
+        is_within &= scores["begin_ms"] >= begin_ms
+    if end_ms is not None:
+        is_within &= scores["end_ms"] <= end_ms
+    if not is_within.any():
+        first, last = time_text(int(scores["begin_ms"].min())), time_text(int(scores["end_ms"].max()))
+        message = "there is no window between --from and --to"
+        raise ScoresMissing(message, help=f"windows were scored from {first} to {last} UTC")
+    return scores.where(is_within)
+
+
+def _span(scores: ScoreColumns) -> tuple[int, list[SpanScore]]:
+    """Return the figures over all windows, of hours if there are at least two, and the width of these windows."""
+    from streamlearn.cli.report.span import span_scores
+
+    widths_s = (scores["end_ms"] - scores["begin_ms"]) // 1_000
+    span_s = int(scores["end_ms"].max() - scores["begin_ms"].min()) // 1_000
+    known = np.unique(widths_s).tolist()[:_SPAN_WIDTHS]
+    width_s = max((width for width in known if 2 * width <= span_s), default=known[0])
+    return width_s, span_scores(scores, width_s, 0, int(scores["end_ms"].max()))
+
+
+def _span_title(scores: ScoreColumns, width_s: int) -> str:
+    first, last = time_text(int(scores["begin_ms"].min())), time_text(int(scores["end_ms"].max()))
+    return f"all windows of {whole_units(width_s * 1_000)} from {first} to {last} UTC:"
+
+
+def _span_rows(span: Sequence[SpanScore]) -> list[Row]:
+    rows = [
+        {
+            "label": one.label, "segment": f"{one.segment} {one.text}" if one.segment else None,
+            "windows": one.windows, "rows": one.rows,
+            "AUC": _rounded(one.auc), "AUC, 95 %": _interval(one.auc_low, one.auc_high),
+            "log loss": _rounded(one.log_loss), "normalised": _rounded(one.normalised_entropy),
+            "MAE": _rounded(one.mae), "MAE, 95 %": _interval(one.mae_low, one.mae_high), "RMSE": _rounded(one.rmse),
+            "calibration": _rounded(one.calibration),
+        }
+        for one in span
+    ]  # fmt: skip
+    maybe = ["segment", "AUC", "AUC, 95 %", "log loss", "normalised", "MAE", "MAE, 95 %", "RMSE"]
+    return without_empty(rows, maybe)
+
+
+def _interval(low: float | None, high: float | None) -> str | None:
+    return None if low is None else f"{low:.4f} to {high:.4f}"
 
 
 def _first_window(folder: AppFolder) -> str:
@@ -91,6 +154,7 @@ def _write(out: Path, model: str, scores: ScoreColumns, story: Story) -> list[Pa
     from streamlearn.cli.report.figures import draw_freshness, draw_labels, draw_segment
     from streamlearn.cli.report.page import page_of
 
+    width_s, span = _span(scores)
     drawn = {"labels": ("First predictions, by label", draw_labels(scores, story))}
     for segment in sorted(set(scores["segment"].tolist()) - {""}):
         drawn[f"segment-{segment}"] = (f"First predictions, by {segment}", draw_segment(scores, segment))
@@ -101,6 +165,7 @@ def _write(out: Path, model: str, scores: ScoreColumns, story: Story) -> list[Pa
         [f"Written {time_text(SYSTEM_CLOCK.wall_ms())} UTC.", *_notes(scores, story)],
         dict(drawn.values()),
         {
+            _span_title(scores, width_s).capitalize().rstrip(":"): _span_rows(span),
             "The newest windows": _table_of(_newest(scores)),
             "Events": [_mark_row(mark) for mark in story.marks if mark.what != "promote"][-_MARKS_SHOWN:],
             "The newest versions": _version_rows(story),

@@ -1,0 +1,93 @@
+"""One figure over a span of windows, with bounds by a bootstrap over windows. It reads and draws nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.trainer.validation import ScoreColumns
+
+__all__ = ["SpanScore", "span_scores"]
+
+Floats = npt.NDArray[np.float64]
+_REPEATS, _SEED = 500, 7
+_LOW, _HIGH = 2.5, 97.5
+
+
+@dataclass(frozen=True)
+class SpanScore:
+    """The figures of a label over all windows of a span, of all rows or of those with one text of a segment.
+
+    Attributes:
+        windows: How many windows there are; those without rows do not count.
+        auc: The mean AUC of the windows, weighted by their pairs of a positive and a negative. It compares no rows of
+            different windows.
+        auc_low: The lower bound of its 95 % interval; likewise `auc_high`, `mae_low`, `mae_high`. None with fewer than
+            two windows.
+    """
+
+    label: str
+    segment: str
+    text: str
+    windows: int
+    rows: int
+    auc: float | None
+    auc_low: float | None
+    auc_high: float | None
+    log_loss: float | None
+    normalised_entropy: float | None
+    calibration: float | None
+    mae: float | None
+    mae_low: float | None
+    mae_high: float | None
+    rmse: float | None
+
+
+def span_scores(scores: ScoreColumns, width_s: int, begin_ms: int, end_ms: int) -> list[SpanScore]:
+    """Return the figures over the windows of a width that lie between two times, by label, segment and text."""
+    is_within = (scores["begin_ms"] >= begin_ms) & (scores["end_ms"] <= end_ms)
+    is_wide = scores["end_ms"] - scores["begin_ms"] == width_s * 1_000
+    within = scores.where(is_within & is_wide & (scores["rows"] > 0))
+    keys = list(zip(*(within[name].tolist() for name in ("label", "segment", "text")), strict=True))
+    at: dict[tuple[str, str, str], list[int]] = {}
+    for row, key in enumerate(keys):
+        at.setdefault(key, []).append(row)
+    order = {label: number for number, label in enumerate(dict.fromkeys(scores["label"].tolist()))}
+    found = (_score(*key, within.where(np.array(rows, np.int64))) for key, rows in at.items())
+    return sorted(found, key=lambda one: (one.segment, order[one.label], -one.rows, one.text))
+
+
+def _score(label: str, segment: str, text: str, windows: ScoreColumns) -> SpanScore:
+    weight, positive = windows["all_weight"], windows["positives_weight"]
+    squares = windows["rmse"] ** 2
+    auc, auc_low, auc_high = _bounded(windows["auc_ratio"], positive * (weight - positive))
+    mae, mae_low, mae_high = _bounded(windows["mae"], weight)
+    log_loss, mean_square = _mean(windows["log_loss_nats"], weight), _mean(squares, weight)
+    share = float(positive.sum() / weight.sum()) if mae is None and weight.sum() else 0.0
+    base = -share * np.log(share) - (1 - share) * np.log1p(-share) if 0 < share < 1 else None
+    return SpanScore(
+        label, segment, text, len(windows), int(windows["rows"].sum()), auc, auc_low, auc_high,
+        log_loss, None if log_loss is None or base is None else float(log_loss / base),
+        _mean(windows["calibration_ratio"], positive), mae, mae_low, mae_high,
+        None if mean_square is None else mean_square**0.5,
+    )  # fmt: skip
+
+
+def _mean(values: Floats, weights: Floats) -> float | None:
+    """Return the weighted mean of the values that are defined; None without any."""
+    is_known = ~np.isnan(values) & (weights > 0)
+    return float(np.average(values[is_known], weights=weights[is_known])) if is_known.any() else None
+
+
+def _bounded(values: Floats, weights: Floats) -> tuple[float | None, float | None, float | None]:
+    """Return the weighted mean, and the bounds between which it lies in 95 % of the draws of as many windows."""
+    is_known = ~np.isnan(values) & (weights > 0)
+    values, weights = values[is_known], weights[is_known]
+    if len(values) < 2:
+        return _mean(values, weights), None, None
+    draws: Any = np.random.default_rng(_SEED).multinomial(len(values), np.full(len(values), 1 / len(values)), _REPEATS)
+    low, high = np.percentile((draws @ (values * weights)) / (draws @ weights), [_LOW, _HIGH])
+    return _mean(values, weights), float(low), float(high)
