@@ -87,6 +87,20 @@ def test_tensorflow_aligns_what_it_makes_itself() -> None:
         assert tf.fill([size], 2.0)._numpy().ctypes.data % ALIGNMENT_BYTES == 0
 
 
+def test_arrays_become_tensors_of_their_own_type_and_shape_that_outlive_them() -> None:
+    place = Place("/CPU:0")
+    arrays: list[Any] = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([7], np.int32), np.zeros((0, 4))]
+    wanted = [array.tolist() for array in arrays]
+    tensors = place.tensors(arrays)
+    del arrays
+    # Other arrays take the memory, if anything can.
+    others = [np.full((2, 3), np.nan, np.float32) for _ in range(100)]
+    assert [tensor.numpy().tolist() for tensor in tensors] == wanted
+    assert [tensor.dtype for tensor in tensors] == [tf.float32, tf.int32, tf.float64]
+    assert all(tensor.device == place.name for tensor in tensors)
+    assert np.isnan(others).all()
+
+
 def test_memory_handed_over_is_read_where_it_lies() -> None:
     (array,) = Slab(((3, 5), np.float32)).arrays
     tensor = tensor_of(array)

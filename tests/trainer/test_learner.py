@@ -309,6 +309,25 @@ def test_scoring_learns_nothing_and_takes_weights_of_another_time() -> None:
     assert one.steps == 1
 
 
+def test_steps_of_other_numbers_of_users_need_no_other_graph_unless_they_are_small() -> None:
+    traces = []
+
+    class Counted(Linear):
+        def user(self, weights: Sequence[Any], inputs: PackedSide) -> PackedSide:
+            traces.append(inputs.flat.shape[0])
+            return super().user(weights, inputs)
+
+    for rows in (12, 100):
+        learning = Learner(_APP, Counted(), TrainerSettings())
+        for users in (5, 7, 5, 9):
+            step = packed(users, rows=rows, padded=rows)
+            sides = (np.resize(one, (users, *one.shape[1:])) for one in (step.user_flat, step.user_sequence))
+            flat, sequence = sides
+            learning.learn(replace(step, user_flat=flat, user_sequence=sequence))
+    assert [one for one in traces if one is not None] == [5, 7, 9]
+    assert traces.count(None) == 1
+
+
 class Noisy(Linear):
     """`Linear` whose logits are left out at random while it learns."""
 
