@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -63,7 +63,11 @@ class AppFolder:
             "samples": self.settings.samples.message_bytes_max,
             "dead_letters": self.settings.events.record_bytes_max + DEAD_LETTER_ADDED_BYTES,
         }.get(topic, self.settings.events.record_bytes_max)
-        return TopicSettings(partitions=partitions, record_bytes_max=max(bytes_max, TopicSettings().record_bytes_max))
+        made = TopicSettings(partitions=partitions, record_bytes_max=max(bytes_max, TopicSettings().record_bytes_max))
+        if self.settings.topics.time == "event" and topic in ("impressions", "actions"):
+            # Records have their event time, so a topic would delete those of a history by their age at once.
+            made = replace(made, retention_ms=-1, retention_bytes=self.settings.replay.retention_bytes)
+        return made
 
     @property
     def store_url(self) -> str:

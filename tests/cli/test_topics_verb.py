@@ -11,6 +11,7 @@ import pytest
 
 from streamlearn.apps import load_app
 from streamlearn.errors import StreamlearnError, UsageError
+from streamlearn.replay import open_replay_topics
 from streamlearn.topics import TopicSettings, create_topic
 
 __all__: list[str] = []
@@ -71,6 +72,17 @@ def test_retention_is_as_asked_for_and_progress_is_kept(
     rows = _rows(verb, small, "--create", 1, *(() if days is None else ("--retention-days", days)))
     kept = {name: row["retention_ms"] for name, row in rows.items()}
     assert kept == {**dict.fromkeys(kept, retention_ms), "progress": -1}
+
+
+def test_topics_for_events_with_times_of_their_own_keep_them_and_a_replay_takes_them(small: Path, verb: Verb) -> None:
+    rows = _rows(verb, small, "--create", 1, "--set", "topics.time=event")
+    week_ms = 7 * 86_400_000
+    assert {name: row["retention_ms"] for name, row in rows.items()} == {
+        "impressions": -1, "actions": -1, "samples": week_ms, "progress": -1, "dead_letters": week_ms,
+    }  # fmt: skip
+    folder = load_app(small, ["topics.time=event"])
+    with open_replay_topics(folder) as (impressions, _):
+        assert impressions.settings().retention_bytes == folder.settings.replay.retention_bytes
 
 
 def test_topics_are_deleted_only_when_it_is_said_twice(small: Path, verb: Verb) -> None:
