@@ -28,6 +28,20 @@ Kind: TypeAlias = tuple[int, tuple[int, ...]]
 # The process's own config holds its devices and threads. The config is part of the cache's keys, so use a fixed one.
 _CONFIG: bytes = config_pb2.ConfigProto(allow_soft_placement=True).SerializeToString(deterministic=True)
 
+# Operations that call functions, which may branch or loop.
+_BRANCHES = frozenset(
+    (
+        "Case",
+        "If",
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+        "StatelessCase",
+        "StatelessIf",
+        "StatelessWhile",
+        "While",
+    )
+)
+
 
 class Place:
     """A device on which functions run, such as "/CPU:0"; `name` is its full name."""
@@ -40,16 +54,20 @@ class Place:
         self._handle = eager._handle
         self._is_cpu = ":CPU:" in self.name
         self._attributes = ("executor_type", "", "config_proto", _CONFIG)
+        self._in_order = ("executor_type", "SINGLE_THREADED_EXECUTOR" if self._is_cpu else "", "config_proto", _CONFIG)
 
-    def run(self, function: bytes, inputs: list[Tensor], outputs: int) -> list[Tensor]:
+    def run(self, function: bytes, inputs: list[Tensor], outputs: int, *, in_order: bool = False) -> list[Tensor]:
         """Run a registered function that returns `outputs` tensors here; any thread may call.
+
+        With `in_order`, a processor runs one operation after the other, without handing them to other threads. A
+        function that branches or loops must not run so.
 
         Raises:
             ExecutionFailed: TensorFlow or XLA failed; the message has its reason.
         """
         try:
             tensors: list[Tensor] = pywrap_tfe.TFE_Py_Execute(
-                self._handle, self.name, function, inputs, self._attributes, outputs
+                self._handle, self.name, function, inputs, self._in_order if in_order else self._attributes, outputs
             )
         except tf.errors.OpError as error:
             message = f"{function.decode()} failed on {self.name}: {error.message}"
@@ -78,10 +96,12 @@ class TracedFunction:
         self._concrete = concrete  # TensorFlow forgets the function with its last user
         self._name: bytes = concrete.function_def.signature.name.encode()
         self._captured, self._outputs = [*concrete.captured_inputs], len(concrete.outputs)
+        self._branches = any(operation.type in _BRANCHES for operation in concrete.graph.get_operations())
 
-    def run(self, place: Place, inputs: list[Tensor]) -> list[Tensor]:
-        """Run it with its inputs in order, nested ones flat, as `Place.run` does."""
-        return place.run(self._name, inputs + self._captured, self._outputs)
+    def run(self, place: Place, inputs: list[Tensor], *, is_small: bool = False) -> list[Tensor]:
+        """Run it with its inputs in order, nested ones flat, as `Place.run` does; a small one in order if it can."""
+        in_order = is_small and not self._branches
+        return place.run(self._name, inputs + self._captured, self._outputs, in_order=in_order)
 
 
 def definitions_of(concrete: Any) -> list[Proto]:

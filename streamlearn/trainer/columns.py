@@ -65,7 +65,7 @@ def columns_of(step: Step) -> StepColumns:
             [piece.batch.user.take(_as_slice(rows)) for piece, (_, rows) in zip(pieces, selected, strict=True)]
         ),
         item=join_features([piece.batch.item.take(_as_slice(piece.rows)) for piece in pieces]),
-        request_index=np.concatenate([*indexes, np.zeros(0, np.int32)]).astype(np.int32),
+        request_index=_concatenated(indexes, np.int32).astype(np.int32, copy=False),
         learn=_concatenated([piece.learn for piece in pieces], np.uint32),
         correct=_concatenated([piece.correct for piece in pieces], np.uint32),
         positive=_concatenated(positive, np.uint32),
@@ -114,7 +114,7 @@ def _join_slot(slots: Sequence[SlotColumns]) -> SlotColumns:
 
 
 def _concatenated(arrays: Sequence[npt.NDArray[Number]], kind: type[Number]) -> npt.NDArray[Number]:
-    return np.concatenate([*arrays, np.zeros(0, kind)])
+    return arrays[0] if len(arrays) == 1 else np.concatenate([*arrays, np.zeros(0, kind)])
 
 
 def _joined(parts: Sequence[Float32s | None]) -> Float32s | None:

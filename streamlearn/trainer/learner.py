@@ -114,7 +114,8 @@ class Learner:
         arrays = (*packed.sides, packed.user_index, packed.targets, scalars, seed)
         inputs = self._place.tensors(arrays)
         try:
-            logits, loss, is_finite, *gradients = self._step_of(arrays).run(self._place, inputs)
+            traced, is_small = self._step_of(arrays), len(packed.targets) <= _KNOWN_ROWS_MAX
+            logits, loss, is_finite, *gradients = traced.run(self._place, inputs, is_small=is_small)
         except ExecutionFailed:
             self._learn(tuple(inputs[:4]), *inputs[4:])  # which fails as well, and names the line of the model
             raise

@@ -140,15 +140,15 @@ def test_it_does_not_wait_for_a_version_that_is_rejected_or_that_a_held_pointer_
 def test_it_says_which_part_did_not_get_there_and_ends_when_it_is_stopped(folder: AppFolder, loop: Loop) -> None:
     with LearnedWait(folder, loop.model, clock=loop.clock) as wait:
         loop.join(0)
-        with pytest.raises(ServiceError, match="^ingest has not joined the events up to 2025-06-15"):
+        with pytest.raises(ServiceError, match=r"^ingest has not joined the events up to 2025-06-15"):
             wait.until(TIME_MS, loop.stop)
         loop.join(1)
         loop.write(rows=1)
-        with pytest.raises(ServiceError, match="^no version has learned the events up to"):
+        with pytest.raises(ServiceError, match=r"^no version has learned the events up to"):
             wait.until(TIME_MS, loop.stop)
         loop.cut(1)
         loop.judge()
-        with pytest.raises(ServiceError, match="^not every node answers with the events up to"):
+        with pytest.raises(ServiceError, match=r"^not every node answers with the events up to"):
             wait.until(TIME_MS, loop.stop)
         loop.clock.things = iter([loop.stop.set, pytest.fail])
         wait.until(TIME_MS, loop.stop)

@@ -122,3 +122,22 @@ def test_a_traced_function_runs_with_its_variables_in_order() -> None:
         found = traced.run(place, [tf.constant([1.0, 1.0]), tf.constant([5.0]), tf.constant(2.0)])
         assert [one.numpy().tolist() for one in found] == [[seen, seen + 1], [6.0], [seen + 3, seen + 4]]
     assert total.numpy().tolist() == [13.0, 14.0]
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+def test_small_functions_give_the_same_in_order_and_those_that_branch_or_loop_run_all_the_same(is_small: bool) -> None:
+    def plain(one: Any) -> Any:
+        return tf.reduce_sum(tf.nn.relu(one) * 2.0) + tf.reduce_sum(one)
+
+    def branching(one: Any) -> Any:
+        doubled = tf.cond(one[0] > 0, lambda: one * 2.0, lambda: one)
+        return tf.while_loop(lambda at, _: at < 3, lambda at, sums: (at + 1, sums + doubled), (0, one))[1]
+
+    place, vector = Place("/CPU:0"), tf.TensorSpec([None], tf.float32)
+    for function, wanted in ((plain, 5.0), (branching, [14.0, -7.0])):
+        traced = TracedFunction(tf.function(function).get_concrete_function(vector))
+        assert traced._branches == (function is branching)
+        (found,) = traced.run(place, [tf.constant([2.0, -1.0])], is_small=is_small)
+        assert found.numpy().tolist() == wanted
+    with pytest.raises(ExecutionFailed):
+        place.run(b"no_such_function", [], 1, in_order=is_small)
