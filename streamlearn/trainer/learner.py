@@ -232,31 +232,37 @@ class Learner:
         all_gradients = tape.gradient(loss, [whole, *sides], unconnected_gradients=zero)
         of_whole, *of_sides = map(tf.convert_to_tensor, all_gradients)
         share, rate = tf.unstack(numbers)
-        gradient = of_whole * share + self._settings.l2 * whole
-        length = tf.norm(gradient)
+        gradient = of_whole * share
+        if self._settings.l2:
+            gradient += self._settings.l2 * whole
+        half_square = tf.nn.l2_loss(gradient)
         bounded = [tf.reduce_all(tf.abs(gradient) <= _GRADIENT_MAX) for gradient in of_sides]
-        is_finite = tf.reduce_all([tf.math.is_finite(loss + length), *bounded])
+        is_finite = tf.reduce_all([tf.math.is_finite(loss + half_square), *bounded])
         if self._settings.clip_norm:
+            length = tf.sqrt(2.0 * half_square)
             gradient *= tf.minimum(1.0, self._settings.clip_norm / tf.maximum(length, 1e-30))
-        self._update(whole, gradient, rate, is_finite)
+        self._update(gradient, rate, is_finite)
         if self._settings.row_gradients == "mean":
             of_sides = [gradient * share for gradient in of_sides]
         return logits, loss, is_finite, tuple(of_sides)
 
-    def _update(self, whole: Any, gradient: Any, rate: Any, is_finite: Any) -> None:
-        slots = [slot.read_value() for slot in self._slots]
+    def _update(self, gradient: Any, rate: Any, is_finite: Any) -> None:
+        """Update weights and optimizer, in one operation; nothing changes if the step is not finite."""
+        gradient = tf.where(is_finite, gradient, 0.0)
+        variables, ops = [variable.handle for variable in (self._whole, *self._slots)], tf.raw_ops
         if self._settings.optimizer == "adam":
-            mean = slots[0] + (1 - _BETA1) * (gradient - slots[0])
-            square = slots[1] + (1 - _BETA2) * (gradient * gradient - slots[1])
-            after, kept = whole - rate * mean / (tf.sqrt(square) + _ADAM_EPSILON), [mean, square]
+            # A rate of 0 and means that keep all of themselves change nothing. The rate is corrected for the bias.
+            rate, *betas = (tf.where(is_finite, one, kept) for one, kept in ((rate, 0.0), (_BETA1, 1.0), (_BETA2, 1.0)))
+            ops.ResourceApplyAdam(
+                var=variables[0], m=variables[1], v=variables[2], beta1_power=0.0, beta2_power=0.0, lr=rate,
+                beta1=betas[0], beta2=betas[1], epsilon=_ADAM_EPSILON, grad=gradient,
+            )  # fmt: skip
         elif self._settings.optimizer == "adagrad":
-            total = slots[0] + gradient * gradient
-            after, kept = whole - rate * gradient / (tf.sqrt(total) + _ADAGRAD_EPSILON), [total]
+            ops.ResourceApplyAdagradV2(
+                var=variables[0], accum=variables[1], lr=rate, epsilon=_ADAGRAD_EPSILON, grad=gradient
+            )
         else:
-            after, kept = whole - rate * gradient, []
-        self._whole.assign(tf.where(is_finite, after, whole))
-        for variable, before, new in zip(self._slots, slots, kept, strict=True):
-            variable.assign(tf.where(is_finite, new, before))
+            ops.ResourceApplyGradientDescent(var=variables[0], alpha=rate, delta=gradient)
 
     def _split(self, whole: Any) -> list[Any]:
         shapes = self.shapes.values()

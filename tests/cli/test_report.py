@@ -200,7 +200,10 @@ def test_a_span_has_one_figure_a_label_and_text_from_the_windows_that_lie_in_it(
     printed = verb("report", small, "--from", begin, "--to", end).out
     assert f"all windows of 1 min from {begin} to {end} UTC:" in printed
     refused(
-        verb("report", small, "--to", begin, "--from", end), 1, "no window between --from and --to", "help: windows"
+        verb("report", small, "--to", begin, "--from", end),
+        1,
+        "no window lies between --from and --to",
+        "help: windows",
     )
 
 

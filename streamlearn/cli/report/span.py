@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.errors import ScoresMissing
+from streamlearn.times import parse_time_ms, time_text
 from streamlearn.trainer.validation import ScoreColumns
 
-__all__ = ["SpanScore", "span_scores"]
+__all__ = ["SpanScore", "span_of", "span_scores", "within"]
 
 Floats = npt.NDArray[np.float64]
 _REPEATS, _SEED = 500, 7
+_SPAN_WIDTHS = 2  # figures of a span are of the shortest windows, or of the next wider ones
 _LOW, _HIGH = 2.5, 97.5
 
 
@@ -58,6 +62,31 @@ def span_scores(scores: ScoreColumns, width_s: int, begin_ms: int, end_ms: int) 
     order = {label: number for number, label in enumerate(dict.fromkeys(scores["label"].tolist()))}
     found = (_score(*key, within.where(np.array(rows, np.int64))) for key, rows in at.items())
     return sorted(found, key=lambda one: (one.segment, order[one.label], -one.rows, one.text))
+
+
+def within(scores: ScoreColumns, begin: str, end: str) -> ScoreColumns:
+    """Return the windows between two times, given as texts; raises `ScoresMissing` without any."""
+    now = datetime.now(UTC)
+    begin_ms, end_ms = (parse_time_ms(text, now) if text else None for text in (begin, end))
+    is_within = np.ones(len(scores), np.bool_)
+    if begin_ms is not None:
+        is_within &= scores["begin_ms"] >= begin_ms
+    if end_ms is not None:
+        is_within &= scores["end_ms"] <= end_ms
+    if not is_within.any():
+        first, last = time_text(int(scores["begin_ms"].min())), time_text(int(scores["end_ms"].max()))
+        message = "no window lies between --from and --to"
+        raise ScoresMissing(message, help=f"windows were scored from {first} to {last} UTC")
+    return scores.where(is_within)
+
+
+def span_of(scores: ScoreColumns) -> tuple[int, list[SpanScore]]:
+    """Return the figures over all windows, of hours if there are at least two, and the width of these windows."""
+    widths_s = (scores["end_ms"] - scores["begin_ms"]) // 1_000
+    span_s = int(scores["end_ms"].max() - scores["begin_ms"].min()) // 1_000
+    known = np.unique(widths_s).tolist()[:_SPAN_WIDTHS]
+    width_s = max((width for width in known if 2 * width <= span_s), default=known[0])
+    return width_s, span_scores(scores, width_s, 0, int(scores["end_ms"].max()))
 
 
 def _score(label: str, segment: str, text: str, windows: ScoreColumns) -> SpanScore:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption
@@ -15,7 +13,7 @@ from streamlearn.cli.output.table import print_json, print_table, without_empty
 from streamlearn.cli.output.units import age_text, counted, whole_units
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import ScoresMissing
-from streamlearn.times import parse_time_ms, time_text
+from streamlearn.times import time_text
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["report"]
 
 _VERSIONS_SHOWN, _MARKS_SHOWN = 50, 200
-_SPAN_WIDTHS = 2  # figures of a span are of the shortest windows, or of the next wider ones
 Row = dict[str, Any]
 
 
@@ -52,6 +49,7 @@ def report(
     """Plot the quality of APP's first predictions over event time, with events of its versions."""
     from streamlearn.apps import load_app
     from streamlearn.cli.report.marks import read_story
+    from streamlearn.cli.report.span import span_of, within
     from streamlearn.trainer.validation.score_log import read_scores, scores_folder
     from streamlearn.versions import open_store
 
@@ -70,12 +68,12 @@ def report(
             line = f"{counted(len(all_scores), 'score')} in {parquet}"
             print_json(facts | {"files": [str(parquet)]}) if json else typer.echo(line)
             return
-    scores = _within(all_scores.best(), begin, end)
+    scores = within(all_scores.best(), begin, end)
     store = open_store(folder.store_url, settings=settings.versions)
     story = read_story(store, name, moves_max=moves, is_live=settings.topics.time == "wall")
     files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, story)
     files += [parquet] if parquet is not None else []
-    newest, (width_s, span) = _newest(scores), _span(scores)
+    newest, (width_s, span) = _newest(scores), span_of(scores)
     if json:
         facts = {"model": name, "scores": len(scores), "torn_lines": scores.torn_lines, "newest": newest}
         facts |= {"span_window_s": width_s, "span": [vars(one) for one in span]}
@@ -87,33 +85,6 @@ def report(
     for note in _notes(scores, story):
         typer.echo(note)
     typer.echo(f"the report is in {files[0]}")
-
-
-def _within(scores: ScoreColumns, begin: str, end: str) -> ScoreColumns:
-    """Return the windows between two times, given as texts; raises `ScoresMissing` without any."""
-    now = datetime.now(UTC)
-    begin_ms, end_ms = (parse_time_ms(text, now) if text else None for text in (begin, end))
-    is_within = np.ones(len(scores), np.bool_)
-    if begin_ms is not None:
-        is_within &= scores["begin_ms"] >= begin_ms
-    if end_ms is not None:
-        is_within &= scores["end_ms"] <= end_ms
-    if not is_within.any():
-        first, last = time_text(int(scores["begin_ms"].min())), time_text(int(scores["end_ms"].max()))
-        message = "there is no window between --from and --to"
-        raise ScoresMissing(message, help=f"windows were scored from {first} to {last} UTC")
-    return scores.where(is_within)
-
-
-def _span(scores: ScoreColumns) -> tuple[int, list[SpanScore]]:
-    """Return the figures over all windows, of hours if there are at least two, and the width of these windows."""
-    from streamlearn.cli.report.span import span_scores
-
-    widths_s = (scores["end_ms"] - scores["begin_ms"]) // 1_000
-    span_s = int(scores["end_ms"].max() - scores["begin_ms"].min()) // 1_000
-    known = np.unique(widths_s).tolist()[:_SPAN_WIDTHS]
-    width_s = max((width for width in known if 2 * width <= span_s), default=known[0])
-    return width_s, span_scores(scores, width_s, 0, int(scores["end_ms"].max()))
 
 
 def _span_title(scores: ScoreColumns, width_s: int) -> str:
@@ -153,8 +124,9 @@ def _write(out: Path, model: str, scores: ScoreColumns, story: Story) -> list[Pa
     """Write the page and its figures; return the files, the page first."""
     from streamlearn.cli.report.figures import draw_freshness, draw_labels, draw_segment
     from streamlearn.cli.report.page import page_of
+    from streamlearn.cli.report.span import span_of
 
-    width_s, span = _span(scores)
+    width_s, span = span_of(scores)
     drawn = {"labels": ("First predictions, by label", draw_labels(scores, story))}
     for segment in sorted(set(scores["segment"].tolist()) - {""}):
         drawn[f"segment-{segment}"] = (f"First predictions, by {segment}", draw_segment(scores, segment))
