@@ -25,8 +25,8 @@ _LOOK_S, _READ_WAIT_MS = 0.05, 50
 class LearnedWait:
     """Waits for ingest, then for the trainer, then for the nodes of an application; they run elsewhere.
 
-    A version that the judge rejected, or that a held pointer does not follow, is not waited for. `seconds` is the
-    longest wait for each of the three.
+    A version that the pointer does not follow (rejected, held back, or beside a canary) is not waited for. `seconds` is
+    the longest wait for each of the three.
     """
 
     def __init__(self, folder: AppFolder, model: Model, seconds: float = 300.0, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -98,9 +98,10 @@ class LearnedWait:
 
     def _is_served(self) -> bool:
         """Whether the pointer has followed the newest version where it may, and all nodes that answer the pointer."""
-        pointer, newest = self._model.pointer, self._newest()
-        is_awaited = newest is not None and newest.has_passed and not pointer.held
-        if is_awaited and newest is not None and pointer.active_version < newest.version:
+        pointer, newest, settings = self._model.pointer, self._newest(), self._model.settings
+        follows = ("passed", "unscored") if settings.judge.unscored == "pass" else ("passed",)
+        is_free = settings.publisher.promote and not pointer.held and pointer.canary is None
+        if newest is not None and newest.outcome in follows and is_free and pointer.active_version < newest.version:
             return False
         nodes, why_unknown = self._model.nodes()
         return not why_unknown and all(node.active == pointer.active_version for node in nodes if node.state == "ready")

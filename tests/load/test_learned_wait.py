@@ -6,7 +6,9 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from streamlearn.apps import AppFolder, load_app
@@ -19,8 +21,10 @@ from streamlearn.samples import SampleCodec
 from streamlearn.settings import Settings
 from streamlearn.testing import ManualClock, MemoryRegistry, small_batch
 from streamlearn.versions import Node, Pointer, PointerLog, Store, open_store
+from streamlearn.versions.format.record import VersionRef
 from streamlearn.versions.format.verdict import Verdict, write_verdict
 from streamlearn.versions.pointer.model import Model
+from streamlearn.versions.pointer.moves import Canary
 from tests.cli.test_replay_ask import APP
 from tests.versions.history import MODEL, Trainer
 
@@ -81,10 +85,20 @@ class Loop:
         assert last is not None
         write_verdict(self.store, last.folder, Verdict(version=last.ref, outcome=outcome))  # type: ignore[arg-type]
 
-    def promote(self, *, held: bool = False) -> None:
+    def promote(self, **more: Any) -> None:
         last = self._trainer.last
         assert last is not None
-        PointerLog(self.store, MODEL).move(lambda now: Pointer(active=last.ref, held=held), by="ada")
+        PointerLog(self.store, MODEL).move(lambda now: Pointer(active=last.ref, **more), by="ada")
+
+    def hold_unscored(self) -> None:
+        judge = msgspec.structs.replace(self.model.settings.judge, unscored="hold")
+        settings = msgspec.structs.replace(self.model.settings, judge=judge)
+        self.model.__dict__.update(settings=settings)
+
+    @property
+    def last(self) -> VersionRef:
+        assert self._trainer.last is not None
+        return self._trainer.last.ref
 
     def answer(self, version: int, state: str = "ready") -> None:
         self.registry.beat(Node(boot_id="a", name="a", state=state, active=version))  # type: ignore[arg-type]
@@ -121,15 +135,19 @@ def test_it_waits_for_ingest_the_trainer_the_judge_the_pointer_and_each_node_tha
         wait.until(TIME_MS, loop.stop)
 
 
-@pytest.mark.parametrize("outcome", ["rejected", "passed"])
-def test_it_does_not_wait_for_a_version_that_is_rejected_or_that_a_held_pointer_leaves_out(
-    folder: AppFolder, loop: Loop, outcome: str
+@pytest.mark.parametrize("why", ["rejected", "held", "canary", "unscored"])
+def test_it_does_not_wait_for_a_version_that_the_pointer_does_not_follow(
+    folder: AppFolder, loop: Loop, why: str
 ) -> None:
     loop.join(0, 1)
     loop.cut(1)
     loop.judge()
-    loop.promote(held=outcome == "passed")
+    canary = Canary(version=loop.last, share=0.5) if why == "canary" else None
+    loop.promote(held=why == "held", canary=canary)
     loop.answer(1)
+    if why == "unscored":
+        loop.hold_unscored()
+    outcome = why if why in ("rejected", "unscored") else "passed"
     with LearnedWait(folder, loop.model, clock=loop.clock) as wait:
         loop.write(rows=2)
         loop.cut(2)
