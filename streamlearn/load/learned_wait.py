@@ -9,13 +9,13 @@ from typing import Self
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import ServiceError
+from streamlearn.errors import ServiceError, UsageError
 from streamlearn.ingest.output.progress_log import ProgressLog
 from streamlearn.samples import SampleCodec
 from streamlearn.times import time_text
 from streamlearn.versions.format.log import read_manifest
-from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.model import Model
+from streamlearn.versions.pointer.moves import taints_of
 
 __all__ = ["LearnedWait"]
 
@@ -27,10 +27,16 @@ class LearnedWait:
 
     A version that the pointer does not follow (rejected, held back, or beside a canary) is not waited for. `seconds` is
     the longest wait for each of the three.
+
+    Raises:
+        UsageError: The application's settings let nobody tell what is learned or served.
     """
 
     def __init__(self, folder: AppFolder, model: Model, seconds: float = 300.0, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        ingest = folder.settings.ingest
+        ingest, unfit = folder.settings.ingest, _unfit(folder, model)
+        if unfit:
+            message = f"--every cannot be used: {unfit}"
+            raise UsageError(message, help="change that setting, or leave --every out")
         self._late_ms = round((ingest.out_of_orderness_s + ingest.tick_s) * 1_000)
         self._model, self._seconds, self._clock = model, seconds, clock
         self._codec = SampleCodec(folder.app, folder.settings.samples)
@@ -56,8 +62,7 @@ class LearnedWait:
         """
         due_ms = time_ms - self._late_ms
         self._wait("ingest has not joined", time_ms, lambda: self._is_joined(due_ms), stop)
-        if not stop.is_set():
-            self._note_rows()
+        self._note_rows(stop)
         self._wait("no version has learned", time_ms, self._is_judged, stop)
         self._wait("not every node answers with", time_ms, self._is_served, stop)
 
@@ -76,11 +81,11 @@ class LearnedWait:
         reached_ms = [lot.watermark_ms for lot in lots if lot.lot < count]
         return bool(reached_ms) and len(reached_ms) == count and min(reached_ms) >= due_ms
 
-    def _note_rows(self) -> None:
+    def _note_rows(self, stop: threading.Event) -> None:
         """Read what ingest has written since the last time; trainers publish nothing for messages without rows."""
         for partition in self._read:
             end = self._reader.end(partition)
-            while self._read[partition] < end:
+            while self._read[partition] < end and not stop.is_set():
                 records = self._reader.read(partition, self._read[partition], wait_ms=_READ_WAIT_MS)
                 for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
                     if value is not None and len(self._codec.decode(value)):
@@ -89,23 +94,31 @@ class LearnedWait:
 
     def _is_judged(self) -> bool:
         """Whether the newest version has learned all rows, and is judged."""
-        newest = self._newest()
-        if newest is None or newest.outcome is None:
+        known = self._model.history.read()
+        if not known or known[-1].outcome is None:
             return False
+        newest = known[-1]
         manifest = read_manifest(self._model.store, self._model.history.folder(newest.ref))
         learned = {one.partition: one.offset for one in manifest.positions}
         return all(learned.get(partition, 0) >= offset for partition, offset in self._needed.items())
 
     def _is_served(self) -> bool:
         """Whether the pointer has followed the newest version where it may, and all nodes that answer the pointer."""
-        pointer, newest, settings = self._model.pointer, self._newest(), self._model.settings
-        follows = ("passed", "unscored") if settings.judge.unscored == "pass" else ("passed",)
+        pointer, known, settings = self._model.pointer, self._model.history.read(), self._model.settings
+        newest, active = known[-1], pointer.active_version
+        is_held = newest.outcome == "unscored" and settings.judge.unscored == "hold"
+        is_clean = newest.version not in taints_of(pointer, known) and newest.is_promotable(pointer.accepted)
         is_free = settings.publisher.promote and not pointer.held and pointer.canary is None
-        if newest is not None and newest.outcome in follows and is_free and pointer.active_version < newest.version:
+        if is_clean and is_free and not is_held and active < newest.version:
             return False
-        nodes, why_unknown = self._model.nodes()
-        return not why_unknown and all(node.active == pointer.active_version for node in nodes if node.state == "ready")
+        answering = [node.active for node in self._model.nodes()[0] if node.state in ("ready", "stale")]
+        return bool(answering) and all(version == active for version in answering)
 
-    def _newest(self) -> Known | None:
-        known = self._model.history.read()
-        return known[-1] if known else None
+
+def _unfit(folder: AppFolder, model: Model) -> str:
+    """Return why nobody can tell what is learned or served; empty if it can be told."""
+    if folder.settings.topics.time != "event":
+        return 'topics.time is "wall", and the wall clock waits for no replay'
+    if folder.settings.trainer.order == "strict":
+        return 'trainer.order is "strict", which waits for full steps'
+    return "" if model.registry is not None else "the application has no registry, where nodes say what they serve"

@@ -121,6 +121,8 @@ class Replayer:
         span_ms = self._heartbeat_ms
         if speed:
             span_ms = max(1, min(span_ms, round(BLOCK_WALL_MS * speed)))
+        if self._every_ms:  # blocks end where it waits
+            span_ms = max(1, self._every_ms // -(-self._every_ms // span_ms))
         ended, due_ms = True, self._history.begin_ms + (self._every_ms or 0)
         for block in self._history.blocks(span_ms):
             if speed:
@@ -138,7 +140,8 @@ class Replayer:
             if last:
                 break
             if self._every_ms and block.watermark_ms >= due_ms:
-                due_ms = block.watermark_ms + self._every_ms
+                due_ms += self._every_ms * (1 + (block.watermark_ms - due_ms) // self._every_ms)
+                self._producer.heartbeat(block.watermark_ms)
                 self._producer.flush()
                 self._waited(block.watermark_ms, stop)
         if ended:

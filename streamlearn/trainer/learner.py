@@ -255,14 +255,15 @@ class Learner:
             rate, *betas = (tf.where(is_finite, one, kept) for one, kept in ((rate, 0.0), (_BETA1, 1.0), (_BETA2, 1.0)))
             ops.ResourceApplyAdam(
                 var=variables[0], m=variables[1], v=variables[2], beta1_power=0.0, beta2_power=0.0, lr=rate,
-                beta1=betas[0], beta2=betas[1], epsilon=_ADAM_EPSILON, grad=gradient,
+                beta1=betas[0], beta2=betas[1], epsilon=_ADAM_EPSILON, grad=gradient, use_locking=True,
             )  # fmt: skip
         elif self._settings.optimizer == "adagrad":
             ops.ResourceApplyAdagradV2(
-                var=variables[0], accum=variables[1], lr=rate, epsilon=_ADAGRAD_EPSILON, grad=gradient
-            )
+                var=variables[0], accum=variables[1], lr=rate, epsilon=_ADAGRAD_EPSILON, grad=gradient,
+                use_locking=True,
+            )  # fmt: skip
         else:
-            ops.ResourceApplyGradientDescent(var=variables[0], alpha=rate, delta=gradient)
+            ops.ResourceApplyGradientDescent(var=variables[0], alpha=rate, delta=gradient, use_locking=True)
 
     def _split(self, whole: Any) -> list[Any]:
         shapes = self.shapes.values()

@@ -14,6 +14,7 @@ from streamlearn.trainer.intake.message import Reached
 __all__ = ["Piece", "Step"]
 
 Uint32s = npt.NDArray[np.uint32]
+_COLUMNS = ("rows", "learn", "correct", "known", "before")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,14 @@ class Piece:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def followed_by(self, other: Piece) -> Piece:
+        """Return one piece with the rows of both, which are of the same message; both know all columns, or neither."""
+        both = [
+            None if mine is None or theirs is None else np.concatenate((mine, theirs))
+            for mine, theirs in ((getattr(self, name), getattr(other, name)) for name in _COLUMNS)
+        ]
+        return Piece(self.batch, *both)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)

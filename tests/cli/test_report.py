@@ -198,7 +198,7 @@ def test_a_span_has_one_figure_a_label_and_text_from_the_windows_that_lie_in_it(
     assert 0.61 < total["auc_low"] < total["auc"] < total["auc_high"] < 0.66
     assert said["newest"][0]["end_ms"] == BEGIN_MS + 30 * MINUTE_MS
     printed = verb("report", small, "--from", begin, "--to", end).out
-    assert f"all windows of 1 min from {begin} to {end} UTC:" in printed
+    assert f"All windows of 1 min from {begin} to {end} UTC:" in printed
     refused(
         verb("report", small, "--to", begin, "--from", end),
         1,
@@ -235,7 +235,8 @@ def test_figures_of_a_span_are_those_of_all_its_rows_at_once(tmp_path: Path) -> 
     chance, is_done, wrong = (np.concatenate(parts) for parts in (chances, outcomes, errors))
     loss, share = -np.where(is_done, np.log(chance), np.log1p(-chance)).mean(), is_done.mean()
     base = -share * np.log(share) - (1 - share) * np.log1p(-share)
-    assert (click.auc, click.mae) == (pytest.approx(0.7), None)
+    assert click.mae is None
+    assert click.auc == pytest.approx(0.7)
     assert click.log_loss == pytest.approx(loss)
     assert click.normalised_entropy == pytest.approx(loss / base)
     assert click.calibration == pytest.approx(chance.sum() / is_done.sum())
@@ -247,6 +248,23 @@ def test_figures_of_a_span_are_those_of_all_its_rows_at_once(tmp_path: Path) -> 
     assert stars.mae_low < wrong.mean() < stars.mae_high
     (alone,) = span_scores(read_scores(tmp_path), 60, BEGIN_MS, BEGIN_MS + MINUTE_MS)[:1]
     assert (alone.windows, alone.auc_low, alone.auc_high) == (1, None, None)
+    # What was predicted where nothing was positive is not in the log.
+    place = BEGIN_MS + 12 * MINUTE_MS, BEGIN_MS + 13 * MINUTE_MS, "", ""
+    nothing = WindowScore("click", *place, 9, 0.0, 9.0, None, 0.1, None, 0.0, *ends)
+    with ScoreLog(tmp_path) as log:
+        log.append([nothing])
+    lacking, *_ = span_scores(read_scores(tmp_path), 60, 0, BEGIN_MS + 13 * MINUTE_MS)
+    assert (lacking.windows, lacking.calibration) == (13, None)
+    assert lacking.log_loss != click.log_loss
+
+
+def test_a_span_is_of_hours_only_where_two_of_them_lie_in_it(small: Path, verb: Verb) -> None:
+    write(small, scores(180))
+    for begin, end, width_s in ((0, 180, 3_600), (30, 170, 60), (50, 180, 3_600)):
+        words = ("--from", time_text(BEGIN_MS + begin * MINUTE_MS), "--to", time_text(BEGIN_MS + end * MINUTE_MS))
+        said = verb("report", small, "--json", *words).json
+        assert said["span_window_s"] == width_s
+        assert said["span"][0]["windows"] == {0: 3, 30: 140, 50: 2}[begin]
 
 
 def test_a_move_is_at_the_event_time_of_the_newest_version_before_it(store: Store) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from streamlearn.apps import AppFolder, load_app
-from streamlearn.errors import ServiceError
+from streamlearn.errors import ServiceError, UsageError
 from streamlearn.ingest.output.progress import Lineage
 from streamlearn.ingest.output.progress_log import ProgressLog
 from streamlearn.load.learned_wait import LearnedWait
@@ -100,8 +100,8 @@ class Loop:
         assert self._trainer.last is not None
         return self._trainer.last.ref
 
-    def answer(self, version: int, state: str = "ready") -> None:
-        self.registry.beat(Node(boot_id="a", name="a", state=state, active=version))  # type: ignore[arg-type]
+    def answer(self, version: int, state: str = "ready", name: str = "a") -> None:
+        self.registry.beat(Node(boot_id=name, name=name, state=state, active=version))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -122,10 +122,12 @@ def test_it_waits_for_ingest_the_trainer_the_judge_the_pointer_and_each_node_tha
             lambda: loop.cut(1),
             loop.judge,
             lambda: loop.cut(2),
-            lambda: loop.answer(1),
+            lambda: loop.answer(0, "starting"),
             loop.judge,
             loop.promote,
+            lambda: loop.answer(1, "stale", "b"),
             lambda: loop.answer(2),
+            lambda: loop.answer(2, "stale", "b"),
             pytest.fail,
         )
         loop.clock.things = iter(things)
@@ -153,6 +155,21 @@ def test_it_does_not_wait_for_a_version_that_the_pointer_does_not_follow(
         loop.cut(2)
         loop.clock.things = iter([lambda: loop.judge(outcome), pytest.fail])
         wait.until(TIME_MS, loop.stop)
+        # Nor for later ones, which a rejected one taints.
+        loop.write(rows=2)
+        loop.cut(3)
+        loop.clock.things = iter([lambda: loop.judge("unscored" if why == "unscored" else "passed"), pytest.fail])
+        wait.until(TIME_MS, loop.stop)
+
+
+@pytest.mark.parametrize(("setting", "said"), [("topics.time=wall", "topics.time"), ("trainer.order=strict", "strict")])
+def test_settings_by_which_nobody_can_tell_are_refused_at_once(
+    folder: AppFolder, loop: Loop, setting: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=f"--every cannot be used: .*{said}"):
+        LearnedWait(load_app(folder.folder, [setting]), loop.model)
+    with pytest.raises(UsageError, match="has no registry"):
+        LearnedWait(folder, Model(MODEL, loop.store.url, "", Settings(), is_alone=True))
 
 
 def test_it_says_which_part_did_not_get_there_and_ends_when_it_is_stopped(folder: AppFolder, loop: Loop) -> None:

@@ -201,7 +201,8 @@ def test_without_a_speed_no_time_passes(folder: AppFolder) -> None:
     assert clock.monotonic_s() == 0
 
 
-def test_after_each_interval_all_events_are_there_before_it_goes_on(folder: AppFolder) -> None:
+@pytest.mark.parametrize("speed", [0.0, 70.0, 1_000.0])
+def test_after_each_interval_all_events_are_there_before_it_goes_on(folder: AppFolder, speed: float) -> None:
     waits = []
 
     def waited(time_ms: int, stop: threading.Event) -> None:
@@ -214,8 +215,11 @@ def test_after_each_interval_all_events_are_there_before_it_goes_on(folder: AppF
         Producer(folder, impressions=impressions, actions=actions, clock=clock) as producer,
     ):
         settings = folder.settings.replay
-        Replayer(OneASecond(), producer, settings, clock=clock, every_ms=4_000, waited=waited).run()
-    assert waits == [(at, min(at // 1_000, REQUESTS), at, False) for at in range(4_000, 48_000, 4_000)]
+        Replayer(OneASecond(), producer, settings, clock=clock, every_ms=4_000, waited=waited).run(speed=speed)
+    assert [one[0] for one in waits] == list(range(4_000, 4_000 * len(waits) + 1, 4_000))
+    assert len(waits) in (10, 11)
+    for at, shown, reached, is_stopped in waits:
+        assert (shown, reached, is_stopped) == (min(-(-at // 1_000), REQUESTS), at, False)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 24, 79, 80, 1000])

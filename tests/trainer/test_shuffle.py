@@ -16,21 +16,25 @@ from streamlearn.trainer.step import Piece, Step
 from tests.trainer.stream import learnable_folder, messages_of
 from tests.trainer.test_evaluation import Made, complete, folder_of
 
-ROWS, SIZES = 40, [7, 30, 3] * WINDOW_STEPS
+ROWS, SIZES = 40, [7, 0, 30, 3] * WINDOW_STEPS
 
 
 def steps() -> Iterator[Step | None]:
-    """Steps of one or two pieces, in which every fifth row is a correction; and nothing to read between two windows."""
+    """Steps that cut messages of 40 rows, in which every fifth row is a correction; and once nothing to read.
+
+    Every fourth step has no row, as where all rows of a while are left out.
+    """
+    message, begin = small_batch(small_app(), 5, ROWS, seed=1), 0
     for number, size in enumerate(SIZES, 1):
-        batches = [small_batch(small_app(), 5, ROWS, seed=2 * number + at) for at in range(2)]
-        rows = np.arange(size, dtype=np.int64)
-        cuts = [rows[: size // 2], rows[size // 2 :]]
-        pieces = []
-        for batch, part in zip(batches, cuts, strict=True):
-            correct = (part % 5 == 0).astype(np.uint32)
-            known = part.astype(np.uint32) if number % 2 else None
-            before = np.repeat(part[:, None].astype(np.float32), 2, axis=1) if number % 3 else None
-            pieces.append(Piece(batch, part, 1 - correct, correct, known, before))
+        pieces, left = [], size
+        while left:
+            rows = np.arange(begin, min(begin + left, ROWS), dtype=np.int64)
+            correct = (rows % 5 == 0).astype(np.uint32)
+            before = np.repeat(rows[:, None].astype(np.float32), 2, axis=1)
+            pieces.append(Piece(message, rows, 1 - correct, correct, rows.astype(np.uint32), before))
+            left, begin = left - len(rows), begin + len(rows)
+            if begin == ROWS:
+                message, begin = small_batch(small_app(), 5, ROWS, seed=1 + number), 0
         yield Step(number, tuple(pieces), Reached((number,), (number,)), size)
         if number == WINDOW_STEPS:
             yield None
@@ -39,9 +43,9 @@ def steps() -> Iterator[Step | None]:
 def rows_of(step: Step) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
     for piece in step.pieces:
-        known = piece.rows if piece.known is None else piece.known
-        before = piece.rows if piece.before is None else piece.before[:, 0]
-        columns = (piece.rows, known, before, piece.correct, piece.learn)
+        assert piece.known is not None
+        assert piece.before is not None
+        columns = (piece.rows, piece.known, piece.before[:, 0], piece.correct, piece.learn)
         found += [(id(piece.batch), *one) for one in zip(*(column.tolist() for column in columns), strict=True)]
     return found
 
@@ -66,6 +70,14 @@ def test_each_row_comes_once_in_a_step_near_its_own_and_corrections_come_last() 
         assert max(learned) <= min(corrected)
         moved += sum(steps_of[0][row] != steps_of[1][row] for row in was)
         assert all(len({id(piece.batch) for piece in one.pieces}) == len(one.pieces) for one in after)
+        # But for corrections, a request is in one step, or in two where a step was full.
+        of_request: dict[tuple[int, int], set[int]] = {}
+        for at, one in enumerate(after[begin : begin + WINDOW_STEPS]):
+            for piece in one.pieces:
+                for row in piece.batch.request_index[piece.rows[piece.learn != 0]].tolist():
+                    of_request.setdefault((id(piece.batch), row), set()).add(at)
+        split = [found for found in of_request.values() if len(found) > 1]
+        assert len(split) <= WINDOW_STEPS
     assert moved > sum(SIZES) // 2
 
 

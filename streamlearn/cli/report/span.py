@@ -13,7 +13,7 @@ from streamlearn.errors import ScoresMissing
 from streamlearn.times import parse_time_ms, time_text
 from streamlearn.trainer.validation import ScoreColumns
 
-__all__ = ["SpanScore", "span_of", "span_scores", "within"]
+__all__ = ["Span", "SpanScore", "span_of", "span_scores", "within"]
 
 Floats = npt.NDArray[np.float64]
 _REPEATS, _SEED = 500, 7
@@ -31,6 +31,7 @@ class SpanScore:
             different windows.
         auc_low: The lower bound of its 95 % interval; likewise `auc_high`, `mae_low`, `mae_high`. None with fewer than
             two windows.
+        calibration: None if a window has no positives, because what was predicted there is not in the log.
     """
 
     label: str
@@ -48,6 +49,16 @@ class SpanScore:
     mae_low: float | None
     mae_high: float | None
     rmse: float | None
+
+
+@dataclass(frozen=True)
+class Span:
+    """The figures of the windows of a width, from the begin of the first to the end of the last."""
+
+    window_s: int
+    begin_ms: int
+    end_ms: int
+    scores: tuple[SpanScore, ...]
 
 
 def span_scores(scores: ScoreColumns, width_s: int, begin_ms: int, end_ms: int) -> list[SpanScore]:
@@ -80,18 +91,21 @@ def within(scores: ScoreColumns, begin: str, end: str) -> ScoreColumns:
     return scores.where(is_within)
 
 
-def span_of(scores: ScoreColumns) -> tuple[int, list[SpanScore]]:
-    """Return the figures over all windows, of hours if there are at least two, and the width of these windows."""
-    widths_s = (scores["end_ms"] - scores["begin_ms"]) // 1_000
-    span_s = int(scores["end_ms"].max() - scores["begin_ms"].min()) // 1_000
-    known = np.unique(widths_s).tolist()[:_SPAN_WIDTHS]
-    width_s = max((width for width in known if 2 * width <= span_s), default=known[0])
-    return width_s, span_scores(scores, width_s, 0, int(scores["end_ms"].max()))
+def span_of(scores: ScoreColumns) -> Span:
+    """Return the figures over all windows: of hours, or of the shortest ones if there are not two hours."""
+    widths_ms = scores["end_ms"] - scores["begin_ms"]
+    known_ms = np.unique(widths_ms).tolist()[:_SPAN_WIDTHS]
+    begins = [np.unique(scores["begin_ms"][widths_ms == width_ms]) for width_ms in known_ms]
+    several = [width_ms for width_ms, begin in zip(known_ms, begins, strict=True) if len(begin) > 1]
+    width_ms = max(several, default=known_ms[0])
+    of_width = scores.where(widths_ms == width_ms)
+    begin_ms, end_ms = int(of_width["begin_ms"].min()), int(of_width["end_ms"].max())
+    return Span(width_ms // 1_000, begin_ms, end_ms, tuple(span_scores(scores, width_ms // 1_000, begin_ms, end_ms)))
 
 
 def _score(label: str, segment: str, text: str, windows: ScoreColumns) -> SpanScore:
     weight, positive = windows["all_weight"], windows["positives_weight"]
-    squares = windows["rmse"] ** 2
+    squares, ratios = windows["rmse"] ** 2, windows["calibration_ratio"]
     auc, auc_low, auc_high = _bounded(windows["auc_ratio"], positive * (weight - positive))
     mae, mae_low, mae_high = _bounded(windows["mae"], weight)
     log_loss, mean_square = _mean(windows["log_loss_nats"], weight), _mean(squares, weight)
@@ -100,7 +114,7 @@ def _score(label: str, segment: str, text: str, windows: ScoreColumns) -> SpanSc
     return SpanScore(
         label, segment, text, len(windows), int(windows["rows"].sum()), auc, auc_low, auc_high,
         log_loss, None if log_loss is None or base is None else float(log_loss / base),
-        _mean(windows["calibration_ratio"], positive), mae, mae_low, mae_high,
+        None if np.isnan(ratios).any() else _mean(ratios, positive), mae, mae_low, mae_high,
         None if mean_square is None else mean_square**0.5,
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from streamlearn.times import time_text
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
     from streamlearn.cli.report.marks import Mark, Story
-    from streamlearn.cli.report.span import SpanScore
+    from streamlearn.cli.report.span import Span, SpanScore
     from streamlearn.trainer.validation import ScoreColumns
 
 __all__ = ["report"]
@@ -71,25 +71,26 @@ def report(
     scores = within(all_scores.best(), begin, end)
     store = open_store(folder.store_url, settings=settings.versions)
     story = read_story(store, name, moves_max=moves, is_live=settings.topics.time == "wall")
-    files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, story)
+    span = span_of(scores)
+    files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, span, story)
     files += [parquet] if parquet is not None else []
-    newest, (width_s, span) = _newest(scores), span_of(scores)
+    newest = _newest(scores)
     if json:
         facts = {"model": name, "scores": len(scores), "torn_lines": scores.torn_lines, "newest": newest}
-        facts |= {"span_window_s": width_s, "span": [vars(one) for one in span]}
+        facts |= {"span_window_s": span.window_s, "span": [vars(one) for one in span.scores]}
         print_json(facts | story.as_json() | {"files": [str(file) for file in files]})
         return
     print_table(_table_of(newest), whole=True)
-    typer.echo(_span_title(scores, width_s))
-    print_table(_span_rows([one for one in span if not one.segment]), whole=True)
+    typer.echo(f"{_span_title(span)}:")
+    print_table(_span_rows([one for one in span.scores if not one.segment]), whole=True)
     for note in _notes(scores, story):
         typer.echo(note)
     typer.echo(f"the report is in {files[0]}")
 
 
-def _span_title(scores: ScoreColumns, width_s: int) -> str:
-    first, last = time_text(int(scores["begin_ms"].min())), time_text(int(scores["end_ms"].max()))
-    return f"all windows of {whole_units(width_s * 1_000)} from {first} to {last} UTC:"
+def _span_title(span: Span) -> str:
+    width, begin, end = whole_units(span.window_s * 1_000), time_text(span.begin_ms), time_text(span.end_ms)
+    return f"All windows of {width} from {begin} to {end} UTC"
 
 
 def _span_rows(span: Sequence[SpanScore]) -> list[Row]:
@@ -120,13 +121,11 @@ def _first_window(folder: AppFolder) -> str:
     return folder.first_window([entry.watermark_ms for entry in known if entry.watermark_ms is not None])
 
 
-def _write(out: Path, model: str, scores: ScoreColumns, story: Story) -> list[Path]:
+def _write(out: Path, model: str, scores: ScoreColumns, span: Span, story: Story) -> list[Path]:
     """Write the page and its figures; return the files, the page first."""
     from streamlearn.cli.report.figures import draw_freshness, draw_labels, draw_segment
     from streamlearn.cli.report.page import page_of
-    from streamlearn.cli.report.span import span_of
 
-    width_s, span = span_of(scores)
     drawn = {"labels": ("First predictions, by label", draw_labels(scores, story))}
     for segment in sorted(set(scores["segment"].tolist()) - {""}):
         drawn[f"segment-{segment}"] = (f"First predictions, by {segment}", draw_segment(scores, segment))
@@ -137,7 +136,7 @@ def _write(out: Path, model: str, scores: ScoreColumns, story: Story) -> list[Pa
         [f"Written {time_text(SYSTEM_CLOCK.wall_ms())} UTC.", *_notes(scores, story)],
         dict(drawn.values()),
         {
-            _span_title(scores, width_s).capitalize().rstrip(":"): _span_rows(span),
+            _span_title(span): _span_rows(span.scores),
             "The newest windows": _table_of(_newest(scores)),
             "Events": [_mark_row(mark) for mark in story.marks if mark.what != "promote"][-_MARKS_SHOWN:],
             "The newest versions": _version_rows(story),

@@ -34,9 +34,6 @@ class Counts:
     skipped: int = 0  # rows that a manifest excludes
 
 
-_COLUMNS = ("rows", "learn", "correct", "known", "before")
-
-
 class StepCutter:
     """Fills steps with rows in their order.
 
@@ -124,9 +121,7 @@ class StepCutter:
     def _append(self, piece: Piece) -> None:
         """Append rows to the step. It has each message once: the rows of a request then are those of one user."""
         if self._pieces and self._pieces[-1].batch is piece.batch:
-            begun = self._pieces.pop()
-            both = [np.concatenate((getattr(begun, name), getattr(piece, name))) for name in _COLUMNS]
-            piece = Piece(piece.batch, *both)
+            piece = self._pieces.pop().followed_by(piece)
         self._pieces.append(piece)
 
     def _refuse(self, rows: MarkedRows) -> None:
