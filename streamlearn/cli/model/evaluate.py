@@ -49,7 +49,7 @@ def evaluate(
     app: AppArgument,
     passes: Annotated[int, typer.Option(metavar="N", min=1, help="Number of passes over the samples.")] = 1,
     shuffle: Annotated[
-        bool, typer.Option("--shuffle", help="Mix requests of every 16 steps, anew in each pass.")
+        bool, typer.Option("--shuffle", help="Mix requests of every 16 steps, again in each pass.")
     ] = False,
     every: _IntervalsOption = "",
     hold_out: Annotated[

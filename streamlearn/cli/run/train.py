@@ -50,7 +50,7 @@ def train(
         str, typer.Option(metavar="TIME", help="With --passes: the history ends at this event time; UTC.")
     ] = "",
     shuffle: Annotated[
-        bool, typer.Option("--shuffle", help="With --passes: mix requests of every 16 steps, anew in each pass.")
+        bool, typer.Option("--shuffle", help="With --passes: mix requests of every 16 steps, again in each pass.")
     ] = False,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the token that the shards expect.")
