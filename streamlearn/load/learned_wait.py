@@ -19,7 +19,7 @@ from streamlearn.versions.pointer.moves import taints_of
 
 __all__ = ["LearnedWait"]
 
-_LOOK_S, _READ_WAIT_MS = 0.05, 50
+_LOOK_S, _READ_WAIT_MS = 0.1, 50
 
 
 class LearnedWait:
@@ -40,15 +40,19 @@ class LearnedWait:
         self._late_ms = round((ingest.out_of_orderness_s + ingest.tick_s) * 1_000)
         self._model, self._seconds, self._clock = model, seconds, clock
         self._codec = SampleCodec(folder.app, folder.settings.samples)
+        self._folder = folder
         self._needed: dict[int, int] = {}  # by partition of the samples, the offset after the last message with rows
+
+    def __enter__(self) -> Self:
+        """Open the topics, which must exist by now, and begin where the samples end."""
+        folder = self._folder
         with ExitStack() as ends:
+            ends.callback(self._model.close)
             self._progress = ends.enter_context(ProgressLog.open(folder.topic_url("progress"), folder.access))
             topic = ends.enter_context(folder.open_topic("samples"))
             self._reader = ends.enter_context(topic.reader())
             self._read = {partition: self._reader.end(partition) for partition in range(topic.partitions)}
             self._ends = ends.pop_all()
-
-    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

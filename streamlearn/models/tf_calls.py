@@ -29,18 +29,10 @@ Kind: TypeAlias = tuple[int, tuple[int, ...]]
 _CONFIG: bytes = config_pb2.ConfigProto(allow_soft_placement=True).SerializeToString(deterministic=True)
 
 # Operations that call functions, which may branch or loop.
-_BRANCHES = frozenset(
-    (
-        "Case",
-        "If",
-        "PartitionedCall",
-        "StatefulPartitionedCall",
-        "StatelessCase",
-        "StatelessIf",
-        "StatelessWhile",
-        "While",
-    )
-)
+_BRANCHES = frozenset((
+    "Case", "If", "PartitionedCall", "StatefulPartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile",
+    "While",
+))  # fmt: skip
 
 
 class Place:

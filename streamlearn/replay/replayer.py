@@ -87,7 +87,7 @@ class Replayer:
         self._history, self._scored, self._acted = history, scored, acted
         self._every_ms, self._waited = every_ms, waited
         self._producer = producer
-        self._heartbeat_ms = max(1, min(round(settings.heartbeat_s * 1000), every_ms or 1 << 62))
+        self._heartbeat_ms = max(1, round(settings.heartbeat_s * 1000))
         self._clock = clock
         self._impressions = 0
         self._actions = 0
@@ -133,15 +133,17 @@ class Replayer:
             last = False
             if events_max is not None and block.impressions_rows + block.actions_rows >= events_max - self._events:
                 block, last = _first(block, events_max - self._events), True
+            is_due = bool(self._every_ms) and block.watermark_ms >= due_ms
+            if is_due:
+                self._heartbeat_due_ms = min(self._heartbeat_due_ms, block.watermark_ms)
             self._produce(block, at_pace=bool(speed))
             if on_progress is not None:
                 seconds = self._clock.monotonic_s() - begun_s
                 on_progress(ReplayProgress(self._events, self._reached_ms, seconds))
             if last:
                 break
-            if self._every_ms and block.watermark_ms >= due_ms:
+            if self._every_ms and is_due:
                 due_ms += self._every_ms * (1 + (block.watermark_ms - due_ms) // self._every_ms)
-                self._producer.heartbeat(block.watermark_ms)
                 self._producer.flush()
                 self._waited(block.watermark_ms, stop)
         if ended:

@@ -20,7 +20,7 @@ __all__ = [
     "renumbered",
 ]
 
-_RARE = 64
+_SORTING_PAYS = 64  # with that many times more numbers than indexes
 Int32s: TypeAlias = npt.NDArray[np.int32]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Rows: TypeAlias = "Int64s | slice"
@@ -159,7 +159,7 @@ def renumbered(indexes: Int32s, count: int) -> tuple[Int32s, Int64s]:
         >>> [numbers.tolist() for numbers in renumbered(np.array([7, 2, 7], np.int32), 999)]
         [[1, 0, 1], [2, 7]]
     """
-    if len(indexes) < count // _RARE:  # of a large message, a small step has few
+    if len(indexes) < count // _SORTING_PAYS:  # a small step of a large message
         rare, numbers = np.unique(indexes, return_inverse=True)
         return numbers.astype(np.int32), rare.astype(np.int64)
     used = np.flatnonzero(np.bincount(indexes, minlength=count))

@@ -92,11 +92,11 @@ class HistoryPass:
             self.folder, self.topic, self.begin, self.skips,
             until=self.until, keep_aside=self.quarantine.add, clock=self.clock,
         )  # fmt: skip
-        steps_of = reading.feed.steps()
+        to_learn = reading.feed.steps()
         if self.is_shuffled:
-            steps_of = shuffled(steps_of, np.random.default_rng([self.folder.settings.trainer.seed, ahead % (1 << 32)]))
+            to_learn = shuffled(to_learn, np.random.default_rng([self.folder.settings.trainer.seed, ahead % (1 << 32)]))
         learning = LearningLoop(
-            self.folder, steps_of, self.learner, self.rows, reading.marks,
+            self.folder, to_learn, self.learner, self.rows, reading.marks,
             quarantine=self.quarantine, tally=tally, on_step=learned, ahead_ms=ahead_ms, clock=self.clock,
         )  # fmt: skip
         with closing(reading.feed), closing(learning.run(stop)) as steps:

@@ -33,9 +33,9 @@ _INITIAL_ACCUMULATOR, _ADAGRAD_EPSILON = 0.1, 1e-10
 _GRADIENT_MAX = 1e12
 # The number of arrays of the weights' size that each optimizer keeps.
 _SLOTS = {"adam": 2, "adagrad": 1, "sgd": 0}
-# Of the arrays of a step: those of users come first, then those of items; targets are the sixth.
-_USER_ARRAYS, _SIDES, _TARGETS = 2, 4, 5
-_KNOWN_ROWS_MAX = 64
+# Of the arrays of a step, those of users come first, then those of items.
+_USER_ARRAYS, _SIDES = 2, 4
+_SMALL_ROWS_MAX = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +114,13 @@ class Learner:
         arrays = (*packed.sides, packed.user_index, packed.targets, scalars, seed)
         inputs = self._place.tensors(arrays)
         try:
-            traced, is_small = self._step_of(arrays), len(packed.targets) <= _KNOWN_ROWS_MAX
+            is_small = len(packed.targets) <= _SMALL_ROWS_MAX
+            traced = self._step_of(arrays, is_small=is_small)
             logits, loss, is_finite, *gradients = traced.run(self._place, inputs, is_small=is_small)
         except ExecutionFailed:
-            self._learn(tuple(inputs[:4]), *inputs[4:])  # which fails as well, and names the line of the model
+            self._learn(
+                tuple(inputs[:_SIDES]), *inputs[_SIDES:]
+            )  # which fails as well, and names the line of the model
             raise
         learned = Learned(
             logits=logits.numpy()[: packed.rows],
@@ -128,11 +131,11 @@ class Learner:
         self.steps += learned.is_finite
         return learned
 
-    def _step_of(self, arrays: Sequence[npt.NDArray[Any]]) -> TracedFunction:
+    def _step_of(self, arrays: Sequence[npt.NDArray[Any]], *, is_small: bool) -> TracedFunction:
         """Return the step for arrays of these shapes, traced at first."""
         # Known shapes need no operations that find them out. Each number of users is traced if XLA compiles it anyway,
         # or if steps are so small that there are few.
-        is_any = not self._is_compiled and len(arrays[_TARGETS]) > _KNOWN_ROWS_MAX
+        is_any = not (self._is_compiled or is_small)
         shapes = tuple(
             (None, *array.shape[1:]) if is_any and at < _USER_ARRAYS else array.shape for at, array in enumerate(arrays)
         )

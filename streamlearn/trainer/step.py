@@ -36,7 +36,7 @@ class Piece:
     def followed_by(self, other: Piece) -> Piece:
         """Return one piece with the rows of both, which are of the same message; both know all columns, or neither."""
         both = [
-            None if mine is None or theirs is None else np.concatenate((mine, theirs))
+            None if mine is None and theirs is None else np.concatenate((mine, theirs))
             for mine, theirs in ((getattr(self, name), getattr(other, name)) for name in _COLUMNS)
         ]
         return Piece(self.batch, *both)  # type: ignore[arg-type]

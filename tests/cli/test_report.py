@@ -15,7 +15,7 @@ import pytest
 
 from streamlearn.apps import load_app
 from streamlearn.cli.report.marks import read_story
-from streamlearn.cli.report.span import span_scores
+from streamlearn.cli.report.span import span_of
 from streamlearn.testing import ManualClock
 from streamlearn.times import time_text
 from streamlearn.trainer.validation import ScoreLog, WindowScore, read_scores
@@ -231,7 +231,7 @@ def test_figures_of_a_span_are_those_of_all_its_rows_at_once(tmp_path: Path) -> 
         errors.append(wrong)
     with ScoreLog(tmp_path) as log:
         log.append(found)
-    click, stars = span_scores(read_scores(tmp_path), 60, 0, BEGIN_MS + 12 * MINUTE_MS)
+    click, stars = span_of(read_scores(tmp_path)).scores
     chance, is_done, wrong = (np.concatenate(parts) for parts in (chances, outcomes, errors))
     loss, share = -np.where(is_done, np.log(chance), np.log1p(-chance)).mean(), is_done.mean()
     base = -share * np.log(share) - (1 - share) * np.log1p(-share)
@@ -246,14 +246,14 @@ def test_figures_of_a_span_are_those_of_all_its_rows_at_once(tmp_path: Path) -> 
     assert stars.mae_low is not None
     assert stars.mae_high is not None
     assert stars.mae_low < wrong.mean() < stars.mae_high
-    (alone,) = span_scores(read_scores(tmp_path), 60, BEGIN_MS, BEGIN_MS + MINUTE_MS)[:1]
+    alone, _ = span_of(read_scores(tmp_path).where(np.arange(2))).scores
     assert (alone.windows, alone.auc_low, alone.auc_high) == (1, None, None)
-    # What was predicted where nothing was positive is not in the log.
+    # A window without positives has no calibration in the log.
     place = BEGIN_MS + 12 * MINUTE_MS, BEGIN_MS + 13 * MINUTE_MS, "", ""
     nothing = WindowScore("click", *place, 9, 0.0, 9.0, None, 0.1, None, 0.0, *ends)
     with ScoreLog(tmp_path) as log:
         log.append([nothing])
-    lacking, *_ = span_scores(read_scores(tmp_path), 60, 0, BEGIN_MS + 13 * MINUTE_MS)
+    lacking, _ = span_of(read_scores(tmp_path)).scores
     assert (lacking.windows, lacking.calibration) == (13, None)
     assert lacking.log_loss != click.log_loss
 

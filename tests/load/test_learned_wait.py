@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def folder(tmp_path: Path) -> AppFolder:
 
 
 class Loop:
-    """The parts of a loop, each of which goes on when it is told to."""
+    """Ingest, trainer, judge, pointer and nodes; each call moves one of them on."""
 
     def __init__(self, folder: AppFolder) -> None:
         self._folder, self.clock, self.stop = folder, Stepped(), threading.Event()
@@ -103,10 +104,14 @@ class Loop:
     def answer(self, version: int, state: str = "ready", name: str = "a") -> None:
         self.registry.beat(Node(boot_id=name, name=name, state=state, active=version))  # type: ignore[arg-type]
 
+    def close(self) -> None:
+        self._log.close()
+
 
 @pytest.fixture
-def loop(folder: AppFolder) -> Loop:
-    return Loop(folder)
+def loop(folder: AppFolder) -> Iterator[Loop]:
+    with closing(Loop(folder)) as loop:
+        yield loop
 
 
 def test_it_waits_for_ingest_the_trainer_the_judge_the_pointer_and_each_node_that_answers(

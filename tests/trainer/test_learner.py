@@ -318,7 +318,7 @@ def test_steps_of_other_numbers_of_users_need_no_other_graph_unless_they_are_sma
             return super().user(weights, inputs)
 
     for rows in (12, 100):
-        learning = Learner(_APP, Counted(), TrainerSettings())
+        learning = Learner(_APP, Counted(), TrainerSettings(device="cpu", xla="off"))
         for users in (5, 7, 5, 9):
             step = packed(users, rows=rows, padded=rows)
             sides = (np.resize(one, (users, *one.shape[1:])) for one in (step.user_flat, step.user_sequence))

@@ -63,7 +63,7 @@ def test_each_row_comes_once_in_a_step_near_its_own_and_corrections_come_last() 
         windows = [[rows_of(one) for one in some[begin : begin + WINDOW_STEPS]] for some in (before, after)]
         was, now = ([row for step in window for row in step] for window in windows)
         assert Counter(was) == Counter(now)
-        # What a row has beside it is still its own.
+        # Each row keeps its own columns.
         assert all(row[1] == row[2] == row[3] for row in now)
         steps_of = [{row: at for at, step in enumerate(window) for row in step} for window in windows]
         corrected, learned = ([steps_of[1][row] for row in now if row[column]] for column in (4, 5))

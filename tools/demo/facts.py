@@ -34,7 +34,7 @@ class Outcome:
         requests: Requests to nodes.
         repeated: Requests that a second node was asked.
         unanswered: Requests without an answer.
-        refusal: Why one of them has none.
+        refusal: Why a node did not answer one of them; empty if none was repeated.
         dead_letters: Dead letters of ingest.
         learned: Counts of the newest version over its whole history, by name.
         labels: Labels of the application.

@@ -84,7 +84,7 @@ class Feed:
 
     @property
     def refusal(self) -> str:
-        """Why a request has no answer; empty if all have one."""
+        """Why a node did not answer a request; empty if each was answered by the first node asked."""
         return self._nodes.refusal
 
     @property

@@ -67,7 +67,6 @@ def replay(
     if (pin or token_file) and not ask:
         message = f"{'--pin' if pin else '--token-file'} was given without --ask"
         raise UsageError(message, help="give --ask with the addresses of nodes")
-    every_ms = parse_duration_ms(every) if every else None
     events = history.events_count
     if limit_events is not None:
         events = limit_events if events is None else min(events, limit_events)
@@ -79,10 +78,12 @@ def replay(
             ends.callback(nodes.close)
             served = ServedLabels(folder.app, nodes, pin)
             hooks = {"scored": served.score, "acted": served.did}
+        wait = LearnedWait(folder, open_model(None, Place(app=app, set_=set_))) if every else None
+        if wait is not None:
+            hooks |= {"every_ms": parse_duration_ms(every), "waited": wait.until}
         topics = ends.enter_context(open_replay_topics(folder, append=append))
-        if every:
-            wait = ends.enter_context(LearnedWait(folder, open_model(None, Place(app=app, set_=set_))))
-            hooks |= {"every_ms": every_ms, "waited": wait.until}
+        if wait is not None:
+            ends.enter_context(wait)
         producer = ends.enter_context(Producer(folder, impressions=topics[0], actions=topics[1]))
         on_progress = ends.enter_context(_show_progress(events))
         replayer = Replayer(history, producer, folder.settings.replay, **hooks)

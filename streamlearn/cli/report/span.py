@@ -13,7 +13,7 @@ from streamlearn.errors import ScoresMissing
 from streamlearn.times import parse_time_ms, time_text
 from streamlearn.trainer.validation import ScoreColumns
 
-__all__ = ["Span", "SpanScore", "span_of", "span_scores", "within"]
+__all__ = ["Span", "SpanScore", "span_of", "within"]
 
 Floats = npt.NDArray[np.float64]
 _REPEATS, _SEED = 500, 7
@@ -61,20 +61,6 @@ class Span:
     scores: tuple[SpanScore, ...]
 
 
-def span_scores(scores: ScoreColumns, width_s: int, begin_ms: int, end_ms: int) -> list[SpanScore]:
-    """Return the figures over the windows of a width that lie between two times, by label, segment and text."""
-    is_within = (scores["begin_ms"] >= begin_ms) & (scores["end_ms"] <= end_ms)
-    is_wide = scores["end_ms"] - scores["begin_ms"] == width_s * 1_000
-    within = scores.where(is_within & is_wide & (scores["rows"] > 0))
-    keys = list(zip(*(within[name].tolist() for name in ("label", "segment", "text")), strict=True))
-    at: dict[tuple[str, str, str], list[int]] = {}
-    for row, key in enumerate(keys):
-        at.setdefault(key, []).append(row)
-    order = {label: number for number, label in enumerate(dict.fromkeys(scores["label"].tolist()))}
-    found = (_score(*key, within.where(np.array(rows, np.int64))) for key, rows in at.items())
-    return sorted(found, key=lambda one: (one.segment, order[one.label], -one.rows, one.text))
-
-
 def within(scores: ScoreColumns, begin: str, end: str) -> ScoreColumns:
     """Return the windows between two times, given as texts; raises `ScoresMissing` without any."""
     now = datetime.now(UTC)
@@ -95,15 +81,20 @@ def span_of(scores: ScoreColumns) -> Span:
     """Return the figures over all windows: of hours, or of the shortest ones if there are not two hours."""
     widths_ms = scores["end_ms"] - scores["begin_ms"]
     known_ms = np.unique(widths_ms).tolist()[:_SPAN_WIDTHS]
-    begins = [np.unique(scores["begin_ms"][widths_ms == width_ms]) for width_ms in known_ms]
-    several = [width_ms for width_ms, begin in zip(known_ms, begins, strict=True) if len(begin) > 1]
+    several = [width_ms for width_ms in known_ms if len(np.unique(scores["begin_ms"][widths_ms == width_ms])) > 1]
     width_ms = max(several, default=known_ms[0])
-    of_width = scores.where(widths_ms == width_ms)
-    begin_ms, end_ms = int(of_width["begin_ms"].min()), int(of_width["end_ms"].max())
-    return Span(width_ms // 1_000, begin_ms, end_ms, tuple(span_scores(scores, width_ms // 1_000, begin_ms, end_ms)))
+    windows = scores.where(widths_ms == width_ms)
+    at: dict[tuple[str, str, str], list[int]] = {}
+    for row, key in enumerate(zip(*(windows[name].tolist() for name in ("label", "segment", "text")), strict=True)):
+        at.setdefault(key, []).append(row)
+    order = {label: number for number, label in enumerate(dict.fromkeys(scores["label"].tolist()))}
+    found = [_score(*key, windows.where(np.array(rows, np.int64))) for key, rows in at.items()]
+    found.sort(key=lambda one: (one.segment, order[one.label], -one.rows, one.text))
+    return Span(width_ms // 1_000, int(windows["begin_ms"].min()), int(windows["end_ms"].max()), tuple(found))
 
 
 def _score(label: str, segment: str, text: str, windows: ScoreColumns) -> SpanScore:
+    windows = windows.where(windows["rows"] > 0)
     weight, positive = windows["all_weight"], windows["positives_weight"]
     squares, ratios = windows["rmse"] ** 2, windows["calibration_ratio"]
     auc, auc_low, auc_high = _bounded(windows["auc_ratio"], positive * (weight - positive))
