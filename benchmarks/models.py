@@ -20,6 +20,7 @@ from benchmarks.histories.conversions import conversion_figures
 from benchmarks.histories.freshness_rows import Week, read_week
 from benchmarks.histories.news import news_figures
 from benchmarks.histories.numbers import number_figures
+from benchmarks.nodes.serving_rich import rich_figures
 from benchmarks.result import Result
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.samples import SegmentColumns
@@ -119,6 +120,7 @@ def run(quick: bool, note: Note) -> Result:
     result.figures |= number_figures(*(_QUICK_NUMBERS if quick else _NUMBERS), note)
     if not quick:
         result.figures |= news_figures((), note)
+        result.figures |= rich_figures(note)
         result.figures["windows_100k_close_s"] = _windows_close_s(folder)
     return result
 

@@ -11,7 +11,7 @@ import pytest
 
 from streamlearn.apps import App, AppFolder, load_app
 from streamlearn.errors import ConfigError, SpecError
-from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
+from streamlearn.features import Calibration, FeatureSpec, Label, LabelGroup, Number, Slot
 from streamlearn.settings import Settings
 from streamlearn.settings.topics import TopicsSettings
 from streamlearn.testing import small_app, small_folder
@@ -129,6 +129,15 @@ def test_any_other_model_is_refused(model: str) -> None:
     with pytest.raises(SpecError, match="neither a ready-made model's name") as caught:
         app_of(model=model)
     assert "model:MyModel" in caught.value.help
+
+
+@pytest.mark.parametrize("label", ["order", "seconds"])
+def test_a_calibration_is_of_a_label_that_is_positive_or_negative(label: str) -> None:
+    features = replace(FEATURES, derived=(Calibration(label, "video_id"),))
+    labels = (Label("click", "click", "fast"), Label("seconds", "watch", "fast", number=Number(missing=0)))
+    with pytest.raises(SpecError, match=f"calibration '{label}_by_video_id' is of '{label}'") as caught:
+        App("shop", features, (LabelGroup("fast", 600, 600),), labels)
+    assert "such labels are click" in caught.value.help
 
 
 def test_an_application_of_an_unusable_name_is_refused() -> None:

@@ -19,6 +19,7 @@ from streamlearn.features import FeatureSpec, Slot, keys_of
 from streamlearn.load.requests import LoadRequests, candidate_counts
 from streamlearn.load.synthetic_requests import invented
 from streamlearn.models.description import read_description
+from streamlearn.native import native
 from streamlearn.table import Changes, TableSet, declared_tables
 from streamlearn.versions import (
     Committed,
@@ -38,9 +39,9 @@ from streamlearn.versions.format.graphs import put_graph
 from streamlearn.versions.pointer import moves
 from streamlearn.versions.pointer.mover import Moved
 
-__all__ = ["CANDIDATES_MAX", "CANDIDATES_MEAN", "Pointing", "ServingModel"]
+__all__ = ["CANDIDATES_MAX", "CANDIDATES_MEAN", "REQUESTS", "Pointing", "ServingModel"]
 
-CANDIDATES_MEAN, CANDIDATES_MAX = 36.0, 512
+CANDIDATES_MEAN, CANDIDATES_MAX, REQUESTS = 36.0, 512, 2_000
 _APPS = Path(__file__).parents[1]
 _SCALE = 0.05
 _MOVE_S_MAX = 300.0
@@ -52,7 +53,7 @@ class ServingModel:
     """An application, its store and its versions.
 
     Args:
-        name: `serving_din` or `serving_small`.
+        name: `serving_din`, `serving_din_rich` or `serving_small`.
         place: The folder of its store and registry.
         graphs: The folder of its exported graphs.
         values: Number of values of each slot.
@@ -73,14 +74,16 @@ class ServingModel:
         self.folder: AppFolder = load_app(_APPS / name, changes)
         self.graphs, self.values = graphs, values
         self._store = open_store(self.folder.store_url)
-        (options,) = declared_tables(self.folder.app.features, self.folder.settings.tables)
-        self._table = msgspec.structs.replace(options, optimizer=None, admission=None)
+        options = declared_tables(self.folder.app.features, self.folder.settings.tables)
+        # The table of the slots is the first; columns made from them have others.
+        self._tables = [msgspec.structs.replace(one, optimizer=None, admission=None) for one in options]
+        dim = self._tables[0].spec.dim
         own_slots = _own_slots(self.folder.app.features)
         self.first = {slot.name: 1 + at * values for at, slot in enumerate(own_slots)}
         self.first |= {slot.name: self.first[slot.keys_of] for slot in self.folder.app.features.slots if slot.keys_of}
         self._keys = np.concatenate([keys_of(slot, np.arange(values)) for slot in own_slots])
-        self.rows = np.zeros((1 + len(self._keys), self._table.spec.dim), np.float32)
-        self.rows[1:] = _drawn((len(self._keys), self._table.spec.dim), 0)
+        self.rows = np.zeros((1 + len(self._keys), dim), np.float32)
+        self.rows[1:] = _drawn((len(self._keys), dim), 0)
         self.dense = self._weights(graphs)
         self._last: Committed | None = None
 
@@ -137,7 +140,8 @@ class ServingModel:
         Returns:
             A function that commits and passes the version and returns its number. Nodes then begin to stage it.
         """
-        last, tables = self._last, TableSet([self._table])
+        last, tables = self._last, TableSet(self._tables)
+        main = self._tables[0].spec
         number = 1 if last is None else last.manifest.version + 1
         head = Head(
             model=self.name,
@@ -147,13 +151,13 @@ class ServingModel:
             parent=None if last is None else last.ref,
             fingerprint=self.folder.app.features.fingerprint,
             windows="none",
-            tables=(table_record(tables, self._table.spec.name),),
+            tables=tuple(table_record(tables, one.spec.name) for one in self._tables),
         )
-        rows = self.rows[1:] if last is None else _drawn((changed, self._table.spec.dim), number)
+        rows = self.rows[1:] if last is None else _drawn((changed, main.dim), number)
         keys = self._keys if last is None else self._keys[:changed]
         graphs = graphs or self.graphs
         writer = VersionWriter(self._store, head)
-        writer.add_rows([Changes(self._table.spec.name, keys, np.ascontiguousarray(rows))])
+        writer.add_rows([Changes(main.name, keys, np.ascontiguousarray(rows)), *self._derived_rows()])
         writer.add_dense(self.dense if graphs == self.graphs else self._weights(graphs))
         graph = put_graph(self._store, self.name, graphs)
 
@@ -170,6 +174,20 @@ class ServingModel:
         with open_registry(self.registry_url, self.name) as registry:
             log = PointerLog(self._store, self.name)
             yield Pointing(Mover(log, registry), History(self._store, self.name))
+
+    def _derived_rows(self) -> Iterator[Changes]:
+        """Yield rows for all pairs that `requests` asks for."""
+        asked = self.requests(REQUESTS)
+        for column in self.folder.app.features.crosses:
+            first, second = (self._item_keys(asked, name) for name in column.of)
+            keys = np.unique(native.cross_keys(first, second, native.slot_salt(column.name)))
+            yield Changes(column.table, keys, _drawn((len(keys), column.dim), 0))
+
+    def _item_keys(self, asked: LoadRequests, name: str) -> npt.NDArray[np.uint64]:
+        slot = self.folder.app.features.slot(name)
+        if slot.side == "item":
+            return keys_of(slot, asked.item[name])
+        return np.repeat(keys_of(slot, asked.user[name]), asked.candidates)
 
     def _weights(self, graphs: Path) -> dict[str, Float32s]:
         weights = read_description(graphs).weights

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.nodes.serving_bare import BareExecutables
 from benchmarks.nodes.serving_load import Contender, answers_per_s_of, cpu_us, one_caller, peaks
-from benchmarks.nodes.serving_model import ServingModel
+from benchmarks.nodes.serving_model import REQUESTS, ServingModel
 from benchmarks.nodes.serving_nodes import ServingNode
 from benchmarks.nodes.serving_peers import PeerServer, ready_servers
 from benchmarks.result import Result
@@ -25,7 +25,7 @@ __all__ = ["Parts", "Sizes"]
 
 Note = Callable[[str], None]
 
-_REQUESTS, _COMPARED = 2_000, 4
+_COMPARED = 4
 _COMPILE_S = "streamlearn_serving_compile_seconds_total"
 # With this setting each TensorBatch holds one request.
 _ALONE = ("serving.users_buckets=[1]",)
@@ -102,7 +102,7 @@ class Parts:
 
     def load(self, model: ServingModel, node: ServingNode) -> Load:
         """Return a load with the requests of all parts."""
-        return node.load(model.messages(model.requests(_REQUESTS)))
+        return node.load(model.messages(model.requests(REQUESTS)))
 
     def contender(self, name: str, model: ServingModel, node: ServingNode) -> Contender:
         """Return a node as a contender."""
@@ -123,7 +123,7 @@ class Parts:
 
     def latency(self, model: ServingModel, node: ServingNode) -> None:
         """Measure the latency of one waiting caller, and of the executables alone."""
-        requests, seconds = model.requests(_REQUESTS), self.sizes.seconds
+        requests, seconds = model.requests(REQUESTS), self.sizes.seconds
         load = node.load(model.messages(requests), connections=1)
         p50, p99, bare_p50, used_us = (list[float]() for _ in range(4))
         with BareExecutables(self.place / "graphs", self.place / "compiled", self.sizes.settings) as bare:
@@ -162,7 +162,7 @@ class Parts:
     @contextmanager
     def peers(self, model: ServingModel, node: ServingNode, names: Sequence[str]) -> Iterator[list[Contender]]:
         """Start peers that serve the same model; without a peer its ratios are missing."""
-        requests = model.requests(_REQUESTS)
+        requests = model.requests(REQUESTS)
         load = node.load(model.messages(requests)[:_COMPARED], connections=1)
         (label,) = model.folder.app.labels
         answers = [InferAnswer.decode(load.ask(at)).outputs[label.name].numbers for at in range(_COMPARED)]

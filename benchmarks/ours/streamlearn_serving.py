@@ -41,10 +41,10 @@ def main(words: list[str]) -> None:
 def _export(folder: Path) -> None:
     from streamlearn.models import Din, export_graphs, model_of
 
-    for name in ("serving_din", "serving_small"):
+    for name in ("serving_din", "serving_din_rich", "serving_small"):
         opened = load_app(_APPS / name, ())
         features, labels = opened.app.features, [label.name for label in opened.app.labels]
-        export_graphs(model_of(opened), features, labels, folder / name)
+        export_graphs(model_of(opened), features, labels, folder / name, outputs=opened.app.outputs)
         if name == "serving_din":
             export_graphs(Din(hidden=_OTHER_HIDDEN), features, labels, folder / OTHER)
 

@@ -45,6 +45,10 @@ class App:
         check_name("app", self.name)
         check_name("app", self.served_name)
         check_labels(self.groups, self.labels)
+        logits = [label.name for label in self.labels if label.number is None]
+        for one in self.features.calibrations:
+            message = f"calibration {one.name!r} is of {one.label!r}, which is not a label that is positive or negative"
+            require(one.label in logits, message, f"such labels are {', '.join(logits) or 'not declared'}")
         message = f"model {self.model!r} is neither a ready-made model's name nor MODULE:CLASS"
         valid = _MODEL.fullmatch(self.model) is not None
         require(valid, message, 'for example model="dcn_v2" or model="model:MyModel"')
@@ -68,7 +72,11 @@ class App:
     def outputs(self) -> tuple[Output, ...]:
         """What a model says of each label."""
         follows = [None if label.follows is None else self.label_names.index(label.follows) for label in self.labels]
-        return tuple(Output(at, label.number) for at, label in zip(follows, self.labels, strict=True))
+        calibrations = self.features.calibrations
+        return tuple(
+            Output(at, label.number, tuple(one.name for one in calibrations if one.label == label.name))
+            for at, label in zip(follows, self.labels, strict=True)
+        )
 
     @property
     def has_numbers(self) -> bool:

@@ -1,6 +1,6 @@
 """The declared features and labels of an application, and the layout of a model's inputs."""
 
-from streamlearn.features.combination import Count, Cross, Product
+from streamlearn.features.combination import Calibration, Count, Cross, Product
 from streamlearn.features.keys import keys_of
 from streamlearn.features.labels import Label, LabelGroup, labels_differ, window_settings_id
 from streamlearn.features.number import Number
@@ -8,6 +8,7 @@ from streamlearn.features.pack import PackColumn, PackSide
 from streamlearn.features.spec import Dense, FeatureSpec, Segment, Slot, TableSpec
 
 __all__ = [
+    "Calibration",
     "Count",
     "Cross",
     "Dense",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
-__all__ = ["Count", "Cross", "Derived", "Product"]
+__all__ = ["Calibration", "Count", "Cross", "Derived", "Product"]
 
 
 @dataclass(frozen=True)
@@ -76,4 +76,35 @@ class Count:
         return (self.slot, self.within)
 
 
-Derived: TypeAlias = Cross | Product | Count
+@dataclass(frozen=True)
+class Calibration:
+    """A scale and an offset of a label's logit, learned for each value of a slot, such as the page or the country.
+
+    The model does not read them, and learns as if there were none.
+
+    Attributes:
+        label: The label whose logit they correct.
+        by: A slot with one value.
+        name: Its name, which also seeds its keys; LABEL_by_SLOT by default. If the slot is renamed, write here the name
+            that the calibration had.
+        table: The table that holds its rows.
+    """
+
+    dim: ClassVar[int] = 2
+    initial_range: ClassVar[float] = 0.0
+
+    label: str
+    by: str
+    name: str = ""
+    table: str = "calibration"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or f"{self.label}_by_{self.by}")
+
+    @property
+    def of(self) -> tuple[str, str]:
+        """The columns that it is made from: a cross of the slot with itself."""
+        return (self.by, self.by)
+
+
+Derived: TypeAlias = Cross | Product | Count | Calibration

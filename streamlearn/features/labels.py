@@ -73,10 +73,12 @@ class Output:
     Attributes:
         followed: The number of the label that it follows: the model says the logit of what happens after that one.
         number: Set if the model says a number; of any other label it says a logit.
+        calibrations: The columns whose numbers calibrate the logit.
     """
 
     followed: int | None = None
     number: Number | None = None
+    calibrations: tuple[str, ...] = ()
 
 
 def check_labels(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> None:

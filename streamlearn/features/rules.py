@@ -8,7 +8,7 @@ from streamlearn.features.combination import Count, Cross, Derived, Product
 from streamlearn.features.names import check_name, check_unique, require
 
 if TYPE_CHECKING:
-    from streamlearn.features.spec import Dense, FeatureSpec, Slot
+    from streamlearn.features.spec import Dense, FeatureSpec, Keyed, Slot
 
 __all__ = ["check_spec"]
 
@@ -83,7 +83,7 @@ def _check_slot(slot: Slot) -> None:
         _check_default(owner, slot)
 
 
-def _check_rows(owner: str, slot: Slot | Cross) -> None:
+def _check_rows(owner: str, slot: Keyed) -> None:
     _require_within(owner, "dim", slot.dim, (1, DIM_MAX))
     require(
         _is_float32(slot.initial_range) and slot.initial_range >= 0,
@@ -116,10 +116,11 @@ def _check_derived(derived: Derived, spec: FeatureSpec) -> None:
         return
     check_name("table", derived.table)
     _check_rows(owner, derived)
-    require(derived.first != derived.second, f"{owner}: both its slots are {derived.first!r}", "name two slots")
+    if isinstance(derived, Cross):
+        require(derived.first != derived.second, f"{owner}: both its slots are {derived.first!r}", "name two slots")
     for slot in (first_slot, second_slot):
         message = f"{owner}: slot {slot.name!r} has several values"
-        require(not slot.multi, message, "cross slots with one value each")
+        require(not slot.multi, message, "name slots with one value each")
 
 
 def _check_default(owner: str, slot: Slot) -> None:
@@ -164,8 +165,8 @@ def _check_dense(column: Dense) -> None:
     require(valid, f"{owner}: default is {column.default!r}", "use a number that is finite as float32")
 
 
-def _check_tables(slots: tuple[Slot | Cross, ...]) -> None:
-    first: dict[str, Slot | Cross] = {}
+def _check_tables(slots: tuple[Keyed, ...]) -> None:
+    first: dict[str, Keyed] = {}
     for slot in slots:
         other = first.setdefault(slot.table, slot)
         message = (

@@ -5,17 +5,17 @@ It does not know events, tables or models; those derive from it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 from streamlearn.errors import SpecError
-from streamlearn.features.combination import Count, Cross, Derived, Product
+from streamlearn.features.combination import Calibration, Cross, Derived
 from streamlearn.features.names import declared, fingerprint, tuple_of
 from streamlearn.features.pack import PackColumn, PackPlan, pack_side
 from streamlearn.features.rules import check_spec
 
-__all__ = ["Dense", "FeatureSpec", "Segment", "Slot", "TableSpec"]
+__all__ = ["Dense", "FeatureSpec", "Keyed", "Segment", "Slot", "TableSpec"]
 
 Side = Literal["user", "item"]
 Pooling = Literal["sum", "mean", "sqrtn", "weighted", "sequence"]
@@ -66,6 +66,10 @@ class Slot:
     def first_name(self) -> str:
         """The name under which it was first learned."""
         return self.was or self.name
+
+
+Keyed: TypeAlias = Slot | Cross | Calibration
+"""A column that has rows."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class FeatureSpec:
         dense: The dense columns.
         item_id: The item-side slot that names an item; actions refer to items by its value.
         segments: Texts by which metrics are split.
-        derived: Columns that training and serving make from others: `Cross`, `Product`, `Count`.
+        derived: Columns that training and serving make from others: `Cross`, `Product`, `Count`, `Calibration`.
 
     Examples:
         >>> spec = FeatureSpec(slots=(Slot("user_id", "user"), Slot("video_id", "item")), item_id="video_id")
@@ -140,7 +144,7 @@ class FeatureSpec:
     derived: tuple[Derived, ...] = ()
 
     def __post_init__(self) -> None:
-        kinds: dict[str, Any] = {"slots": Slot, "dense": Dense, "segments": Segment, "derived": (Cross, Product, Count)}
+        kinds: dict[str, Any] = {"slots": Slot, "dense": Dense, "segments": Segment, "derived": get_args(Derived)}
         for field, kind in kinds.items():
             object.__setattr__(self, field, tuple_of(field, kind, getattr(self, field)))
         check_spec(self)
@@ -179,14 +183,26 @@ class FeatureSpec:
         return {side: tuple(column for column in self.dense if column.side == side) for side in ("user", "item")}
 
     @property
-    def keyed(self) -> tuple[Slot | Cross, ...]:
-        """The slots and crosses, which have rows."""
+    def keyed(self) -> tuple[Keyed, ...]:
+        """All columns that have rows."""
         return (*self.slots, *self.crosses)
 
     @property
-    def crosses(self) -> tuple[Cross, ...]:
-        """The derived columns that are crosses."""
-        return tuple(one for one in self.derived if isinstance(one, Cross))
+    def crosses(self) -> tuple[Cross | Calibration, ...]:
+        """The derived columns that have rows."""
+        return tuple(one for one in self.derived if isinstance(one, Cross | Calibration))
+
+    @property
+    def calibrations(self) -> tuple[Calibration, ...]:
+        """The calibrations of labels."""
+        return tuple(one for one in self.derived if isinstance(one, Calibration))
+
+    @cached_property
+    def of_model(self) -> FeatureSpec:
+        """The features that a model reads: all but calibrations."""
+        if not self.calibrations:
+            return self
+        return replace(self, derived=tuple(one for one in self.derived if not isinstance(one, Calibration)))
 
     @cached_property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -205,9 +221,9 @@ class FeatureSpec:
         widths = {column.name: column.width for column in self.dense}
         return [
             PackColumn(one.name, one.table, "sum", 0, one.dim, one.of)
-            if isinstance(one, Cross)
+            if isinstance(one, Cross | Calibration)
             else PackColumn(one.name, "", "dense", 0, widths.get(one.of[0], 1), one.of)  # the count of a slot is one
-            for one in self.derived
+            for one in (*self.of_model.derived, *self.calibrations)
             if self.side_of(one) == side
         ]
 

@@ -12,7 +12,7 @@ from streamlearn.errors import SpecError
 from streamlearn.features import FeatureSpec, PackSide
 from streamlearn.features.labels import Output
 from streamlearn.models.description import GraphNote, TensorNote
-from streamlearn.models.label_outputs import predictions_of
+from streamlearn.models.label_outputs import LabelOutputs
 from streamlearn.models.model_errors import wrap_errors
 from streamlearn.models.protocol import Model, PackedSide, Tensor
 
@@ -53,25 +53,26 @@ def trace_graphs(
     """
     any_length = bool(getattr(model, "any_length", False))
     user_inputs = _inputs("user", features.pack.user, any_length)
-    graphs = [_user_graph(model, weights, user_inputs)] if user_inputs else []
+    head = LabelOutputs(model, features, outputs)
+    graphs = [_user_graph(head, weights, user_inputs)] if user_inputs else []
     graphs = [graph for graph in graphs if graph.note.outputs]
     user_outputs = graphs[0].note.outputs if graphs else ()
     item_inputs = _inputs("item", features.pack.item, any_length)
-    return [*graphs, _score_graph(model, weights, user_outputs, item_inputs, outputs)]
+    return [*graphs, _score_graph(head, weights, user_outputs, item_inputs)]
 
 
-def _user_graph(model: Model, weights: Sequence[TensorNote], inputs: Sequence[TensorNote]) -> Traced:
+def _user_graph(head: LabelOutputs, weights: Sequence[TensorNote], inputs: Sequence[TensorNote]) -> Traced:
     def user(*given: Tensor) -> dict[str, Tensor]:
         tensors = given[len(weights) :]
-        outputs = model.user(list(given[: len(weights)]), _side("user", inputs, tensors))
+        outputs = head.user(list(given[: len(weights)]), _side("user", inputs, tensors))
         return {name: block for name, block in zip(PackedSide._fields, outputs, strict=True) if block is not None}
 
-    traced = _traced(model, user, (*weights, *inputs), len(weights))
+    traced = _traced(head.model, user, (*weights, *inputs), len(weights))
     for note in traced.note.outputs:
         rank = 2 if note.name == "flat" else 3
         fixed = note.shape[1:] if note.name == "flat" else note.shape[2:]
         if note.dtype != "float32" or len(note.shape) != rank or note.shape[0] is not None or None in fixed:
-            message = f"user of {type(model).__name__} returns as `{note.name}` {_text_of(note)}"
+            message = f"user of {type(head.model).__name__} returns as `{note.name}` {_text_of(note)}"
             hint = "return `flat` as float32 of shape (users, fixed width)"
             hint += ", `sequence` of shape (users, length, fixed width)"
             raise SpecError(message, help=hint)
@@ -79,11 +80,7 @@ def _user_graph(model: Model, weights: Sequence[TensorNote], inputs: Sequence[Te
 
 
 def _score_graph(
-    model: Model,
-    weights: Sequence[TensorNote],
-    user_outputs: Sequence[TensorNote],
-    items: Sequence[TensorNote],
-    outputs: Sequence[Output],
+    head: LabelOutputs, weights: Sequence[TensorNote], user_outputs: Sequence[TensorNote], items: Sequence[TensorNote]
 ) -> Traced:
     of_user = [TensorNote(f"user_{note.name}", note.dtype, note.shape) for note in user_outputs]
     index = TensorNote("user_index", "int32", (None,))
@@ -92,14 +89,14 @@ def _score_graph(
     def score(*given: Tensor) -> dict[str, Tensor]:
         at = first + len(of_user)
         user, item = _side("user", of_user, given[first:at]), _side("item", items, given[at + 1 :])
-        logits = model.score(list(given[:first]), user, given[at], item)
+        logits, numbers = head.score(list(given[:first]), user, given[at], item)
         note = _note("scores", tf.convert_to_tensor(logits))
-        if note.dtype != "float32" or note.shape != (None, len(outputs)):
-            message = f"score of {type(model).__name__} returns {_text_of(note)} for {len(outputs)} labels"
-            raise SpecError(message, help=f"return float32 logits of shape (candidates, {len(outputs)})")
-        return {"scores": predictions_of(logits, outputs)}
+        if note.dtype != "float32" or note.shape != (None, head.labels):
+            message = f"score of {type(head.model).__name__} returns {_text_of(note)} for {head.labels} labels"
+            raise SpecError(message, help=f"return float32 logits of shape (candidates, {head.labels})")
+        return {"scores": head.predictions(logits, numbers)}
 
-    return _traced(model, score, (*weights, *of_user, index, *items), first)
+    return _traced(head.model, score, (*weights, *of_user, index, *items), first)
 
 
 def _traced(model: Model, graph: Callable[..., Any], takes: Sequence[TensorNote], weights: int) -> Traced:

@@ -6,20 +6,81 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from streamlearn.features import Number
+from streamlearn.features import FeatureSpec, Number, PackSide
 from streamlearn.features.labels import Output
-from streamlearn.models.protocol import Tensor
+from streamlearn.models.model_errors import wrap_errors
+from streamlearn.models.protocol import Model, PackedSide, Tensor
 
-__all__ = ["predictions_of"]
+__all__ = ["LabelOutputs", "predictions_of"]
+
+
+class LabelOutputs:
+    """A model together with what is made of its outputs.
+
+    Inputs are those of all features; the model gets them without the numbers of calibrations, which pass by it.
+    """
+
+    def __init__(self, model: Model, features: FeatureSpec, outputs: Sequence[Output]) -> None:
+        self.model, self.labels, self._outputs = model, len(outputs), tuple(outputs)
+        sides = (features.pack.user, features.pack.item)
+        names = {name for output in outputs for name in output.calibrations}
+        self._user, self._item = (_channels(side, names) for side in sides)
+        # The place of each calibration among the numbers that pass by the model.
+        passed = [column.name for side in sides for column in side.flat if column.name in names]
+        self._places = [[passed.index(name) for name in output.calibrations] for output in outputs]
+
+    @property
+    def has_calibrations(self) -> bool:
+        """Whether any label has calibrations."""
+        return any(self._places)
+
+    def user(self, weights: Sequence[Tensor], inputs: PackedSide) -> PackedSide:
+        """Return everything that depends on the user alone; called once a request."""
+        inputs, numbers = _parted(inputs, self._user)
+        with wrap_errors(self.model, "user"):
+            if numbers is None:
+                return PackedSide(*self.model.user(weights, inputs))
+            is_empty = inputs.flat is None and inputs.sequence is None
+            user = PackedSide(None, None) if is_empty else self.model.user(weights, inputs)
+            return PackedSide(numbers if user.flat is None else tf.concat([user.flat, numbers], axis=1), user.sequence)
+
+    def score(
+        self, weights: Sequence[Tensor], user: PackedSide, user_index: Tensor, inputs: PackedSide
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return what the model says of each label, and the numbers of calibrations for `predictions`."""
+        inputs, of_item = _parted(inputs, self._item)
+        count = self._user[1] - self._user[0]  # of the user's numbers, the last channels of what `user` returned
+        width = user.flat.shape[1] if count else 0
+        user, of_user = _parted(user, (width - count, width))
+        with wrap_errors(self.model, "score"):
+            said = self.model.score(weights, user, user_index, inputs)
+        blocks = [] if of_user is None else [tf.gather(of_user, user_index)]
+        return said, [*blocks, of_item] if of_item is not None else blocks
+
+    def calibrated(self, said: Tensor, numbers: Sequence[Tensor]) -> Tensor:
+        """Return what the model says with the scale and the offset of each calibration."""
+        if not self.has_calibrations:
+            return said
+        scales, offsets = tf.concat(numbers, axis=1)[:, ::2], tf.concat(numbers, axis=1)[:, 1::2]
+        own = tf.unstack(said, axis=1)
+        for label, places in enumerate(self._places):
+            if places:
+                scale, offset = (tf.reduce_sum(tf.gather(part, places, axis=1), axis=1) for part in (scales, offsets))
+                own[label] = own[label] * (1.0 + scale) + offset
+        return tf.stack(own, axis=1)
+
+    def predictions(self, said: Tensor, numbers: Sequence[Tensor]) -> Tensor:
+        """Return (N, labels) predictions."""
+        return predictions_of(self.calibrated(said, numbers), self._outputs)
 
 
 def predictions_of(said: Tensor, outputs: Sequence[Output]) -> Tensor:
-    """Return (N, labels) predictions, from what a model says of each label.
+    """Return (N, labels) predictions, from what a model says of each label, calibrated.
 
     Of a label that follows another, it says how probable it is after that one, as in ESMM: its probability at all is
     the product of both. Of a label that is a number, it says the number in its own unit, or the logarithm of that.
     """
-    if all(output == Output() for output in outputs):
+    if all(output.followed is None and output.number is None for output in outputs):
         return said
     own = tf.unstack(said, axis=1)
 
@@ -34,6 +95,22 @@ def predictions_of(said: Tensor, outputs: Sequence[Output]) -> Tensor:
         return -tf.reduce_logsumexp(tf.stack([-first, -then, -first - then]), axis=0)
 
     return tf.stack([whole(label) for label in range(len(outputs))], axis=1)
+
+
+def _channels(side: PackSide, names: set[str]) -> tuple[int, int]:
+    """Return the first channel and the end of the named columns, which are next to each other."""
+    columns = [column for column in side.flat if column.name in names]
+    return (columns[0].at, columns[-1].at + columns[-1].width) if columns else (0, 0)
+
+
+def _parted(inputs: PackedSide, channels: tuple[int, int]) -> tuple[PackedSide, Tensor | None]:
+    """Return inputs without some channels of the flat matrix, and these channels; None without any."""
+    begin, end = channels
+    if begin == end:
+        return inputs, None
+    width = int(inputs.flat.shape[1])
+    parts = [inputs.flat[:, first:last] for first, last in ((0, begin), (end, width)) if first < last]
+    return PackedSide(tf.concat(parts, axis=1) if parts else None, inputs.sequence), inputs.flat[:, begin:end]
 
 
 def _number_of(said: Tensor, number: Number) -> Tensor:

@@ -70,7 +70,7 @@ def _built(
     model: Model, features: FeatureSpec, labels: Sequence[str], seed: int, outputs: Sequence[Output]
 ) -> tuple[tuple[TensorNote, ...], list[Traced]]:
     with wrap_errors(model, "build"):
-        weights = weight_notes(model, model.build(features, labels, seed))
+        weights = weight_notes(model, model.build(features.of_model, labels, seed))
     graphs = trace_graphs(model, features, outputs, weights)
     for graph in graphs:
         check_graph(model, graph)

@@ -15,7 +15,7 @@ from streamlearn.apps import App
 from streamlearn.errors import ExecutionFailed, UsageError
 from streamlearn.models import Model, PackedSide
 from streamlearn.models.graph_trace import weight_notes
-from streamlearn.models.label_outputs import predictions_of
+from streamlearn.models.label_outputs import LabelOutputs
 from streamlearn.models.model_errors import wrap_errors
 from streamlearn.models.tf_calls import Place, TracedFunction
 from streamlearn.models.tower import learning
@@ -75,11 +75,11 @@ class Learner:
 
     def __init__(self, app: App, model: Model, settings: TrainerSettings) -> None:
         self._model, self._settings, self._plan = model, settings, app.features.pack
-        self._outputs = app.outputs
+        self._outputs, self._head = app.outputs, LabelOutputs(model, app.features, app.outputs)
         self._device = device_of(settings)
         with tf.device(self._device):
             with wrap_errors(model, "build"):
-                first = model.build(app.features, [label.name for label in app.labels], settings.seed)
+                first = model.build(app.features.of_model, [label.name for label in app.labels], settings.seed)
                 notes = weight_notes(model, first)
             self.shapes = {note.name: tuple(int(size or 0) for size in note.shape) for note in notes}
             whole = tf.concat([tf.reshape(tf.cast(weight, tf.float32), [-1]) for weight in first] or [tf.zeros(0)], 0)
@@ -208,39 +208,41 @@ class Learner:
         return {name: part.reshape(shape) for (name, shape), part in parts}
 
     def _predictions(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> Any:
-        return predictions_of(self._said(whole, sides, user_index), self._outputs)
+        return self._head.predictions(*self._said(whole, sides, user_index))
 
-    def _said(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> Any:
-        """Return what the model itself says of each label; see `predictions_of`."""
+    def _said(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> tuple[Any, list[Any]]:
+        """Return what the model itself says of each label, and the numbers of calibrations; see `LabelOutputs`."""
         weights, (user_flat, user_sequence, item_flat, item_sequence) = self._split(whole), sides
         plan = self._plan
-        with wrap_errors(self._model, "user"):
-            user = self._model.user(weights, _side(plan.user, user_flat, user_sequence))
-        with wrap_errors(self._model, "score"):
-            logits = self._model.score(weights, user, user_index, _side(plan.item, item_flat, item_sequence))
-        return tf.cast(logits, tf.float32)
+        user = self._head.user(weights, _side(plan.user, user_flat, user_sequence))
+        item = _side(plan.item, item_flat, item_sequence)
+        logits, numbers = self._head.score(weights, user, user_index, item)
+        return tf.cast(logits, tf.float32), numbers
 
-    def _step(self, sides: tuple[Any, ...], user_index: Any, targets: Any, numbers: Any, seed: Any) -> tuple[Any, ...]:
+    def _step(self, sides: tuple[Any, ...], user_index: Any, targets: Any, scalars: Any, seed: Any) -> tuple[Any, ...]:
         whole = self._whole.read_value()
         with tf.GradientTape() as tape:
             tape.watch([whole, *sides])
             with learning(seed) as drops:
-                said = self._said(whole, sides, user_index)
+                said, numbers = self._said(whole, sides, user_index)
             loss = loss_of(said, targets, self._outputs)
+            total = loss
+            if self._head.has_calibrations:  # which learn from what the model says, and the model nothing from them
+                total += loss_of(self._head.calibrated(tf.stop_gradient(said), numbers), targets, self._outputs)
         if drops.layers:  # predictions are those of a node, which leaves out nothing
-            said = self._said(whole, sides, user_index)
-        logits = predictions_of(said, self._outputs)
+            said, numbers = self._said(whole, sides, user_index)
+        logits = self._head.predictions(said, numbers)
         zero = tf.UnconnectedGradients.ZERO
         # TensorFlow returns indexed slices as the gradient of a gathered tensor.
-        all_gradients = tape.gradient(loss, [whole, *sides], unconnected_gradients=zero)
+        all_gradients = tape.gradient(total, [whole, *sides], unconnected_gradients=zero)
         of_whole, *of_sides = map(tf.convert_to_tensor, all_gradients)
-        share, rate = tf.unstack(numbers)
+        share, rate = tf.unstack(scalars)
         gradient = of_whole * share
         if self._settings.l2:
             gradient += self._settings.l2 * whole
         half_square = tf.nn.l2_loss(gradient)
         bounded = [tf.reduce_all(tf.abs(gradient) <= _GRADIENT_MAX) for gradient in of_sides]
-        is_finite = tf.reduce_all([tf.math.is_finite(loss + half_square), *bounded])
+        is_finite = tf.reduce_all([tf.math.is_finite(total + half_square), *bounded])
         if self._settings.clip_norm:
             length = tf.sqrt(2.0 * half_square)
             gradient *= tf.minimum(1.0, self._settings.clip_norm / tf.maximum(length, 1e-30))

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from streamlearn.apps import App, AppFolder
 from streamlearn.apps.sides import check_sides
 from streamlearn.errors import UsageError
-from streamlearn.features import Cross, Dense, Label, Number, Slot
+from streamlearn.features import Dense, Label, Number, Slot
+from streamlearn.features.spec import Keyed
 from streamlearn.models import Model, model_of
 from streamlearn.publisher import Lineage
 from streamlearn.table import Changes
@@ -86,7 +87,7 @@ class Migration:
         labels = [Part("label", label.name, *self._label_outcome(label)) for label in new.labels]
         gone = [*_gone("slot", old.features.slots, new.features.slots)]
         crosses = {cross.name for cross in new.features.crosses}
-        gone += [Part("cross", cross.name, "gone") for cross in old.features.crosses if cross.name not in crosses]
+        gone += [Part(_kind(one), one.name, "gone") for one in old.features.crosses if one.name not in crosses]
         gone += [*_gone("dense column", old.features.dense, new.features.dense)]
         gone += [*_gone("label", old.labels, new.labels)]
         weights = [Part("weight", name, one.outcome, self._why_lost(one)) for name, one in self._inherited.items()]
@@ -206,7 +207,7 @@ class Migration:
     @property
     def _has_same_inputs(self) -> bool:
         def layout(folder: AppFolder) -> list[int]:
-            pack = folder.app.features.pack
+            pack = folder.app.features.of_model.pack
             return [column.width for side in (pack.user, pack.item) for column in (*side.flat, *side.sequence)]
 
         return layout(self._old) == layout(self._new)
@@ -228,8 +229,8 @@ class Migration:
         return (
             *(Part("slot", slot.name, *self._slot_outcome(slot, was.get(slot.first_name))) for slot in slots),
             *(
-                Part("cross", cross.name, *self._table_outcome(cross, crosses.get(cross.name)))
-                for cross in self._new.app.features.crosses
+                Part(_kind(one), one.name, *self._table_outcome(one, crosses.get(one.name)))
+                for one in self._new.app.features.crosses
             ),
         )
 
@@ -240,7 +241,7 @@ class Migration:
             return "lost", "its keys are others: `keys_of` or `value` changed"
         return self._table_outcome(slot, was)
 
-    def _table_outcome(self, slot: Slot | Cross, was: Slot | Cross | None) -> tuple[Outcome, str]:
+    def _table_outcome(self, slot: Keyed, was: Keyed | None) -> tuple[Outcome, str]:
         if was is None:
             return "new", ""
         if slot.table != was.table:
@@ -288,6 +289,10 @@ def _dense_outcome(column: Dense, widths: Mapping[str, int]) -> tuple[Outcome, s
         return "new", ""
     width = widths[column.first_name]
     return ("kept", "") if width == column.width else ("lost", f"its width was {width} and is {column.width}")
+
+
+def _kind(column: Keyed) -> str:
+    return type(column).__name__.lower()
 
 
 def _labels(app: App) -> list[tuple[str, tuple[str | None, str]]]:

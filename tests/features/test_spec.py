@@ -9,6 +9,7 @@ import pytest
 
 from streamlearn.errors import SpecError
 from streamlearn.features import (
+    Calibration,
     Count,
     Cross,
     Dense,
@@ -197,6 +198,18 @@ CONTRADICTIONS: list[Any] = [
         "'history' does not share the keys of 'video_id'",
         "keys_of='video_id'",
         id="a count of other keys",
+    ),
+    pytest.param(
+        {"slots": (history(),), "derived": (Calibration("click", "history"),)},
+        "calibration 'click_by_history': slot 'history' has several",
+        "one value each",
+        id="a calibration by several values",
+    ),
+    pytest.param(
+        {"slots": (replace(USER, table="calibration"),), "derived": (Calibration("click", "user_id"),)},
+        "'calibration' is declared twice",
+        "use another table",
+        id="a calibration in a table of others",
     ),
     pytest.param({"slots": (USER,), "derived": CROSS}, "derived is Cross(", "write (Cross(...),)", id="no tuple"),
     pytest.param({"slots": (USER,), "derived": (CROSS, CROSS)}, "'user_id_x_video_id'", "own name", id="twice"),

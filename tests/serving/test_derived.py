@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streamlearn.features import Count, Cross, Dense, FeatureSpec, Product, Slot
+from streamlearn.features import Calibration, Count, Cross, Dense, FeatureSpec, Product, Slot
 from streamlearn.features.keys import keys_of
+from streamlearn.native import native
 from streamlearn.samples import FeatureColumns, SlotColumns
 from streamlearn.table import Changes, Packing, TableOptions, TableSet
 from streamlearn.table.derivation import with_derived
@@ -36,6 +38,8 @@ FEATURES = FeatureSpec(
         Product("cost", "price"),
         Product("purse", "purse", name="purse_squared"),
         Count("item_id", "seen"),
+        Calibration("click", "country"),
+        Calibration("click", "brand"),
     ),
     item_id="item_id",
 )
@@ -81,6 +85,12 @@ def prices_of(item: int) -> dict[str, list[float]]:
     return {"price": [item / 2, -item], "cost": [0.1, 3e38 if item == 2 else item * item]}
 
 
+def calibrated(slot: str, values: Sequence[str]) -> Any:
+    """The keys of a calibration's rows."""
+    keys = keys_of(FEATURES.slot(slot), [*values])
+    return native.cross_keys(keys, keys, native.slot_salt(f"click_by_{slot}"))
+
+
 def packed(tables: TableSet, user: int, country: str | None, items: int) -> tuple[Any, Any]:
     """The same request as training packs it."""
     slot = {one.name: one for one in FEATURES.slots}
@@ -112,8 +122,12 @@ def packed(tables: TableSet, user: int, country: str | None, items: int) -> tupl
 def test_what_is_packed_of_merged_requests_is_what_training_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_front, "FEATURES", FEATURES)
     tables = TableSet([TableOptions(spec, 10_000) for spec in FEATURES.tables])
-    known = [Changes(name, np.zeros(0, np.uint64), np.zeros((0, dim), np.float32)) for name, dim in tables.dims.items()]
-    tables.stage(1, None, known)
+    known = {
+        name: Changes(name, np.zeros(0, np.uint64), np.zeros((0, dim), np.float32)) for name, dim in tables.dims.items()
+    }
+    keys = np.concatenate([calibrated("country", ("SE", "NO")), calibrated("brand", BRANDS)])
+    known["calibration"] = Changes("calibration", keys, np.arange(2 * len(keys), dtype=np.float32).reshape(-1, 2))
+    tables.stage(1, None, [*known.values()])
     rig = Watched(tables=tables)
     try:
         rig.front.activate(rig.handles[1])

@@ -15,7 +15,7 @@ import pytest
 
 from streamlearn.apps import App, AppFolder
 from streamlearn.errors import UsageError
-from streamlearn.features import Cross, Dense, Label, LabelGroup, Number, Product, Slot
+from streamlearn.features import Calibration, Cross, Dense, Label, LabelGroup, Number, Product, Slot
 from streamlearn.models import model_of
 from streamlearn.ps import Epoch
 from streamlearn.samples import FeatureColumns, SampleBatch, SlotColumns
@@ -139,6 +139,18 @@ def test_columns_that_are_made_from_others_change_no_score_when_they_are_added(m
     parts = {(part.kind, part.name): part.outcome for part in migration_of(new, fewer).parts}
     assert parts["cross", "user_id_x_video_id"] == "gone"
     assert "lost" not in parts.values()
+
+
+def test_a_calibration_changes_no_score_when_it_is_added_and_loses_nothing(tmp_path: Path) -> None:
+    old = learned_app(tmp_path, learnable_app())
+    app = changed("calibrated", old.app, derived=(Calibration("bought", "user_id"),))
+    new = migrated(old, app)
+    assert same_rows(old, new)
+    np.testing.assert_array_equal(scores(new, sample()), scores(old, sample()))
+    again = AppFolder(replace(app, name="again"), old.folder, old.settings)
+    outcomes = {(part.kind, part.name): part.outcome for part in migration_of(old, again).parts}
+    assert outcomes.pop(("calibration", "bought_by_user_id")) == "new"
+    assert {*outcomes.values()} == {"kept"}
 
 
 def test_a_removed_slot_leaves_the_rows_of_others_as_they_were(old: AppFolder) -> None:

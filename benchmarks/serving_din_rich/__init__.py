@@ -1,0 +1,1 @@
+"""The application of `serving_din` with everything that a model may have besides."""
