@@ -14,6 +14,7 @@ __all__ = [
     "auc_of",
     "chances_of",
     "fit_of",
+    "logits_of",
     "loss_error_of",
     "losses_of",
     "mean_error_of",
@@ -104,6 +105,13 @@ def chances_of(logits: Array) -> Array:
     """The probability of a positive that each logit gives."""
     chances: Array = np.exp(-np.logaddexp(0.0, -logits))
     return chances
+
+
+def logits_of(chances: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The logits of probabilities, which are taken to be at least 1e-7 away from 0 and 1."""
+    near = chances.astype(np.float64).clip(1e-7, 1 - 1e-7)
+    logits: npt.NDArray[np.float32] = np.log(near / (1 - near)).astype(np.float32)
+    return logits
 
 
 def auc_of(logits: Array, labels: npt.NDArray[np.bool_], weights: Array) -> float:

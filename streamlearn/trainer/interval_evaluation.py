@@ -24,8 +24,9 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import UsageError
 from streamlearn.models import Model, model_of
 from streamlearn.ps import PsClient
+from streamlearn.publisher.logit_scores import logits_of
 from streamlearn.topics import Topic
-from streamlearn.trainer.columns import StepColumns, by_label, columns_of
+from streamlearn.trainer.columns import StepColumns, columns_of
 from streamlearn.trainer.evaluation import kept_aside, own_tables
 from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.intake.feed import Until
@@ -163,7 +164,7 @@ class IntervalEvaluation:
         names = ("identity", "learn", "correct", "positive", "rates", "weights")
         identity, learn, correct, positive, rates, weights = (joined(attrgetter(name)) for name in names)
         numbers = None if parts[0].numbers is None else joined(attrgetter("numbers"))
-        served, users = joined(lambda part: by_label(part.step.pieces, "served_score")), joined(self._users)
+        served, users = joined(attrgetter("served")), joined(self._users)
         texts = {name: joined(partial(_texts, at)) for at, name in enumerate(one.name for one in parts[0].segments)}
         windows_ms = {group.name: group.window_s * 1_000 for group in app.groups}
         found = []
@@ -183,7 +184,7 @@ class IntervalEvaluation:
                 continue
             first = chosen[np.unique(rows["identity"], return_index=True)[1]]
             scores = {every: of_rows[first, label] for every, of_rows in logits.items()}
-            scores[SERVED] = served[first, label] if declared.number is not None else _logits(served[first, label])
+            scores[SERVED] = served[first, label] if declared.number is not None else logits_of(served[first, label])
             of_rows = {segment: of_segment[first] for segment, of_segment in texts.items()}
             found += self._of_label(declared.name, once.rows, users[first], scores, of_rows)
         return found
@@ -305,12 +306,6 @@ def cut(step: Step, before_ms: int) -> tuple[Step | None, Step | None]:
 
 def _texts(segment: int, columns: StepColumns) -> npt.NDArray[np.object_]:
     return np.array(columns.segments[segment].texts, object)[columns.segments[segment].codes]
-
-
-def _logits(chances: Float32s) -> Float32s:
-    near = chances.astype(np.float64).clip(1e-7, 1 - 1e-7)
-    logits: Float32s = np.log(near / (1 - near)).astype(np.float32)
-    return logits
 
 
 def _due(split: Split, every_ms: Mapping[str, int | None]) -> Iterator[tuple[int, str]]:

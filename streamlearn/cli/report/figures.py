@@ -39,6 +39,8 @@ _PANELS = {
     "mae": "mean absolute error",
     "rmse": "root mean squared error",
     "calibration_ratio": "calibration",
+    "served_auc_ratio": "AUC of nodes' answers",
+    "served_mae": "MAE of nodes' answers",
 }
 _EVENT_TIME = "event time of impressions, UTC; hollow points are incomplete"
 _TEXTS_MAX = 10

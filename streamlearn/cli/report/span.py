@@ -13,12 +13,14 @@ from streamlearn.errors import ScoresMissing
 from streamlearn.times import parse_time_ms, time_text
 from streamlearn.trainer.validation import ScoreColumns
 
-__all__ = ["Span", "SpanScore", "span_of", "within"]
+__all__ = ["SERVED", "Span", "SpanScore", "span_of", "within"]
 
 Floats = npt.NDArray[np.float64]
 _REPEATS, _SEED = 500, 7
 _SPAN_WIDTHS = 2  # figures of a span are of the shortest windows, or of the next wider ones
 _LOW, _HIGH = 2.5, 97.5
+SERVED = ("served_auc_ratio", "served_log_loss_nats", "served_mae")
+"""The columns of scores with figures of what nodes answered."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class SpanScore:
         auc_low: The lower bound of its 95 % interval; likewise `auc_high`, `mae_low`, `mae_high`. None with fewer than
             two windows.
         calibration: None if a window has no positives, because what was predicted there is not in the log.
+        served_rows: The rows that a node had scored. `served_auc` and the others are means of the windows' figures of
+            what nodes answered, weighted by these rows.
     """
 
     label: str
@@ -49,6 +53,10 @@ class SpanScore:
     mae_low: float | None
     mae_high: float | None
     rmse: float | None
+    served_rows: int
+    served_auc: float | None
+    served_log_loss: float | None
+    served_mae: float | None
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,8 @@ def _score(label: str, segment: str, text: str, windows: ScoreColumns) -> SpanSc
         label, segment, text, len(windows), int(windows["rows"].sum()), auc, auc_low, auc_high,
         log_loss, None if log_loss is None or base is None else float(log_loss / base),
         None if np.isnan(ratios).any() else _mean(ratios, positive), mae, mae_low, mae_high,
-        None if mean_square is None else mean_square**0.5,
+        None if mean_square is None else mean_square**0.5, int(windows["served_rows"].sum()),
+        *(_mean(windows[name], windows["served_rows"]) for name in SERVED),
     )  # fmt: skip
 
 

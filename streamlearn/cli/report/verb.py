@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["report"]
 
 _VERSIONS_SHOWN, _MARKS_SHOWN = 50, 200
+_SERVED = ("served rows", "served AUC", "served log loss", "served MAE")
 Row = dict[str, Any]
 
 
@@ -102,11 +103,18 @@ def _span_rows(span: Sequence[SpanScore]) -> list[Row]:
             "log loss": _rounded(one.log_loss), "normalised": _rounded(one.normalised_entropy),
             "MAE": _rounded(one.mae), "MAE, 95 %": _interval(one.mae_low, one.mae_high), "RMSE": _rounded(one.rmse),
             "calibration": _rounded(one.calibration),
+            **_served((one.served_rows, one.served_auc, one.served_log_loss, one.served_mae)),
         }
         for one in span
     ]  # fmt: skip
-    maybe = ["segment", "AUC", "AUC, 95 %", "log loss", "normalised", "MAE", "MAE, 95 %", "RMSE"]
+    maybe = ["segment", "AUC", "AUC, 95 %", "log loss", "normalised", "MAE", "MAE, 95 %", "RMSE", *_SERVED]
     return without_empty(rows, maybe)
+
+
+def _served(figures: Sequence[float | None]) -> Row:
+    """Return what nodes answered for the rows that they scored, by column."""
+    rows, *others = figures
+    return dict(zip(_SERVED, [rows or None, *map(_rounded, others)], strict=True))
 
 
 def _interval(low: float | None, high: float | None) -> str | None:
@@ -162,10 +170,13 @@ def _newest(scores: ScoreColumns) -> list[Row]:
 
 
 def _table_of(newest: Sequence[Row]) -> list[Row]:
-    return without_empty([_for_people(row) for row in newest], ["AUC", "log loss", "normalised", "MAE", "RMSE"])
+    maybe = ["AUC", "log loss", "normalised", "MAE", "RMSE", *_SERVED]
+    return without_empty([_for_people(row) for row in newest], maybe)
 
 
 def _for_people(row: Row) -> Row:
+    from streamlearn.cli.report.span import SERVED
+
     entropy = row["log_loss_nats"] / row["base_entropy_nats"] if row["base_entropy_nats"] else None
     return {
         "label": row["label"],
@@ -180,6 +191,7 @@ def _for_people(row: Row) -> Row:
         "calibration": _rounded(row["calibration_ratio"]),
         "kept": _rounded(row["kept_ratio"]),
         "complete": row["is_complete"],
+        **_served([row["served_rows"], *(row[name] for name in SERVED)]),
     }
 
 

@@ -29,15 +29,17 @@ Uint64s = npt.NDArray[np.uint64]
 
 
 def row_type(segments: int, *, is_number: bool = False) -> np.dtype[Any]:
-    """Return the record type of a prediction: 21 bytes, one for each segment, and four for a label that is a number.
+    """Return the record type of a prediction: 25 bytes, one for each segment, and four for a label that is a number.
 
-    Of such a label, `logit` is the number that was predicted, and `number` the one that it is.
+    Of such a label, `logit` is the number that was predicted, and `number` the one that it is. `served` is the score
+    that a node answered; NaN if none did.
     """
     fields: list[Any] = [
         ("identity", np.uint64),
         ("logit", np.float32),
         ("weight", np.float32),
         ("rate", np.float32),
+        ("served", np.float32),
         ("positive", np.bool_),
         ("codes", np.uint8, (segments,)),
     ]

@@ -6,7 +6,7 @@ Windows are scored together: nothing here loops over them but the making of thei
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.publisher.logit_scores import chances_of, losses_of
-from streamlearn.trainer.validation.rows import Rows, SettledRows, joined
+from streamlearn.publisher.logit_scores import chances_of, logits_of, losses_of
+from streamlearn.trainer.validation.rows import Rows, SettledRows, joined, taken
 
 __all__ = ["ClosedWindows", "Parts", "WindowScore", "scores_of"]
 
@@ -46,6 +46,10 @@ class WindowScore(msgspec.Struct, frozen=True, gc=False):
     is_complete: bool  # whether every row of the window was scored with its first prediction, as far as is known
     mae: float | None = None  # of a label that is a number: the mean absolute error; None of any other
     rmse: float | None = None  # the root of the mean squared error, likewise
+    served_rows: int = 0  # the rows among them that a node had scored
+    served_auc: float | None = None  # the AUC of what nodes answered for these rows; likewise the others
+    served_log_loss: float | None = None
+    served_mae: float | None = None
 
     @property
     def window_s(self) -> int:
@@ -119,6 +123,38 @@ def scores_of(
     `segments` holds each segment's name and its texts by code. Windows that do not begin after `learned_before_ms` are
     not complete.
     """
+    scores = _scores_of(closed, segments, learned_before_ms)
+    is_served = ~np.isnan(closed.rows["served"])
+    if not is_served.any():
+        return scores
+    served = {
+        (one.end_ms, one.segment, one.text): one for one in _scores_of(_served(closed, is_served), segments, None)
+    }
+    return [
+        msgspec.structs.replace(
+            score, served_rows=one.rows, served_auc=one.auc, served_log_loss=one.log_loss, served_mae=one.mae
+        )
+        if (one := served.get((score.end_ms, score.segment, score.text)))
+        else score
+        for score in scores
+    ]
+
+
+def _served(closed: ClosedWindows, is_served: Bools) -> ClosedWindows:
+    """Return the windows with the rows that a node scored, and its scores as predictions."""
+    counts = np.add.reduceat(is_served, np.cumsum(closed.counts) - closed.counts, dtype=np.int64)
+    rows = taken(closed.rows, is_served)
+    rows["logit"] = rows["served"] if "number" in (rows.dtype.names or ()) else logits_of(rows["served"])
+    some = counts > 0
+    return replace(
+        closed, end_ms=closed.end_ms[some], rows=rows, counts=counts[some], stand_for=closed.stand_for[is_served],
+        is_complete=closed.is_complete[some],
+    )  # fmt: skip
+
+
+def _scores_of(
+    closed: ClosedWindows, segments: Sequence[tuple[str, Sequence[str]]], learned_before_ms: int | None
+) -> list[WindowScore]:
     rows, is_complete = closed.rows, closed.is_complete
     if learned_before_ms is not None:
         is_complete = is_complete & (closed.end_ms - closed.width_ms > learned_before_ms)

@@ -47,12 +47,16 @@ COLUMNS = {
     "scored_wall_ms": "",
     "mae": "mae",
     "rmse": "rmse",
+    "served_rows": "served_rows",
+    "served_auc_ratio": "served_auc",
+    "served_log_loss_nats": "served_log_loss",
+    "served_mae": "served_mae",
 }
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
-_TEXTS, _INTS = ("label", "segment", "text"), ("begin_ms", "end_ms", "rows", "scored_wall_ms")
+_TEXTS, _INTS = ("label", "segment", "text"), ("begin_ms", "end_ms", "rows", "scored_wall_ms", "served_rows")
 _HEAD = ",".join(COLUMNS).encode() + b"\n"
-# Files from before labels were numbers lack the last two columns.
-_OLD_HEAD = ",".join([*COLUMNS][:-2]).encode() + b"\n"
+# Files of earlier releases lack the last columns: those from before labels were numbers, then those of nodes.
+_OLDER = {4: b",0,,,\n", 6: b",,,0,,,\n"}
 _NAME = re.compile(r"scores-(\d{6,})\.csv")
 
 
@@ -242,8 +246,10 @@ def _encoded(value: Any) -> str:
 def _read(file: Path) -> tuple[Columns, bool]:
     """Return the columns of a file, and whether its last line is torn."""
     data = file.read_bytes()
-    if data.startswith(_OLD_HEAD):
-        data = _HEAD + data[len(_OLD_HEAD) :].replace(b"\n", b",,\n")
+    for lacking, end in _OLDER.items():
+        head = ",".join([*COLUMNS][:-lacking]).encode() + b"\n"
+        if data.startswith(head):
+            data = _HEAD + data[len(head) :].replace(b"\n", end)
     whole, newline, torn = data.rpartition(b"\n")
     if not newline or not data.startswith(_HEAD):
         if _HEAD.startswith(data):  # the writer was killed before the first line

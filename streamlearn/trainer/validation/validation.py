@@ -65,6 +65,7 @@ class Predicted:
     weights: Float32s  # float32[N, L]: sample weights
     segments: tuple[SegmentColumns, ...] = ()  # the segments that the application declares
     numbers: Float32s | None = None  # float32[N, L]: the numbers of labels that are; None if none is one
+    served: Float32s | None = None  # float32[N, L]: the scores that nodes answered, NaN if none did; None: no node did
 
     def __len__(self) -> int:
         return len(self.identity)
@@ -267,6 +268,7 @@ class ProgressiveValidation:
             records[name] = column[which, at]
         records["positive"] = rows.positive[which] >> np.uint32(at) & np.uint32(1)
         records["codes"] = codes[which]
+        records["served"] = np.nan if rows.served is None else rows.served[which, at]
         if rows.numbers is not None and "number" in (records.dtype.names or ()):
             records["number"] = rows.numbers[which, at]
         self._held += label.add(records, windows, is_new=self._is_versioned)
