@@ -585,6 +585,27 @@ class Marks:
     def counters(self) -> list[tuple[str, int]]:
         """Counters by name."""
 
+# Features.
+
+class Features:
+    """Computed features of one kind of entity."""
+
+    bytes_max: int
+
+    def __init__(self, definition: str) -> None: ...
+    def fold(
+        self, stored: Sequence[bytes | None], interactions: Sequence[npt.NDArray[Any]]
+    ) -> tuple[_U8, list[bytes], int]:
+        """Return what became of each stored state, the new states, and the number of interactions that were new.
+
+        `interactions` are arrays of entities, times, identities, positions, kinds, values and columns.
+        """
+
+    def evaluate(
+        self, stored: Sequence[bytes | None], entities: npt.NDArray[np.uint32], now_ms: npt.NDArray[np.int64]
+    ) -> tuple[_U8, list[list[npt.NDArray[Any]]]]:
+        """Return what became of each stored state; and by feature its keys and their ends, or its numbers."""
+
 # Load.
 
 _AskAnswer: TypeAlias = tuple[str | None, str, bytes | None]

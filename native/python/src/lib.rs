@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 mod arrays;
 mod avro;
 mod dlpack;
+mod features;
 mod frame;
 mod impressions;
 mod join;
@@ -33,6 +34,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ps::register(module)?;
     join::register(module)?;
     marks::register(module)?;
+    features::register(module)?;
     load::register(module)?;
     ladder::register(module)?;
     serve::register(module)?;
