@@ -73,11 +73,13 @@ class _Slice:
         batch: They, with the labels of whoever waits long enough.
         early: uint8[n]: whether an order came within the window of clicks.
         chance: The true probability of an order, at whatever time.
+        known: What it was in the newest slice whose clicks are learned before this one is predicted.
     """
 
     batch: SampleBatch
     early: npt.NDArray[np.uint8]
     chance: Floats
+    known: Floats
 
 
 class _World:
@@ -102,16 +104,16 @@ class _World:
             self._places[item] = rng.normal(size=_DIM) * 0.7
             self._appeal[item], self._value[item] = rng.normal(0, 0.7), rng.normal(0, 0.5)
         user, items = rng.integers(0, _USERS, rows), rng.integers(0, _ITEMS, rows)
-        mood = 0.8 * np.sin(2 * np.pi * hour / 19)
+        mood, known_mood = (0.8 * np.sin(2 * np.pi * at / 19) for at in (hour, hour - _CLICK_HOURS - 1 / _SLICES))
         liking = (self._tastes[user] * self._places[items]).sum(axis=1)
-        click_chance = _sigmoid(-2 + mood + liking + self._appeal[items])
+        click_chance, known_chance = (_sigmoid(-2 + one + liking + self._appeal[items]) for one in (mood, known_mood))
         order_chance = _sigmoid(self._of_category[self._kinds[items]] + self._value[items])
         click = rng.random(rows) < click_chance
         order = click & (rng.random(rows) < order_chance)
         early = order & (rng.exponential(_CLICK_HOURS / np.log(2), rows) <= _CLICK_HOURS)
         slots = {"item": self._ids[items], "category": self._kinds[items]}
         batch = _batch(number, {"user_id": user}, slots, _labels(click, order))
-        return _Slice(batch, early.astype(np.uint8), click_chance * order_chance)
+        return _Slice(batch, early.astype(np.uint8), click_chance * order_chance, known_chance * order_chance)
 
 
 class _Online:
@@ -149,13 +151,13 @@ def conversion_figures(hours: int, rows: int) -> dict[str, float]:
     world = _World()
     models = {"naive": _Online(_LABELS), "late": _Online(_LABELS), "esmm": _Online(_FOLLOWING)}
     seen: list[_Slice] = []
-    errors: dict[str, list[float]] = {name: [] for name in models}
+    errors: dict[str, list[float]] = {name: [] for name in (*models, "known")}
     losses: dict[str, list[float]] = {name: [] for name in (*models, "best")}
     for number in range(hours * _SLICES):
         now = world.slice(number, rows // _SLICES)
         if number >= hours * _SLICES // 3:
             predictions = {name: model.predicted(now.batch) for name, model in models.items()}
-            for name, chances in predictions.items():
+            for name, chances in (*predictions.items(), ("known", now.known)):
                 errors[name].append(abs(chances.sum() / now.chance.sum() - 1))
             for name, chances in (*predictions.items(), ("best", now.chance)):
                 losses[name].append(_loss(now.chance, chances))
@@ -170,7 +172,7 @@ def conversion_figures(hours: int, rows: int) -> dict[str, float]:
     figures |= {f"{name}.order_log_loss_over_bayes": float(np.mean(losses[name]) / best - 1) for name in models}
     of_esmm = figures["esmm.order_calibration_error"]
     ratios = {f"esmm_calibration_to_{name}": of_esmm / figures[f"{name}.order_calibration_error"] for name in errors}
-    del ratios["esmm_calibration_to_esmm"]
+    del ratios["esmm_calibration_to_esmm"], ratios["esmm_calibration_to_known"]
     return figures | ratios
 
 

@@ -39,7 +39,6 @@ class StepColumns:
     known: Uint32s  # uint32[N]: labels known to be positive, by earlier rows too
     rates: Float32s  # float32[N, L]: the share of negatives kept
     weights: Float32s  # float32[N, L]
-    served: Float32s  # float32[N, L]: the scores that nodes answered; NaN if none did
     numbers: Float32s | None  # float32[N, L]: the numbers of labels that are; None if none is one
     before: Float32s | None  # float32[N, L]: of corrected numbers, what was learned; None if no number has corrections
     identity: Uint64s  # uint64[N]: a hash of each row's identity
@@ -48,6 +47,11 @@ class StepColumns:
 
     def __len__(self) -> int:
         return len(self.request_index)
+
+    @property
+    def served(self) -> Float32s:
+        """The scores that nodes answered, float32[N, L]; NaN if none did. Made when asked for: learning needs none."""
+        return by_label(self.step.pieces, "served_score")
 
 
 def columns_of(step: Step) -> StepColumns:
@@ -76,7 +80,6 @@ def columns_of(step: Step) -> StepColumns:
         ),
         rates=by_label(pieces, "sample_rate"),
         weights=by_label(pieces, "weight"),
-        served=by_label(pieces, "served_score"),
         numbers=_joined([numbers_of(piece.batch, piece.rows) for piece in pieces]),
         before=_joined([piece.before for piece in pieces]),
         identity=_concatenated([identity_of(piece.batch, piece.rows) for piece in pieces], np.uint64),
