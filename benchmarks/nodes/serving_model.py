@@ -178,7 +178,7 @@ class ServingModel:
     def _derived_rows(self) -> Iterator[Changes]:
         """Yield rows for all pairs that `requests` asks for."""
         asked = self.requests(REQUESTS)
-        for column in self.folder.app.features.crosses:
+        for column in self.folder.app.features.derived_keyed:
             first, second = (self._item_keys(asked, name) for name in column.of)
             keys = np.unique(native.cross_keys(first, second, native.slot_salt(column.name)))
             yield Changes(column.table, keys, _drawn((len(keys), column.dim), 0))

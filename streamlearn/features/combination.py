@@ -85,8 +85,8 @@ class Calibration:
     Attributes:
         label: The label whose logit they correct.
         by: A slot with one value.
-        name: Its name, which also seeds its keys; LABEL_by_SLOT by default. If the slot is renamed, write here the name
-            that the calibration had.
+        name: Its name, which also seeds its keys; LABEL_by_SLOT by default. If the label or the slot is renamed, write
+            here the name that the calibration had.
         table: The table that holds its rows.
     """
 

@@ -170,6 +170,12 @@ class FeatureSpec:
         sides = {slot.name: slot.side for slot in self.slots} | {column.name: column.side for column in self.dense}
         return "item" if "item" in map(sides.get, derived.of) else "user"
 
+    @property
+    def user_slots(self) -> tuple[str, ...]:
+        """The slots that tell users apart: `user_id` or `user`, or else all slots of the user side with one value."""
+        names = [slot.name for slot in self.slots_of("user") if not slot.multi]
+        return tuple(name for name in ("user_id", "user") if name in names)[:1] or tuple(names)
+
     def segments_of(self, side: Side) -> tuple[Segment, ...]:
         """Return the segments of one side, as declared."""
         return tuple(segment for segment in self.segments if segment.side == side)
@@ -185,10 +191,10 @@ class FeatureSpec:
     @property
     def keyed(self) -> tuple[Keyed, ...]:
         """All columns that have rows."""
-        return (*self.slots, *self.crosses)
+        return (*self.slots, *self.derived_keyed)
 
     @property
-    def crosses(self) -> tuple[Cross | Calibration, ...]:
+    def derived_keyed(self) -> tuple[Cross | Calibration, ...]:
         """The derived columns that have rows."""
         return tuple(one for one in self.derived if isinstance(one, Cross | Calibration))
 
@@ -206,7 +212,7 @@ class FeatureSpec:
 
     @cached_property
     def tables(self) -> tuple[TableSpec, ...]:
-        """The tables of the slots and crosses, in the order of their first slots."""
+        """The tables of all columns that have rows, in the order of their first ones."""
         return tuple(dict.fromkeys(TableSpec(slot.table, slot.dim, slot.initial_range) for slot in self.keyed))
 
     @cached_property

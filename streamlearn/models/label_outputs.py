@@ -17,13 +17,14 @@ __all__ = ["LabelOutputs", "predictions_of"]
 class LabelOutputs:
     """A model together with what is made of its outputs.
 
-    Inputs are those of all features; the model gets them without the numbers of calibrations, which pass by it.
+    Inputs are those of all features. The model gets them without the numbers of calibrations, which pass by it: in
+    exported graphs, those of the user as the last channels of what `user` returns.
     """
 
     def __init__(self, model: Model, features: FeatureSpec, outputs: Sequence[Output]) -> None:
         self.model, self.labels, self._outputs = model, len(outputs), tuple(outputs)
         sides = (features.pack.user, features.pack.item)
-        names = {name for output in outputs for name in output.calibrations}
+        names = {one.name for one in features.calibrations}
         self._user, self._item = (_channels(side, names) for side in sides)
         # The place of each calibration among the numbers that pass by the model.
         passed = [column.name for side in sides for column in side.flat if column.name in names]
@@ -34,28 +35,43 @@ class LabelOutputs:
         """Whether any label has calibrations."""
         return any(self._places)
 
+    def said(
+        self, weights: Sequence[Tensor], user: PackedSide, user_index: Tensor, item: PackedSide
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return what the model says of each label, and the numbers of calibrations for `predictions`."""
+        (user, of_user), (item, of_item) = _parted(user, self._user), _parted(item, self._item)
+        with wrap_errors(self.model, "user"):
+            known = self.model.user(weights, user)
+        return self._said(weights, (known, of_user), user_index, (item, of_item))
+
     def user(self, weights: Sequence[Tensor], inputs: PackedSide) -> PackedSide:
-        """Return everything that depends on the user alone; called once a request."""
+        """Return everything that depends on the user alone, in an exported graph."""
         inputs, numbers = _parted(inputs, self._user)
         with wrap_errors(self.model, "user"):
-            if numbers is None:
-                return PackedSide(*self.model.user(weights, inputs))
-            is_empty = inputs.flat is None and inputs.sequence is None
-            user = PackedSide(None, None) if is_empty else self.model.user(weights, inputs)
-            return PackedSide(numbers if user.flat is None else tf.concat([user.flat, numbers], axis=1), user.sequence)
+            known = PackedSide(*self.model.user(weights, inputs))
+        if numbers is None or not _is_fit(known.flat):  # the caller refuses what is not fit
+            return known
+        return PackedSide(numbers if known.flat is None else tf.concat([known.flat, numbers], axis=1), known.sequence)
 
     def score(
         self, weights: Sequence[Tensor], user: PackedSide, user_index: Tensor, inputs: PackedSide
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return what the model says of each label, and the numbers of calibrations for `predictions`."""
-        inputs, of_item = _parted(inputs, self._item)
-        count = self._user[1] - self._user[0]  # of the user's numbers, the last channels of what `user` returned
+        """Return the same as `said`, from what `user` returned."""
+        count = self._user[1] - self._user[0]
         width = user.flat.shape[1] if count else 0
-        user, of_user = _parted(user, (width - count, width))
+        return self._said(weights, _parted(user, (width - count, width)), user_index, _parted(inputs, self._item))
+
+    def _said(
+        self,
+        weights: Sequence[Tensor],
+        user: tuple[PackedSide, Tensor | None],
+        user_index: Tensor,
+        item: tuple[PackedSide, Tensor | None],
+    ) -> tuple[Tensor, list[Tensor]]:
         with wrap_errors(self.model, "score"):
-            said = self.model.score(weights, user, user_index, inputs)
-        blocks = [] if of_user is None else [tf.gather(of_user, user_index)]
-        return said, [*blocks, of_item] if of_item is not None else blocks
+            said = self.model.score(weights, user[0], user_index, item[0])
+        of_user = [] if user[1] is None else [tf.gather(user[1], user_index)]
+        return said, of_user if item[1] is None else [*of_user, item[1]]
 
     def calibrated(self, said: Tensor, numbers: Sequence[Tensor]) -> Tensor:
         """Return what the model says with the scale and the offset of each calibration."""
@@ -111,6 +127,10 @@ def _parted(inputs: PackedSide, channels: tuple[int, int]) -> tuple[PackedSide, 
     width = int(inputs.flat.shape[1])
     parts = [inputs.flat[:, first:last] for first, last in ((0, begin), (end, width)) if first < last]
     return PackedSide(tf.concat(parts, axis=1) if parts else None, inputs.sequence), inputs.flat[:, begin:end]
+
+
+def _is_fit(flat: Tensor) -> bool:
+    return flat is None or (flat.dtype == tf.float32 and flat.shape.rank == 2)
 
 
 def _number_of(said: Tensor, number: Number) -> Tensor:

@@ -49,6 +49,11 @@ def export_graphs(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         message = f"{folder} exists already"
         raise UsageError(message, help="give a path that does not exist")
+    if outputs is None and features.calibrations:
+        message = (
+            f"labels are calibrated ({features.calibrations[0].name}), and nothing says what the model says of each"
+        )
+        raise UsageError(message, help="give outputs=app.outputs")
     outputs = (Output(),) * len(labels) if outputs is None else outputs
     other = _digests(_built(model, features, labels, seed + 1, outputs)[1])
     weights, graphs = _built(model, features, labels, seed, outputs)

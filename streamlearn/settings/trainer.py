@@ -85,7 +85,7 @@ class ValidationSettings(Struct, frozen=True, forbid_unknown_fields=True):
     rows_max: Annotated[int, Meta(ge=1_024, le=1 << 33)] = 4_000_000
     """Most predictions that are held, one for each label of a row. Beyond it, a sample of them, chosen by a hash,
     stands for all. Plan 32 bytes for each, and 180 more for each of the longest window while that is scored. A base
-    holds them too, with 25 bytes and one for each segment; a delta holds those made since the version before it."""
+    holds them too, with 26 bytes and one for each segment; a delta holds those made since the version before it."""
     segment_texts_max: Fixed[int] = 32
     """Most values of one segment that are scored separately: the first that occur."""
     folder: str = ""

@@ -14,7 +14,7 @@ from streamlearn.trainer.intake.identity import identity_of
 from streamlearn.trainer.intake.step_cutter import bits_of, numbers_of
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["StepColumns", "by_label", "columns_of", "join_features"]
+__all__ = ["StepColumns", "columns_of", "join_features"]
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -48,10 +48,18 @@ class StepColumns:
     def __len__(self) -> int:
         return len(self.request_index)
 
+    def users(self, slots: Sequence[str]) -> Uint64s:
+        """Return who each row was shown to, by the slots that tell users apart; without any, all rows differ."""
+        if not slots:
+            return self.identity
+        keys = [self.user.slots[name].keys for name in slots]
+        users: Uint64s = np.bitwise_xor.reduce(keys, axis=0)[self.request_index]
+        return users
+
     @property
     def served(self) -> Float32s:
         """The scores that nodes answered, float32[N, L]; NaN if none did. Made when asked for: learning needs none."""
-        return by_label(self.step.pieces, "served_score")
+        return _by_label(self.step.pieces, "served_score")
 
 
 def columns_of(step: Step) -> StepColumns:
@@ -78,8 +86,8 @@ def columns_of(step: Step) -> StepColumns:
             [own if piece.known is None else piece.known for own, piece in zip(positive, pieces, strict=True)],
             np.uint32,
         ),
-        rates=by_label(pieces, "sample_rate"),
-        weights=by_label(pieces, "weight"),
+        rates=_by_label(pieces, "sample_rate"),
+        weights=_by_label(pieces, "weight"),
         numbers=_joined([numbers_of(piece.batch, piece.rows) for piece in pieces]),
         before=_joined([piece.before for piece in pieces]),
         identity=_concatenated([identity_of(piece.batch, piece.rows) for piece in pieces], np.uint64),
@@ -128,7 +136,7 @@ def _joined(parts: Sequence[Float32s | None]) -> Float32s | None:
     return np.concatenate(columns) if columns and columns[0].shape[1] else None
 
 
-def by_label(pieces: Sequence[Piece], name: str) -> Float32s:
+def _by_label(pieces: Sequence[Piece], name: str) -> Float32s:
     """Return a column of each label, float32[N, L]."""
     parts = [np.stack([getattr(label, name)[piece.rows] for label in piece.batch.labels], axis=1) for piece in pieces]
     return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)

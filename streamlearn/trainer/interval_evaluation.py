@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,6 @@ __all__ = ["IntervalEvaluation", "cut", "evaluate_intervals"]
 
 SERVED = "served"
 """In place of an interval: the scores that nodes answered, where samples have them."""
-USER_SLOTS = ("user_id", "user")
 """Names of slots that say who a user is."""
 Float32s = npt.NDArray[np.float32]
 Int64s = npt.NDArray[np.int64]
@@ -164,7 +163,7 @@ class IntervalEvaluation:
         names = ("identity", "learn", "correct", "positive", "rates", "weights")
         identity, learn, correct, positive, rates, weights = (joined(attrgetter(name)) for name in names)
         numbers = None if parts[0].numbers is None else joined(attrgetter("numbers"))
-        served, users = joined(attrgetter("served")), joined(self._users)
+        served, users = joined(attrgetter("served")), joined(methodcaller("users", app.features.user_slots))
         texts = {name: joined(partial(_texts, at)) for at, name in enumerate(one.name for one in parts[0].segments)}
         windows_ms = {group.name: group.window_s * 1_000 for group in app.groups}
         found = []
@@ -216,16 +215,6 @@ class IntervalEvaluation:
             for text in sorted(text for text, _ in common):
                 scores += of(of_rows == text, (segment, text))
         return scores
-
-    def _users(self, columns: StepColumns) -> npt.NDArray[np.uint64]:
-        """Return who each row was shown to: by the slot of users, or else by all slots of the user with one value."""
-        slots = {slot.name: slot for slot in self._folder.app.features.slots_of("user") if not slot.multi}
-        names = [name for name in USER_SLOTS if name in slots] or list(slots)
-        if not names:
-            return columns.identity
-        keys = [columns.user.slots[name].keys for name in names]
-        users: npt.NDArray[np.uint64] = np.bitwise_xor.reduce(keys, axis=0)[columns.request_index]
-        return users
 
 
 class _Held:

@@ -214,9 +214,8 @@ class Learner:
         """Return what the model itself says of each label, and the numbers of calibrations; see `LabelOutputs`."""
         weights, (user_flat, user_sequence, item_flat, item_sequence) = self._split(whole), sides
         plan = self._plan
-        user = self._head.user(weights, _side(plan.user, user_flat, user_sequence))
-        item = _side(plan.item, item_flat, item_sequence)
-        logits, numbers = self._head.score(weights, user, user_index, item)
+        user, item = _side(plan.user, user_flat, user_sequence), _side(plan.item, item_flat, item_sequence)
+        logits, numbers = self._head.said(weights, user, user_index, item)
         return tf.cast(logits, tf.float32), numbers
 
     def _step(self, sides: tuple[Any, ...], user_index: Any, targets: Any, scalars: Any, seed: Any) -> tuple[Any, ...]:

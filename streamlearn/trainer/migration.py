@@ -17,7 +17,7 @@ import numpy.typing as npt
 from streamlearn.apps import App, AppFolder
 from streamlearn.apps.sides import check_sides
 from streamlearn.errors import UsageError
-from streamlearn.features import Dense, Label, Number, Slot
+from streamlearn.features import Calibration, Cross, Dense, Label, Number, Slot
 from streamlearn.features.spec import Keyed
 from streamlearn.models import Model, model_of
 from streamlearn.publisher import Lineage
@@ -86,8 +86,8 @@ class Migration:
         dense = [Part("dense column", column.name, *_dense_outcome(column, widths)) for column in new.features.dense]
         labels = [Part("label", label.name, *self._label_outcome(label)) for label in new.labels]
         gone = [*_gone("slot", old.features.slots, new.features.slots)]
-        crosses = {cross.name for cross in new.features.crosses}
-        gone += [Part(_kind(one), one.name, "gone") for one in old.features.crosses if one.name not in crosses]
+        made = {one.name for one in new.features.derived_keyed}
+        gone += [Part(_kind(one), one.name, "gone") for one in old.features.derived_keyed if one.name not in made]
         gone += [*_gone("dense column", old.features.dense, new.features.dense)]
         gone += [*_gone("label", old.labels, new.labels)]
         weights = [Part("weight", name, one.outcome, self._why_lost(one)) for name, one in self._inherited.items()]
@@ -225,13 +225,9 @@ class Migration:
     def _slot_parts(self) -> tuple[Part, ...]:
         was = {slot.first_name: slot for slot in self._old.app.features.slots}
         slots = self._new.app.features.slots
-        crosses = {cross.name: cross for cross in self._old.app.features.crosses}
         return (
             *(Part("slot", slot.name, *self._slot_outcome(slot, was.get(slot.first_name))) for slot in slots),
-            *(
-                Part(_kind(one), one.name, *self._table_outcome(one, crosses.get(one.name)))
-                for one in self._new.app.features.crosses
-            ),
+            *(Part(_kind(one), one.name, *self._derived_outcome(one)) for one in self._new.app.features.derived_keyed),
         )
 
     def _slot_outcome(self, slot: Slot, was: Slot | None) -> tuple[Outcome, str]:
@@ -240,6 +236,18 @@ class Migration:
         if (slot.salt_name, slot.value) != (was.salt_name, was.value):
             return "lost", "its keys are others: `keys_of` or `value` changed"
         return self._table_outcome(slot, was)
+
+    def _derived_outcome(self, column: Cross | Calibration) -> tuple[Outcome, str]:
+        olds = {one.name: one for one in self._old.app.features.derived_keyed}
+        was = olds.get(column.name)
+        if was is not None and _made_of(self._new.app, column) != _made_of(self._old.app, was):
+            return "lost", "it is made of other columns, or of another label"
+        for label in self._new.app.labels:
+            if isinstance(column, Calibration) and label.name == column.label and was is not None:
+                outcome, why = self._label_outcome(label)
+                if outcome == "lost":
+                    return "lost", f"its label: {why}"
+        return self._table_outcome(column, was)
 
     def _table_outcome(self, slot: Keyed, was: Keyed | None) -> tuple[Outcome, str]:
         if was is None:
@@ -293,6 +301,13 @@ def _dense_outcome(column: Dense, widths: Mapping[str, int]) -> tuple[Outcome, s
 
 def _kind(column: Keyed) -> str:
     return type(column).__name__.lower()
+
+
+def _made_of(app: App, column: Cross | Calibration) -> list[str]:
+    """Return what a derived column is made of, by first names."""
+    names = _first_names(app)
+    labels = [f"label {column.label}"] if isinstance(column, Calibration) else []
+    return [_kind(column), *(names[name] for name in (*column.of, *labels))]
 
 
 def _labels(app: App) -> list[tuple[str, tuple[str | None, str]]]:

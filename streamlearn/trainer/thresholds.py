@@ -23,7 +23,7 @@ class Thresholds:
     def __init__(self, features: FeatureSpec, settings: TableSettings) -> None:
         self._all, counts = settings.admission_count, settings.admission_counts
         sources = [slot.name for slot in features.slots if slot.keys_of is None]
-        sources += [cross.name for cross in features.crosses]
+        sources += [one.name for one in features.derived_keyed]
         for name in counts:
             if name not in sources:
                 message = f"tables.admission_counts: {name!r} is not a slot with keys of its own"
@@ -38,7 +38,7 @@ class Thresholds:
         for slot in features.slots:
             if slot.salt_name in of_salt:
                 self._own.setdefault(slot.table, []).append((slot.side, slot.name, of_salt[slot.salt_name]))
-        for cross in features.crosses:
+        for cross in features.derived_keyed:
             if cross.name in counts:
                 own = (features.side_of(cross), cross.name, counts[cross.name])
                 self._own.setdefault(cross.table, []).append(own)

@@ -40,7 +40,7 @@ class ValidationThread:
         has_lost: bool = False,
     ) -> None:
         self._validation = ProgressiveValidation(app, settings, learned_before_ms=learned_before_ms, is_versioned=True)
-        self._on_scores, self.refuse = on_scores, self._validation.refuse
+        self._on_scores, self.refuse, self._user_slots = on_scores, self._validation.refuse, app.features.user_slots
         self._watermark_ms = None if saved is None else self._validation.load(saved, has_lost=has_lost)
         self._summary = self._validation.summary()
         self._error: BaseException | None = None
@@ -62,7 +62,7 @@ class ValidationThread:
         """Take a step's predictions and watermark; raises the error of the scoring thread if there is one."""
         if self._error is not None:
             raise self._error
-        self._validation.add(predicted_of(columns, learned.logits))
+        self._validation.add(predicted_of(columns, learned.logits, self._user_slots))
         self._watermark_ms = columns.step.reached.watermark_ms
 
     def catch_up(self) -> None:
@@ -127,7 +127,8 @@ class NotedPredictions:
         self._validation.committed(self._note)
 
 
-def predicted_of(columns: StepColumns, logits: npt.NDArray[np.float32]) -> Predicted:
+def predicted_of(columns: StepColumns, logits: npt.NDArray[np.float32], user_slots: Sequence[str]) -> Predicted:
     """Return a step and its logits in the form that validation takes."""
-    shared = {name: getattr(columns, name) for name in Predicted.__dataclass_fields__ if name != "logits"}
-    return Predicted(logits=logits, **shared)
+    names = Predicted.__dataclass_fields__.keys() - {"logits", "users"}
+    shared = {name: getattr(columns, name) for name in names}
+    return Predicted(logits=logits, users=columns.users(user_slots), **shared)

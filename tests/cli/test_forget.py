@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from streamlearn.apps import load_app
 from streamlearn.features.keys import keys_of
+from streamlearn.samples import FeatureColumns, SlotColumns
+from streamlearn.table.derivation import with_derived
 from streamlearn.topics import TopicSettings, create_topic
 from streamlearn.versions import Known, Node, VersionRef
 from streamlearn.versions.pointer.deletion import OBEYED, Deletion, Deletions
@@ -55,6 +58,21 @@ def test_a_deletion_is_asked_for_by_key_and_ends_with_3_until_it_is_served(
     assert "deletion 1 of" in ended("versions", MODEL).out
     (waiting,) = json.loads(ended("versions", MODEL, "--json").out)["deletions"]
     assert (waiting["seq"], waiting["reason"]) == (1, "art. 17")
+
+
+def test_the_rows_of_calibrations_by_the_slot_go_too(place: Place, app: Path, ended: Verb) -> None:
+    text = (app / "app.py").read_text().replace("Slot\n", "Slot, Calibration\n", 1)
+    derived = 'derived=(Calibration("click", by="user_id"), Calibration("click", by="account")))'
+    (app / "app.py").write_text(text.replace('"video"),\n', f'"video", {derived},\n'))
+    assert ended("forget", app, "--user", 42, "--wait", 0).status == 3
+    (deletion,) = Deletions(place.store, MODEL).all()
+    pack = load_app(app).app.features.pack
+    keys = SlotColumns(keys_of(load_app(app).app.features.slot("user_id"), [42]))
+    account = SlotColumns(keys_of(load_app(app).app.features.slot("account"), ["anna"]))
+    none = FeatureColumns({}, {})
+    made, _ = with_derived(pack, FeatureColumns({"user_id": keys, "account": account}, {}), none, np.zeros(0, np.int32))
+    expected = {"main": (f"{keys.keys[0]:016x}",), "calibration": (f"{made.slots['click_by_user_id'].keys[0]:016x}",)}
+    assert deletion.keys == expected
 
 
 def test_it_waits_until_a_version_without_the_rows_is_served_by_all_nodes(place: Place, app: Path, ended: Verb) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -101,9 +102,9 @@ def scores(minutes: int = 90) -> list[WindowScore]:
                     auc = None if at == 3 else 0.6 + 0.002 * (at % 50)
                     numbers = (100 + at, 12.0, 100.0, auc, 0.4, 1.1, 0.5, 1.0)
                     segment = "page" if text else ""
-                    found.append(
-                        WindowScore(label, begin, begin + width_s * 1_000, segment, text, *numbers, at % 7 != 0)
-                    )
+                    end = begin + width_s * 1_000
+                    one = WindowScore(label, begin, end, segment, text, *numbers, at % 7 != 0, standard_error=0.02)
+                    found.append(one)
     return found
 
 
@@ -207,6 +208,30 @@ def test_a_span_has_one_figure_a_label_and_text_from_the_windows_that_lie_in_it(
     )
 
 
+def test_answers_that_equal_the_first_predictions_have_their_figures(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    found = []
+    for at in range(9):
+        rows, positives = int(rng.integers(5, 400)), float(rng.uniform(1, 50))
+        auc, loss, mae = rng.uniform(0.1, 0.9, 3).tolist()
+        place = BEGIN_MS + at * MINUTE_MS, BEGIN_MS + (at + 1) * MINUTE_MS, "", ""
+        sums = rows, positives, positives + float(rng.uniform(1, 900))
+        for label, figures in (("click", (auc, loss, None)), ("stars", (None, None, mae))):
+            own, loss_of, error = figures
+            score = WindowScore(label, *place, *sums, own, loss_of, None, None, 1.0, True, error)
+            found.append(
+                msgspec.structs.replace(
+                    score, served_rows=rows, served_auc=own, served_log_loss=loss_of, served_mae=error
+                )
+            )
+    with ScoreLog(tmp_path) as log:
+        log.append(found)
+    click, stars = span_of(read_scores(tmp_path)).scores
+    assert (click.served_auc, click.served_log_loss) == pytest.approx((click.auc, click.log_loss))
+    assert stars.served_auc is None
+    assert stars.served_mae == pytest.approx(stars.mae)
+
+
 def test_figures_of_a_span_are_those_of_all_its_rows_at_once(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     found, chances, outcomes, errors = [], [], [], []
@@ -224,8 +249,8 @@ def test_figures_of_a_span_are_those_of_all_its_rows_at_once(tmp_path: Path) -> 
         found.append(WindowScore("click", *place, *counts, 0.7, *known, *ends))
         wrong = np.abs(predicted - actual)
         mae, rmse, ratio = float(wrong.mean()), float((wrong**2).mean() ** 0.5), float(predicted.sum() / actual.sum())
-        totals = rows, float(actual.sum()), float(rows)
-        found.append(WindowScore("stars", *place, *totals, None, None, ratio, None, *ends, mae=mae, rmse=rmse))
+        totals, error = (rows, float(actual.sum()), float(rows)), float(wrong.std() / rows**0.5)
+        found.append(WindowScore("stars", *place, *totals, None, None, ratio, None, *ends, mae, rmse, error))
         chances.append(chance)
         outcomes.append(is_done)
         errors.append(wrong)
@@ -243,11 +268,10 @@ def test_figures_of_a_span_are_those_of_all_its_rows_at_once(tmp_path: Path) -> 
     assert (stars.auc, stars.log_loss, stars.normalised_entropy) == (None, None, None)
     assert stars.mae == pytest.approx(wrong.mean())
     assert stars.rmse == pytest.approx((wrong**2).mean() ** 0.5)
-    assert stars.mae_low is not None
-    assert stars.mae_high is not None
-    assert stars.mae_low < wrong.mean() < stars.mae_high
-    alone, _ = span_of(read_scores(tmp_path).where(np.arange(2))).scores
-    assert (alone.windows, alone.auc_low, alone.auc_high) == (1, None, None)
+    within = np.concatenate([one - one.mean() for one in errors])
+    half = 1.96 * within.std() / len(within) ** 0.5
+    assert (stars.mae_low, stars.mae_high) == pytest.approx((wrong.mean() - half, wrong.mean() + half))
+    assert (click.auc_low, click.auc_high) == (None, None)  # the errors of its windows are not known
     # A window without positives has no calibration in the log.
     place = BEGIN_MS + 12 * MINUTE_MS, BEGIN_MS + 13 * MINUTE_MS, "", ""
     nothing = WindowScore("click", *place, 9, 0.0, 9.0, None, 0.1, None, 0.0, *ends)

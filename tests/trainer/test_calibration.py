@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from streamlearn.apps import AppFolder
+from streamlearn.errors import UsageError
 from streamlearn.features import Calibration, FeatureSpec
-from streamlearn.models import PackedSide, export_graphs, load_graphs
+from streamlearn.models import DcnV2, DeepFm, Din, Mmoe, PackedSide, export_graphs, load_graphs
+from streamlearn.models.logistic import Logistic
 from streamlearn.ps import Epoch
 from streamlearn.samples import SampleBatch
 from streamlearn.trainer.learner import Learner
@@ -52,18 +55,26 @@ def calibrated(*calibrations: Calibration, name: str = "learnable") -> Any:
     return replace(app, features=replace(app.features, derived=calibrations))
 
 
-def test_the_model_learns_as_if_there_were_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["toy", "dcn_v2", "deepfm", "din", "mmoe", "logistic"])
+@pytest.mark.parametrize("more", [{}, {"step_rows": 7, "clip_norm": 1.0, "l2": 1e-4}], ids=["", "clipped"])
+def test_the_model_learns_as_if_there_were_none(model: str, more: dict[str, Any], tmp_path: Path) -> None:
     states = []
+    kinds = {"dcn_v2": DcnV2, "deepfm": DeepFm, "din": Din, "mmoe": Mmoe, "logistic": Logistic, "toy": Toy}
     for number, app in enumerate((learnable_app(), calibrated(*CALIBRATIONS))):
         (tmp_path / str(number)).mkdir()
-        folder = learnable_folder(tmp_path / str(number), {"trainer": STRICT}, app)
-        write_messages(folder, messages_of(app, 12))
-        run(folder)
+        folder = learnable_folder(tmp_path / str(number), {"trainer": STRICT | more}, app)
+        write_messages(folder, messages_of(app, 4))
+        run(folder, model=kinds[model]())
         states.append(state_of(folder))
     plain, beside = states
-    assert {name: beside[name] for name in plain} == plain
+    if model == "logistic":  # whose sums TensorFlow may order in another way
+        for name in plain:
+            one, other = (np.frombuffer(state[name], np.float32) for state in states)
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    else:
+        assert {name: beside[name] for name in plain} == plain
     rows = np.frombuffer(beside["calibration.rows"], np.float32).reshape(-1, 2)
-    assert (np.abs(rows) > 0.01).any(axis=1).mean() > 0.9
+    assert (np.abs(rows) > 0.01).any(axis=1).mean() > 0.8
 
 
 def test_a_loud_model_is_brought_to_the_truth_of_each_value(tmp_path: Path) -> None:
@@ -101,6 +112,8 @@ def test_exported_graphs_calibrate_with_the_numbers_of_both_sides(tmp_path: Path
     of_bought = channels(of_users, "bought_by_user_id") + channels(inputs.item.flat, "bought_by_video_id")
     for label, numbers in enumerate((of_click, of_bought)):
         expected[:, label] = expected[:, label] * (1 + numbers[:, 0]) + numbers[:, 1]
+    with pytest.raises(UsageError, match=r"labels are calibrated \(bought_by_video_id\)"):
+        export_graphs(model, features, app.label_names, tmp_path / "graphs")
     export_graphs(model, features, app.label_names, tmp_path / "graphs", outputs=app.outputs)
     graphs = load_graphs(tmp_path / "graphs")
     names = [note.name for note in graphs.described.weights]

@@ -153,6 +153,24 @@ def test_a_calibration_changes_no_score_when_it_is_added_and_loses_nothing(tmp_p
     assert {*outcomes.values()} == {"kept"}
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        Calibration("click", "user_id", name="own"),
+        Calibration("bought", "video_id", name="own"),
+        Cross("user_id", "video_id", name="own", table="calibration", dim=2, initial_range=0.0),
+    ],
+)
+def test_a_derived_column_of_something_else_does_not_take_over_what_was_learned_under_its_name(
+    other: Calibration | Cross, tmp_path: Path
+) -> None:
+    features = replace(learnable_app().features, derived=(Calibration("bought", "user_id", name="own"),))
+    old = learned_app(tmp_path, replace(learnable_app(), features=features))
+    new = AppFolder(changed("other", old.app, derived=(other,)), old.folder, old.settings)
+    (part,) = (part for part in migration_of(old, new).parts if part.name == "own")
+    assert (part.outcome, part.why) == ("lost", "it is made of other columns, or of another label")
+
+
 def test_a_removed_slot_leaves_the_rows_of_others_as_they_were(old: AppFolder) -> None:
     slots = tuple(slot for slot in old.app.features.slots if slot.name != "user_id")
     new = AppFolder(changed("without", old.app, slots=slots), old.folder, old.settings)

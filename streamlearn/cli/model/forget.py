@@ -98,6 +98,7 @@ def _said(model: Model, keys: Sequence[Row], seq: int | None, waits_for: str) ->
 def _keys(folder: AppFolder, users: Sequence[str], slots: Sequence[str]) -> list[Row]:
     """Return slot, table and key of each given value. The value itself is not repeated: it may end in a log."""
     from streamlearn.features.keys import keys_of
+    from streamlearn.native import native
 
     features = folder.app.features
     given = [(_user_slot(folder), text) for text in users]
@@ -110,10 +111,15 @@ def _keys(folder: AppFolder, users: Sequence[str], slots: Sequence[str]) -> list
     if not given:
         message = "no person was given"
         raise UsageError(message, help="give --user ID, or --slot NAME=ID for a slot of another name")
-    return [
-        {"slot": slot.name, "table": slot.table, "key": f"{keys_of(slot, [_value(slot, text)])[0]:016x}"}
-        for slot, text in given
-    ]
+    found = []
+    for slot, text in given:
+        keys = keys_of(slot, [_value(slot, text)])
+        found.append({"slot": slot.name, "table": slot.table, "key": f"{keys[0]:016x}"})
+        for one in features.calibrations:
+            if one.by == slot.name:
+                (key,) = native.cross_keys(keys, keys, native.slot_salt(one.name))
+                found.append({"slot": one.name, "table": one.table, "key": f"{key:016x}"})
+    return found
 
 
 def _user_slot(folder: AppFolder) -> Slot:

@@ -1,10 +1,9 @@
-"""One figure over a span of windows, with bounds by a bootstrap over windows. It reads and draws nothing."""
+"""One figure over a span of windows, with bounds by the standard errors of the windows. It reads and draws nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +15,8 @@ from streamlearn.trainer.validation import ScoreColumns
 __all__ = ["SERVED", "Span", "SpanScore", "span_of", "within"]
 
 Floats = npt.NDArray[np.float64]
-_REPEATS, _SEED = 500, 7
 _SPAN_WIDTHS = 2  # figures of a span are of the shortest windows, or of the next wider ones
-_LOW, _HIGH = 2.5, 97.5
+_NORMAL = 1.96  # of the normal distribution, 95 % is within so many standard deviations
 SERVED = ("served_auc_ratio", "served_log_loss_nats", "served_mae")
 """The columns of scores with figures of what nodes answered."""
 
@@ -31,11 +29,11 @@ class SpanScore:
         windows: How many windows there are; those without rows do not count.
         auc: The mean AUC of the windows, weighted by their pairs of a positive and a negative. It compares no rows of
             different windows.
-        auc_low: The lower bound of its 95 % interval; likewise `auc_high`, `mae_low`, `mae_high`. None with fewer than
-            two windows.
+        auc_low: The lower bound of its 95 % interval; likewise `auc_high`, `mae_low`, `mae_high`. None if the error of
+            a window is not in the log.
         calibration: None if a window has no positives, because what was predicted there is not in the log.
-        served_rows: The rows that a node had scored. `served_auc` and the others are means of the windows' figures of
-            what nodes answered, weighted by these rows.
+        served_rows: The rows that a node had scored. `served_auc` and the others are of what nodes answered for them,
+            with the weights of the figures beside them: if all rows were scored, both can be compared.
     """
 
     label: str
@@ -105,17 +103,20 @@ def _score(label: str, segment: str, text: str, windows: ScoreColumns) -> SpanSc
     windows = windows.where(windows["rows"] > 0)
     weight, positive = windows["all_weight"], windows["positives_weight"]
     squares, ratios = windows["rmse"] ** 2, windows["calibration_ratio"]
-    auc, auc_low, auc_high = _bounded(windows["auc_ratio"], positive * (weight - positive))
-    mae, mae_low, mae_high = _bounded(windows["mae"], weight)
+    errors, pairs, answered = windows["standard_error"], positive * (weight - positive), windows["served_rows"]
+    answered = answered / windows["rows"]
+    auc, auc_low, auc_high = _bounded(windows["auc_ratio"], pairs, errors)
+    mae, mae_low, mae_high = _bounded(windows["mae"], weight, errors)
     log_loss, mean_square = _mean(windows["log_loss_nats"], weight), _mean(squares, weight)
     share = float(positive.sum() / weight.sum()) if mae is None and weight.sum() else 0.0
     base = -share * np.log(share) - (1 - share) * np.log1p(-share) if 0 < share < 1 else None
+    served = (pairs * answered**2, weight * answered, weight * answered)
     return SpanScore(
         label, segment, text, len(windows), int(windows["rows"].sum()), auc, auc_low, auc_high,
         log_loss, None if log_loss is None or base is None else float(log_loss / base),
         None if np.isnan(ratios).any() else _mean(ratios, positive), mae, mae_low, mae_high,
         None if mean_square is None else mean_square**0.5, int(windows["served_rows"].sum()),
-        *(_mean(windows[name], windows["served_rows"]) for name in SERVED),
+        *(_mean(windows[name], one) for name, one in zip(SERVED, served, strict=True)),
     )  # fmt: skip
 
 
@@ -125,12 +126,11 @@ def _mean(values: Floats, weights: Floats) -> float | None:
     return float(np.average(values[is_known], weights=weights[is_known])) if is_known.any() else None
 
 
-def _bounded(values: Floats, weights: Floats) -> tuple[float | None, float | None, float | None]:
-    """Return the weighted mean, and the bounds between which it lies in 95 % of the draws of as many windows."""
+def _bounded(values: Floats, weights: Floats, errors: Floats) -> tuple[float | None, float | None, float | None]:
+    """Return the weighted mean and its 95 % interval; None for the bounds if the error of a value is unknown."""
     is_known = ~np.isnan(values) & (weights > 0)
-    values, weights = values[is_known], weights[is_known]
-    if len(values) < 2:
-        return _mean(values, weights), None, None
-    draws: Any = np.random.default_rng(_SEED).multinomial(len(values), np.full(len(values), 1 / len(values)), _REPEATS)
-    low, high = np.percentile((draws @ (values * weights)) / (draws @ weights), [_LOW, _HIGH])
-    return _mean(values, weights), float(low), float(high)
+    mean, shares = _mean(values, weights), weights[is_known] / weights[is_known].sum()
+    if mean is None or np.isnan(errors[is_known]).any():
+        return mean, None, None
+    error = _NORMAL * float(np.sqrt(((shares * errors[is_known]) ** 2).sum()))
+    return mean, mean - error, mean + error

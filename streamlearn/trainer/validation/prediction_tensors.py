@@ -95,10 +95,8 @@ def saved_rows(
             continue
         rows = np.zeros(len(identity), kind)
         for name in kind.names or ():
-            if name not in ("codes", "served"):
+            if name != "codes":
                 rows[name] = tensors[prefix + name]
-        served = tensors.get(f"{prefix}served", np.empty(0, np.float32))
-        rows["served"] = served if len(served) == len(rows) else np.nan  # versions of earlier releases lack it
         for at, found in enumerate(codes_of):
             if found is not None:
                 rows["codes"][:, at] = found[1][tensors[f"{prefix}codes"][:, found[0]]]

@@ -13,6 +13,7 @@ from streamlearn.versions.format.predictions import stands_for
 
 __all__ = [
     "HALVINGS_MAX",
+    "USER_GROUPS",
     "Rows",
     "SettledRows",
     "Uint64s",
@@ -24,15 +25,17 @@ __all__ = [
 ]
 
 HALVINGS_MAX = 60
+USER_GROUPS = 256
+"""For the errors of figures, users are in this many groups, by their key."""
 Rows = npt.NDArray[Any]
 Uint64s = npt.NDArray[np.uint64]
 
 
 def row_type(segments: int, *, is_number: bool = False) -> np.dtype[Any]:
-    """Return the record type of a prediction: 25 bytes, one for each segment, and four for a label that is a number.
+    """Return the record type of a prediction: 26 bytes, one for each segment, and four for a label that is a number.
 
     Of such a label, `logit` is the number that was predicted, and `number` the one that it is. `served` is the score
-    that a node answered; NaN if none did.
+    that a node answered; NaN if none did. `user` is the group of the user.
     """
     fields: list[Any] = [
         ("identity", np.uint64),
@@ -40,6 +43,7 @@ def row_type(segments: int, *, is_number: bool = False) -> np.dtype[Any]:
         ("weight", np.float32),
         ("rate", np.float32),
         ("served", np.float32),
+        ("user", np.uint8),
         ("positive", np.bool_),
         ("codes", np.uint8, (segments,)),
     ]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.publisher.logit_scores import chances_of, logits_of, losses_of
-from streamlearn.trainer.validation.rows import Rows, SettledRows, joined, taken
+from streamlearn.trainer.validation.rows import USER_GROUPS, Rows, SettledRows, joined, taken
 
 __all__ = ["ClosedWindows", "Parts", "WindowScore", "scores_of"]
 
@@ -25,6 +25,7 @@ Int64s = npt.NDArray[np.int64]
 Objects = npt.NDArray[np.object_]  # float64, or None
 
 _CODES = 256  # codes of texts are bytes
+_PARTED = ("positive", "negative", "error", "weight")  # the columns that standard errors need by row
 
 
 class WindowScore(msgspec.Struct, frozen=True, gc=False):
@@ -46,6 +47,7 @@ class WindowScore(msgspec.Struct, frozen=True, gc=False):
     is_complete: bool  # whether every row of the window was scored with its first prediction, as far as is known
     mae: float | None = None  # of a label that is a number: the mean absolute error; None of any other
     rmse: float | None = None  # the root of the mean squared error, likewise
+    standard_error: float | None = None  # of the AUC or the MAE; rows of one user count as one. None with one user
     served_rows: int = 0  # the rows among them that a node had scored
     served_auc: float | None = None  # the AUC of what nodes answered for these rows; likewise the others
     served_log_loss: float | None = None
@@ -124,7 +126,7 @@ def scores_of(
     not complete.
     """
     scores = _scores_of(closed, segments, learned_before_ms)
-    is_served = ~np.isnan(closed.rows["served"])
+    is_served = np.isfinite(closed.rows["served"])
     if not is_served.any():
         return scores
     served = {
@@ -161,6 +163,7 @@ def _scores_of(
     weights = rows["weight"].astype(np.float64) / np.where(rows["positive"], 1.0, rows["rate"]) * closed.stand_for
     is_number = "number" in (rows.dtype.names or ())
     summed = _number_columns(rows, weights) if is_number else _positive_columns(rows, weights)
+    del weights
     kept = closed.counts / np.add.reduceat(closed.stand_for, np.cumsum(closed.counts) - closed.counts)
     window = np.repeat(np.arange(len(closed.counts)), closed.counts)
     scores: list[WindowScore] = []
@@ -170,13 +173,21 @@ def _scores_of(
         order = np.lexsort((rows["logit"], group))
         begins = np.flatnonzero(np.append(True, np.diff(group[order]) != 0))
         of_group, first = window[order[begins]], order[begins]
-        columns = {name: column[order] for name, column in summed.items()}
-        sums = {name: np.add.reduceat(column, begins) for name, column in columns.items()}
+        del group
+        columns, sums = dict[str, Float64s](), dict[str, Float64s]()
+        for name, column in summed.items():
+            ordered = column[order]
+            sums[name] = np.add.reduceat(ordered, begins)
+            if name in _PARTED:
+                columns[name] = ordered
+        counts = np.diff(np.append(begins, len(rows)))
         if is_number:
             fields, errors = _number_fields(sums)
+            parts = _error_parts(columns, sums, counts)
         else:
-            auc = _aucs(rows["logit"][order], columns["positive"], columns["negative"], begins)
+            auc, parts = _aucs(rows["logit"][order], columns["positive"], columns["negative"], begins)
             fields, errors = _positive_fields(sums, auc)
+        errors = (*errors, _standard_errors(parts, rows["user"][order], counts))
         scores += map(
             WindowScore,
             repeat(closed.label),
@@ -184,7 +195,7 @@ def _scores_of(
             closed.end_ms[of_group].tolist(),
             repeat(segment),
             [texts[code] for code in codes[first].tolist()],
-            np.diff(np.append(begins, len(rows))).tolist(),
+            counts.tolist(),
             *(field.tolist() for field in fields),
             kept[of_group].tolist(),
             is_complete[of_group].tolist(),
@@ -235,17 +246,60 @@ def _number_fields(sums: dict[str, Float64s]) -> tuple[tuple[Any, ...], tuple[Ob
     return (actual, weight, none, none, _ratio(sums["predicted"], actual), none), errors
 
 
-def _aucs(logits: Rows, positive: Float64s, negative: Float64s, begins: Int64s) -> Objects:
-    """Return the AUC of each group of rows, which are sorted by group and logit; see `logit_scores.auc_of`."""
-    is_begin = np.zeros(len(logits), np.bool_)
-    is_begin[begins] = True
-    ties = np.flatnonzero(is_begin | np.append(True, logits[1:] != logits[:-1]))
-    positive, negative = (np.add.reduceat(weights, ties) for weights in (positive, negative))
-    begins = np.searchsorted(ties, begins)
-    below = np.cumsum(negative) - negative
-    below -= np.repeat(below[begins], np.diff(np.append(begins, len(ties))))
-    won = np.add.reduceat(positive * (below + negative / 2), begins)
-    return _ratio(won, np.add.reduceat(positive, begins) * np.add.reduceat(negative, begins))
+def _error_parts(columns: dict[str, Float64s], sums: dict[str, Float64s], counts: Int64s) -> Float64s:
+    """Return what each row adds to the deviation of its group's mean absolute error; see `_standard_errors`."""
+    weight = np.repeat(sums["weight"], counts)
+    mean = np.divide(np.repeat(sums["error"], counts), weight, out=np.zeros_like(weight), where=weight > 0)
+    parts = columns["error"] - mean * columns["weight"]
+    return np.divide(parts, weight, out=np.full_like(weight, np.nan), where=weight > 0)
+
+
+def _aucs(logits: Rows, positive: Float64s, negative: Float64s, begins: Int64s) -> tuple[Objects, Float64s]:
+    """Return the AUC of each group of rows, sorted by group and logit, and what each row adds to its deviation.
+
+    A row adds the share of pairs that it wins, less the AUC (DeLong, DeLong and Clarke-Pearson, 1988).
+    """
+    is_tie = np.append(True, logits[1:] != logits[:-1])
+    is_tie[begins] = True
+    ties = np.flatnonzero(is_tie)
+    of_ties = [np.add.reduceat(weights, ties) for weights in (positive, negative)]
+    totals = [np.add.reduceat(weights, begins) for weights in (positive, negative)]
+    first = np.searchsorted(ties, begins)
+    sizes = np.diff(np.append(first, len(ties)))
+    # For each tie, the weight of its group's negatives below it, and of its positives; half of its own.
+    positives, negatives = (np.cumsum(weights) - weights / 2 for weights in of_ties)
+    for passed, weights in ((positives, of_ties[0]), (negatives, of_ties[1])):
+        passed -= np.repeat(passed[first] - weights[first] / 2, sizes)
+    won = np.add.reduceat(of_ties[0] * negatives, first)
+    del of_ties
+    pairs = totals[0] * totals[1]
+    auc = np.divide(won, pairs, out=np.full(len(won), np.nan), where=pairs > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        negatives -= np.repeat(auc * totals[1], sizes)
+        negatives /= np.repeat(pairs, sizes)
+        positives -= np.repeat((1 - auc) * totals[0], sizes)
+        positives /= np.repeat(-pairs, sizes)
+        tie_of = np.cumsum(is_tie, dtype=np.int32) - np.int32(1)
+        parts = negatives[tie_of]
+        parts *= positive
+        parts += positives[tie_of] * negative
+    return _known(auc, ~np.isnan(auc)), parts
+
+
+def _standard_errors(parts: Float64s, users: Rows, counts: Int64s) -> Objects:
+    """Return the standard error of each group's figure, of which each row's deviation is a part.
+
+    Users are independent of each other, and the rows of one are not. Groups of users are as good as users: the squares
+    of their sums have the same mean.
+    """
+    key = np.repeat(np.arange(len(counts)), counts) * USER_GROUPS + users
+    order = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.append(True, np.diff(key[order]) != 0))
+    squares = np.add.reduceat(parts[order], begins) ** 2
+    group = key[order[begins]] // USER_GROUPS
+    several = np.bincount(group, minlength=len(counts))
+    variance = np.bincount(group, squares, len(counts)) * several / np.maximum(several - 1, 1)
+    return _known(np.sqrt(variance), (several > 1) & ~np.isnan(variance))
 
 
 def _ratio(values: Float64s, over: Float64s) -> Objects:

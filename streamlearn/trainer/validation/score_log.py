@@ -51,12 +51,13 @@ COLUMNS = {
     "served_auc_ratio": "served_auc",
     "served_log_loss_nats": "served_log_loss",
     "served_mae": "served_mae",
+    "standard_error": "standard_error",
 }
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 _TEXTS, _INTS = ("label", "segment", "text"), ("begin_ms", "end_ms", "rows", "scored_wall_ms", "served_rows")
 _HEAD = ",".join(COLUMNS).encode() + b"\n"
-# Files of earlier releases lack the last columns: those from before labels were numbers, then those of nodes.
-_OLDER = {4: b",0,,,\n", 6: b",,,0,,,\n"}
+# Files of earlier releases lack the last columns.
+_OLDER = {5: b",0,,,,\n", 7: b",,,0,,,,\n"}
 _NAME = re.compile(r"scores-(\d{6,})\.csv")
 
 

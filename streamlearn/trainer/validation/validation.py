@@ -30,7 +30,7 @@ from streamlearn.trainer.validation.prediction_tensors import (
     state_of,
     state_tensors,
 )
-from streamlearn.trainer.validation.rows import HALVINGS_MAX, Uint64s, corrections_of, row_type
+from streamlearn.trainer.validation.rows import HALVINGS_MAX, USER_GROUPS, Uint64s, corrections_of, row_type
 from streamlearn.trainer.validation.score import ClosedWindows, WindowScore, scores_of
 from streamlearn.trainer.validation.texts import Texts
 from streamlearn.versions.format.pieces import Tensors
@@ -66,6 +66,7 @@ class Predicted:
     segments: tuple[SegmentColumns, ...] = ()  # the segments that the application declares
     numbers: Float32s | None = None  # float32[N, L]: the numbers of labels that are; None if none is one
     served: Float32s | None = None  # float32[N, L]: the scores that nodes answered, NaN if none did; None: no node did
+    users: Uint64s | None = None  # uint64[N]: who each row was shown to; None: each to another one
 
     def __len__(self) -> int:
         return len(self.identity)
@@ -268,6 +269,7 @@ class ProgressiveValidation:
             records[name] = column[which, at]
         records["positive"] = rows.positive[which] >> np.uint32(at) & np.uint32(1)
         records["codes"] = codes[which]
+        records["user"] = (rows.identity if rows.users is None else rows.users)[which] % np.uint64(USER_GROUPS)
         records["served"] = np.nan if rows.served is None else rows.served[which, at]
         if rows.numbers is not None and "number" in (records.dtype.names or ()):
             records["number"] = rows.numbers[which, at]

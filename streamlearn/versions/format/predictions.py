@@ -14,10 +14,13 @@ from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 
-__all__ = ["MIX", "STREAMS", "mixed", "run_lengths", "stands_for", "waiting_in"]
+__all__ = ["ADDED", "MIX", "STREAMS", "mixed", "run_lengths", "stands_for", "waiting_in"]
 
 STREAMS = ("rows", "corrected")
 """The streams of a label: its predictions, and the identities of rows that turned positive."""
+
+ADDED = {"served": np.float32("nan"), "user": np.uint8(0)}
+"""Columns of predictions that versions of earlier releases lack, and what counts instead."""
 
 _Array: TypeAlias = npt.NDArray[Any]
 _Uint64s: TypeAlias = npt.NDArray[np.uint64]
@@ -107,5 +110,11 @@ def _kept(tensors: Tensors, newest: Tensors, label: str) -> list[tuple[str, _Arr
         is_kept &= stands_for(mine[f"{prefix}identity"], np.repeat(halvings, counts))
         lengths = run_lengths(np.repeat(windows, counts)[is_kept])
         columns += zip((f"{prefix}windows", f"{prefix}counts"), lengths, strict=True)
+        if stream == "rows":
+            mine |= {
+                prefix + name: np.full(len(is_kept), missing)
+                for name, missing in ADDED.items()
+                if prefix + name not in mine
+            }
         columns += [(name, column[is_kept]) for name, column in mine.items()]
     return columns

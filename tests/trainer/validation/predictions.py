@@ -147,14 +147,14 @@ class Oracle:
                             found[label, width_s, begin, text] = _score(label, (begin, begin + width), text, mine)
         return found
 
-    def _rows(self, at: int, begin: int, end: int, text: str) -> list[tuple[float, bool, float]]:
+    def _rows(self, at: int, begin: int, end: int, text: str) -> list[tuple[float, bool, float, int]]:
         found = []
         for (which, identity), first in self.firsts.items():
             if which != at or not begin <= first.row.time_ms < end or text not in ("", first.row.text):
                 continue
             positive = first.is_positive or (at, identity) in self.corrected
             weight = first.row.weight if positive else first.row.weight / first.row.rate
-            found.append((first.logit, positive, weight))
+            found.append((first.logit, positive, weight, identity))
         return found
 
     def _due(self, label: str, width: int) -> int:
@@ -165,18 +165,18 @@ class Oracle:
         return self.watermark_ms is not None and time_ms < self._due(label, self.widths_s[0] * 1000)
 
 
-def _score(label: str, span: tuple[int, int], text: str, rows: list[tuple[float, bool, float]]) -> WindowScore:
-    positives = [(logit, weight) for logit, positive, weight in rows if positive]
-    negatives = [(logit, weight) for logit, positive, weight in rows if not positive]
+def _score(label: str, span: tuple[int, int], text: str, rows: list[tuple[float, bool, float, int]]) -> WindowScore:
+    positives = [(logit, weight) for logit, positive, weight, _ in rows if positive]
+    negatives = [(logit, weight) for logit, positive, weight, _ in rows if not positive]
     won = sum(a * b * ((x > y) + (x == y) / 2) for x, a in positives for y, b in negatives)
     pairs = sum(a * b for _, a in positives for _, b in negatives)
-    chances = [1 / (1 + math.exp(-logit)) for logit, _, _ in rows]
+    chances = [1 / (1 + math.exp(-logit)) for logit, _, _, _ in rows]
     losses = [
         -weight * math.log(chance if positive else 1 - chance)
-        for chance, (_, positive, weight) in zip(chances, rows, strict=True)
+        for chance, (_, positive, weight, _) in zip(chances, rows, strict=True)
     ]
-    total, positive = sum(weight for _, _, weight in rows), sum(weight for _, weight in positives)
-    expected = sum(chance * weight for chance, (_, _, weight) in zip(chances, rows, strict=True))
+    total, positive = sum(weight for _, _, weight, _ in rows), sum(weight for _, weight in positives)
+    expected = sum(chance * weight for chance, (_, _, weight, _) in zip(chances, rows, strict=True))
     share = positive / total
     return WindowScore(
         label=label,
@@ -193,7 +193,23 @@ def _score(label: str, span: tuple[int, int], text: str, rows: list[tuple[float,
         base_entropy=-sum(one * math.log(one) for one in (share, 1 - share) if one),
         kept=1.0,
         is_complete=True,
+        standard_error=_error(rows, won / pairs) if pairs else None,
     )
+
+
+def _error(rows: list[tuple[float, bool, float, int]], auc: float) -> float | None:
+    """The root of the sum of what each user adds to the AUC's deviation, squared; here each row has a user."""
+    of_users: dict[int, float] = {}
+    weights = {kind: sum(weight for _, positive, weight, _ in rows if positive == kind) for kind in (True, False)}
+    for logit, positive, weight, user in rows:
+        won = sum(
+            other_weight * ((logit > other if positive else other > logit) + (logit == other) / 2)
+            for other, is_positive, other_weight, _ in rows
+            if is_positive != positive
+        )
+        of_users[user] = weight / weights[positive] * (won / weights[not positive] - auc)
+    several = len(of_users)
+    return math.sqrt(sum(one * one for one in of_users.values()) * several / (several - 1)) if several > 1 else None
 
 
 def close_to(found: WindowScore, expected: WindowScore) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 from streamlearn.publisher.logit_scores import logits_of
-from streamlearn.samples import SegmentColumns
+from streamlearn.samples import SampleBatch, SegmentColumns
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.validation import Predicted, ProgressiveValidation, WindowScore
+from tests.trainer.runs import run
+from tests.trainer.stream import learnable_folder, messages_of, write_messages
 from tests.trainer.validation.predictions import TEXTS, app_of
 from tests.trainer.validation.test_numbers import app_of as app_of_numbers
 
@@ -81,3 +84,30 @@ def test_they_are_those_of_a_model_that_predicts_what_nodes_answered(app: Any) -
 
 def strip(score: WindowScore) -> WindowScore:
     return msgspec.structs.replace(score, served_rows=0, served_auc=None, served_log_loss=None, served_mae=None)
+
+
+def test_a_trainer_logs_how_good_the_answers_of_nodes_were(tmp_path: Path) -> None:
+    folder = learnable_folder(tmp_path, {"trainer": {"step_rows": 64}, "validation": {"windows_s": [10, 60]}})
+    messages = messages_of(folder.app, 260)
+    answered = [(partition, answers(batch, number % 2 == 0)) for number, (partition, batch) in enumerate(messages)]
+    write_messages(folder, answered)
+    found: list[WindowScore] = []
+    run(folder, on_scores=found.extend)
+    bought = [one for one in found if one.label == "bought" and not one.segment and one.served_rows]
+    assert {one.window_s for one in bought} == {10, 60}
+    for one in bought:
+        assert one.served_rows < one.rows
+        assert one.served_log_loss == pytest.approx(-np.log(0.75), rel=1e-5)
+        assert one.standard_error is not None
+        assert 0 < one.standard_error < 0.2
+
+
+def answers(batch: SampleBatch, is_served: bool) -> SampleBatch:
+    """Samples whose labels a node predicted with 0.75 for what happened; if it did."""
+    labels = [
+        replace(
+            one, served_score=np.where(one.value == 1, 0.75, 0.25).astype(np.float32) if is_served else one.served_score
+        )
+        for one in batch.labels
+    ]
+    return replace(batch, labels=tuple(labels))

@@ -31,6 +31,7 @@ from streamlearn.versions import (
 )
 from streamlearn.versions.format.manifest import TableRecord
 from streamlearn.versions.format.predictions import waiting_in
+from streamlearn.versions.upkeep.verification import verify
 from tests.campaign import examples
 from tests.trainer.validation.predictions import BEGIN_MS, Row, app_of, step
 
@@ -62,15 +63,16 @@ class Life:
         self.watermark_ms = watermark_ms
         return self.validation.close(watermark_ms)
 
-    def publish(self, *, is_lost: bool = False) -> Committed | None:
-        """Write a version, or fail to."""
+    def publish(self, *, is_lost: bool = False, without: tuple[str, ...] = ()) -> Committed | None:
+        """Write a version, or fail to; `without` some columns."""
         note = self.validation.note()
         if is_lost:
             return None
         self.version += 1
         writer = VersionWriter(self.store, _head(self.version, self.parent))
         writer.add_rows([])
-        writer.add_predictions(self.validation.tensors(note, self.watermark_ms))
+        tensors = self.validation.tensors(note, self.watermark_ms)
+        writer.add_predictions({name: one for name, one in tensors.items() if name.split(".")[-1] not in without})
         done = writer.finish(Cut())
         self.validation.committed(note)
         self.parent = done.ref
@@ -157,13 +159,36 @@ def test_a_delta_holds_only_what_came_since_the_version_before_it_and_a_base_all
         assert done is not None
         sizes.append(sum(entry.bytes for entry in done.manifest.of_kind("predictions")))
     life.publish()
-    # 25 bytes a row, and one for its segment.
-    assert all(26 * 2_000 < size < 26 * 2_000 + 12_288 for size in sizes), sizes
+    # 26 bytes a row, and one for its segment.
+    assert all(27 * 2_000 < size < 27 * 2_000 + 12_288 for size in sizes), sizes
     base = compact(life.store, "shown")
     saved = waiting_in(life.store, Chain.find(life.store, "shown").links)
     assert base.is_new
     assert saved is not None
     assert sorted(saved["click.rows.identity"].tolist()) == list(range(8_000))
+
+
+def test_versions_of_an_earlier_release_that_know_no_answers_are_continued_and_compacted() -> None:
+    life = Life()
+    for number in range(2):
+        life.add(rows_of(number * 100, 100))
+        life.publish(without=("served", "user"))
+    life.kill()
+    life.add(rows_of(200, 100))
+    life.publish()
+    for _ in range(2):
+        life.kill()
+        compact(life.store, "shown")
+    life.add(rows_of(300, 100))
+    life.publish()
+    life.kill()
+    saved = waiting_in(life.store, Chain.find(life.store, "shown").links)
+    assert saved is not None
+    assert sorted(saved["click.rows.identity"].tolist()) == list(range(400))
+    assert len(saved["click.rows.served"]) == len(saved["click.rows.user"]) == 400
+    assert verify(life.store, "shown", everything=True).not_finite == ()  # that no node answered is no defect
+    closed = [one for one in life.close(BEGIN_MS + 10_000_000) if not one.segment and one.label == "click"]
+    assert {one.rows for one in closed} == {400}
 
 
 def test_versions_hold_at_most_rows_max_predictions_even_if_none_was_written_for_long() -> None:
