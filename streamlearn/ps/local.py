@@ -56,7 +56,7 @@ class LocalLink:
     def push(self, table: str, keys: Any, gradients: Any, options: PushOptions) -> Pushed:
         """Apply gradients once."""
         with self._tables() as tables:
-            return tables[table].push(keys, gradients, threads=self._threads, **options._asdict())
+            return tables[table].push_checked(keys, gradients.reshape(-1), options, self._threads)
 
     def pack_flat(self, at: int | None, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Pack from the tables."""
@@ -118,7 +118,8 @@ class LocalLink:
         finally:
             with self._changed:
                 self._users -= 1
-                self._changed.notify_all()
+                if not self._users:
+                    self._changed.notify_all()
 
 
 def _at(version: int | None) -> At:

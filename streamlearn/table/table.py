@@ -188,7 +188,10 @@ class Table:
         runs = self._runs_of(admit, len(keys))
         now_ms, rate_scale = whole("now_ms", now_ms, INT64_MIN, INT64_MAX), number_of("rate_scale", rate_scale)
         threads = whole("threads", threads, 1, THREADS_MAX)
-        options = PushOptions(counts, runs, now_ms, rate_scale)
+        return self.push_checked(keys, gradients, PushOptions(counts, runs, now_ms, rate_scale), threads)
+
+    def push_checked(self, keys: Uint64s, gradients: Float32s, options: PushOptions, threads: int) -> Pushed:
+        """Do what `push` does, with arguments that the caller has checked; gradients are one dimension."""
         return Pushed(*self._set.push(self._number, keys, gradients, options, threads))
 
     def _runs_of(self, admit: Sequence[tuple[int, int]], keys_count: int) -> list[tuple[int, int]]:
