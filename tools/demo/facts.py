@@ -38,6 +38,7 @@ class Outcome:
         dead_letters: Dead letters of ingest.
         learned: Counts of the newest version over its whole history, by name.
         labels: Labels of the application.
+        unlabelled: Those among them that an item without their action does not have.
         skipped_rows: Rows that were shown while the data was poisoned.
         versions: Published versions.
         rejected: Versions that the judge rejected.
@@ -60,6 +61,7 @@ class Outcome:
     rejected: int
     served: tuple[int, ...]
     takeover: Takeover
+    unlabelled: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
     """Return each promise, and whether the demo kept it."""
     served, frozen = _compared(observed, rows)
     before, bad, after = _around(observed, rows)
-    least, most = (count * outcome.labels for count in (len(rows) - outcome.skipped_rows, len(rows)))
+    least = (len(rows) - outcome.skipped_rows) * (outcome.labels - outcome.unlabelled)
+    most = len(rows) * outcome.labels
     learned, slowest_ms = outcome.learned["labels_learned"], max(observed.acted_ms.values(), default=float("inf"))
     return [
         Promise(

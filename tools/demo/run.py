@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -91,7 +92,9 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
         view.tell("a copy of the application with one more feature is migrated, and started beside the first")
         takeover = take_over(loop, folder, place / "changed", asked)
         view.tell("it has answered all callers, and the first one answers them again: streamlearn switch")
-        outcome = _outcome(loop, feed, board, scenario, takeover)
+        numbers = [label.number for label in folder.app.labels if label.number is not None]
+        unlabelled = sum(number.missing == "unlabelled" for number in numbers)
+        outcome = replace(_outcome(loop, feed, board, scenario, takeover), unlabelled=unlabelled)
     rows, label = board.rows(), folder.app.labels[0].name
     promises = promises_of(observations, rows, outcome)
     facts = facts_of(observations, rows, outcome, label) | {"seconds in total": round(time.monotonic() - begin_s, 1)}

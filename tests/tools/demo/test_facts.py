@@ -52,6 +52,12 @@ def _broken(observed: Observations = _OBSERVED, outcome: Outcome = _OUTCOME, row
     return [one.text for one in promises_of(observed, rows or _rows(), outcome) if not one.is_kept]
 
 
+def test_a_label_that_few_items_have_is_not_missed_on_the_others() -> None:
+    some = replace(_OUTCOME, labels=2, unlabelled=1, learned={**_OUTCOME.learned, "labels_learned": 812})
+    assert _broken(outcome=some) == []
+    assert _broken(outcome=replace(some, unlabelled=0)) == ["each label is learned once, except poisoned ones"]
+
+
 def test_all_are_kept_where_all_went_well() -> None:
     assert _broken() == []
     facts = facts_of(_OBSERVED, _rows(), _OUTCOME, "click")
