@@ -2,6 +2,7 @@
 //! Does not depend on a fuzzer.
 
 mod avro;
+mod features;
 mod join;
 mod logs;
 mod peers;
@@ -10,9 +11,10 @@ mod peers;
 pub type Target = fn(&[u8]);
 
 /// All targets. Each has a folder of its name in `corpus`.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("avro_records", avro::records),
     ("avro_schemas", avro::schemas),
+    ("feature_states", features::states),
     ("join_marks", join::marks),
     ("kafka_batches", logs::batches),
     ("log_frames", logs::frames),
