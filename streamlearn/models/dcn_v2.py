@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from streamlearn.models.columns import Columns
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, DeepModel
+from streamlearn.models.ready import Built, FirstOrderModel
 from streamlearn.models.tower import Tower, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -19,7 +19,7 @@ LAYERS_MAX = 64
 
 
 @dataclass(kw_only=True, eq=False)
-class DcnV2(DeepModel):
+class DcnV2(FirstOrderModel):
     """The deep and cross network, version 2, with its two parts in parallel.
 
     A cross layer computes x0 * (x K + b) + x from x, where x0 is the whole input of user and candidate: slots, dense
@@ -30,13 +30,11 @@ class DcnV2(DeepModel):
         rank: The channels between the two matrices of a cross layer. None uses square matrices, and so does a rank
             that would not save weights.
         hidden: The widths of the perceptron's layers.
-        first_order: As `DeepFm.first_order`: rows begin with first-order numbers, which are added to the logits.
     """
 
     cross: int = 3
     rank: int | None = 64
     hidden: tuple[int, ...] = (256, 128)
-    first_order: bool = False
 
     def __post_init__(self) -> None:
         """Check the arguments; a wrong one raises a `UsageError`."""
@@ -46,7 +44,6 @@ class DcnV2(DeepModel):
         if self.rank is not None:
             self._require_width("rank")
         self._require_widths("hidden")
-        self._require("first_order", isinstance(self.first_order, bool), "it is True or False")
 
     def _weights(self, built: Built) -> Iterator[Weight]:
         widths = {"user": built.user.width, "item": built.item.width}
@@ -63,6 +60,7 @@ class DcnV2(DeepModel):
         yield from self._tower.weights(widths)
         yield glorot("out_cross", (whole, built.labels), whole + self.hidden[-1], ("whole", "labels"))
         yield glorot("out_mlp", (self.hidden[-1], built.labels), whole + self.hidden[-1], ("", "labels"))
+        yield from self._first_order(built)
         yield same("bias", (built.labels,), axes=("labels",))
 
     def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
@@ -72,7 +70,7 @@ class DcnV2(DeepModel):
         built = self._known()
         whole, *sums = self._parts(weights, "item", inputs)
         if user.flat is not None:
-            sizes = [built.user.width, self._between(built), self.hidden[0], built.user.own]
+            sizes = [built.user.width, self._between(built), self.hidden[0], built.labels]
             whole_user, *others = tf.split(user.flat, sizes[: 1 + len(sums)], axis=1)
             whole = tf.concat([whole_user, whole], axis=1)
             sums = [of_item + of_user for of_item, of_user in zip(sums, others, strict=True)]
@@ -98,7 +96,7 @@ class DcnV2(DeepModel):
         columns: Columns = getattr(self._known(), side)
         whole = columns.whole(inputs, self.dense_scale)
         crossed = matmul(whole, weights[f"cross_0_{side}"], self.compute)
-        numbers = [columns.numbers(inputs)] if self.first_order else []
+        numbers = self._numbers(weights, columns, inputs)
         return [whole, crossed, self._tower.part(weights, side, whole), *numbers]
 
     @property

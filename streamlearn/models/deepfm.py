@@ -12,7 +12,7 @@ import tensorflow as tf
 from streamlearn.features import PackColumn
 from streamlearn.models.columns import Channel, Columns, channels_of
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, DeepModel
+from streamlearn.models.ready import Built, FirstOrderModel
 from streamlearn.models.tower import Tower, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -20,7 +20,7 @@ __all__ = ["DeepFm"]
 
 
 @dataclass(kw_only=True, eq=False)
-class DeepFm(DeepModel):
+class DeepFm(FirstOrderModel):
     """DeepFM: slots alone, in pairs, and all together.
 
     The pairs are a factorisation machine over the slots' vectors, with the mean of its rows for a sequence: channel by
@@ -31,14 +31,10 @@ class DeepFm(DeepModel):
     Attributes:
         hidden: The widths of the perceptron's layers.
         fm_dim: The length of the vectors that are multiplied in pairs; None uses the longest vector of all slots.
-        first_order: Whether the first channels of each row, one for each label, are first-order numbers of its key,
-            which are added to the logits as in `Logistic`. The vector follows them; a slot whose `dim` is the number
-            of labels has none.
     """
 
     hidden: tuple[int, ...] = (256, 128)
     fm_dim: int | None = None
-    first_order: bool = False
 
     def __post_init__(self) -> None:
         """Check the arguments; a wrong one raises a `UsageError`."""
@@ -46,7 +42,6 @@ class DeepFm(DeepModel):
         self._require_widths("hidden")
         if self.fm_dim is not None:
             self._require_width("fm_dim")
-        self._require("first_order", isinstance(self.first_order, bool), "it is True or False")
 
     def _weights(self, built: Built) -> Iterator[Weight]:
         inputs, dim = built.user.width + built.item.width, self._dim(built)
@@ -60,6 +55,7 @@ class DeepFm(DeepModel):
         yield same("fm", (dim, built.labels), 1.0, ("", "labels"))
         yield from self._tower.weights({"user": built.user.width, "item": built.item.width})
         yield glorot("out", (self.hidden[-1], built.labels), axes=("", "labels"))
+        yield from self._first_order(built)
         yield same("bias", (built.labels,), axes=("labels",))
 
     def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
@@ -82,8 +78,7 @@ class DeepFm(DeepModel):
         columns: Columns = getattr(self._known(), side)
         whole = columns.whole(inputs, self.dense_scale)
         linear = matmul(whole, weights[f"linear_{side}"], self.compute)
-        if self.first_order:
-            linear += columns.numbers(inputs)
+        linear = sum(self._numbers(weights, columns, inputs), linear)
         sums, squares = self._summed(weights, columns, inputs, whole)
         if sums is None:
             sums = squares = tf.zeros_like(whole[:, :1]) * weights["fm"][:, 0]

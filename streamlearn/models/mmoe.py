@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from streamlearn.models.columns import Channel, Columns
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, DeepModel
+from streamlearn.models.ready import Built, FirstOrderModel
 from streamlearn.models.tower import layer_outputs, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -24,7 +24,7 @@ _CLOSED = -1e9
 
 
 @dataclass(kw_only=True, eq=False)
-class Mmoe(DeepModel):
+class Mmoe(FirstOrderModel):
     """The multi-gate mixture of experts, for labels that have something in common.
 
     Each expert is a perceptron over all inputs. For each label, a gate over the same inputs weighs the experts'
@@ -37,7 +37,6 @@ class Mmoe(DeepModel):
         own: The number of experts of each label, which only the label's gate weighs.
         levels: The number of layers of experts. The own experts of a label take the sum of the level before by the
             label's gate, and shared ones a sum by a gate over all experts.
-        first_order: As `DeepFm.first_order`: rows begin with first-order numbers, which are added to the logits.
     """
 
     experts: int = 4
@@ -45,7 +44,6 @@ class Mmoe(DeepModel):
     tower: tuple[int, ...] = (32,)
     own: int = 0
     levels: int = 1
-    first_order: bool = False
 
     def __post_init__(self) -> None:
         """Check the arguments; a wrong one raises a `UsageError`."""
@@ -56,7 +54,6 @@ class Mmoe(DeepModel):
             self._require(name, is_fit, f"it is a whole number from {least} to {COUNT_MAX}")
         self._require_widths("expert")
         self._require_widths("tower")
-        self._require("first_order", isinstance(self.first_order, bool), "it is True or False")
 
     def _weights(self, built: Built) -> Iterator[Weight]:
         count, first, last = self._count(built), self.expert[0], self.expert[-1]
@@ -81,6 +78,7 @@ class Mmoe(DeepModel):
             yield _several(f"tower_{layer}", built.labels, shape, "labels")
             yield from self._of_outputs(f"tower_{layer}", (built.labels, shape[1]), "labels")
         yield _several("out", built.labels, (self.tower[-1], 1), "labels")
+        yield from self._first_order(built)
         yield same("bias", (built.labels,), axes=("labels",))
 
     def _of_outputs(self, name: str, shape: tuple[int, int], axis: str) -> Iterator[Weight]:
@@ -95,7 +93,7 @@ class Mmoe(DeepModel):
         built, parts = self._known(), self._parts(weights, "item", inputs)
         count, first_gates = self._count(built), self._gates(built, 0)
         if user.flat is not None:
-            sizes = [count * self.expert[0], first_gates * count, built.user.own]
+            sizes = [count * self.expert[0], first_gates * count, built.labels]
             of_user = tf.split(user.flat, sizes[: len(parts)], axis=1)
             parts = [one + other for one, other in zip(parts, of_user, strict=True)]
         hidden, gates, *numbers = parts
@@ -125,7 +123,7 @@ class Mmoe(DeepModel):
         columns: Columns = getattr(self._known(), side)
         whole = columns.whole(inputs, self.dense_scale)
         gates = tf.reshape(weights[f"gates_0_{side}"], [columns.width, -1])
-        numbers = [columns.numbers(inputs)] if self.first_order else []
+        numbers = self._numbers(weights, columns, inputs)
         hidden = matmul(whole, weights[f"experts_0_{side}"], self.compute)
         return [hidden, matmul(whole, gates, self.compute), *numbers]
 

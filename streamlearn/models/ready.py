@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import tensorflow as tf
 
@@ -14,10 +14,11 @@ from streamlearn.features import FeatureSpec
 from streamlearn.models.columns import Channel, Columns, DenseScale, columns_of
 from streamlearn.models.protocol import PackedSide, Tensor
 from streamlearn.models.tower import RATE_MAX, Compute, Norm, Tower
-from streamlearn.models.weights import Weight, initial
+from streamlearn.models.weights import Weight, initial, same
 
-__all__ = ["Built", "DeepModel", "ReadyModel"]
+__all__ = ["Built", "DeepModel", "FirstOrder", "FirstOrderModel", "ReadyModel"]
 
+FirstOrder: TypeAlias = Literal["none", "shared", "labels"]
 WIDTH_MAX = 65_536
 
 
@@ -62,7 +63,7 @@ class ReadyModel(ABC):
 
     def build(self, features: FeatureSpec, labels: Sequence[str], seed: int) -> list[Tensor]:
         """Return the initial dense weights in the order of the graphs' arguments; the same for the same seed."""
-        own = len(labels) if getattr(self, "first_order", False) else 0
+        own = {"labels": len(labels), "shared": 1, "none": 0}[getattr(self, "first_order", "none")]
         built = Built(features, columns_of(features.pack.user, own), columns_of(features.pack.item, own), tuple(labels))
         if own:
             _check_own(built, type(self).__name__)
@@ -78,7 +79,7 @@ class ReadyModel(ABC):
     @property
     def rows_have_labels(self) -> bool:
         """Whether the first channels of each row belong to the labels, in their order."""
-        return bool(getattr(self, "first_order", False))
+        return getattr(self, "first_order", "none") == "labels"
 
     def weight_channels(self) -> dict[str, tuple[Sequence[Channel] | None, ...]]:
         """Return what the channels of each weight's dimensions are; None for a dimension that is the model's own.
@@ -166,19 +167,49 @@ class DeepModel(ReadyModel):
         return Tower(name, widths, self.compute, self.norm, self.dropout)
 
 
+@dataclass(kw_only=True, eq=False)
+class FirstOrderModel(DeepModel):
+    """A ready-made model with layers, whose rows may begin with first-order numbers of their keys.
+
+    Attributes:
+        first_order: What each row begins with, before its vector, and what is added to the logits as in `Logistic`:
+            "shared", one number, times a weight of each label that begins with one; "labels", a number of each label;
+            "none". A slot whose `dim` is that count has no vector.
+    """
+
+    first_order: FirstOrder = "none"
+
+    def __post_init__(self) -> None:
+        """Check the arguments; a wrong one raises a `UsageError`."""
+        super().__post_init__()
+        orders = get_args(FirstOrder)
+        self._require("first_order", self.first_order in orders, f"it is one of {', '.join(orders)}")
+
+    def _first_order(self, built: Built) -> Iterator[Weight]:
+        """Yield the weights of first-order numbers that labels share."""
+        if self.first_order == "shared" and built.user.own:
+            yield same("first_order", (1, built.labels), 1.0, ("", "labels"))
+
+    def _numbers(self, weights: Mapping[str, Tensor], columns: Columns, inputs: PackedSide) -> list[Tensor]:
+        """Return what one side's first-order numbers add to the logits; nothing if rows have none."""
+        if self.first_order == "none":
+            return []
+        numbers = columns.numbers(inputs)
+        return [numbers if self.first_order == "labels" else tf.matmul(numbers, weights["first_order"])]
+
+
 def _check_own(built: Built, model: str) -> None:
-    """Refuse rows without room for one number a label, and a side without any vector."""
+    """Refuse rows without room for their first-order numbers, and a side without any vector."""
+    own = built.user.own
     for slot in built.features.keyed:
-        if slot.dim < built.labels:
+        if slot.dim < own:
             message = f"slot {slot.name!r} has dim {slot.dim}, and there are {built.labels} labels"
-            hint = (
-                f"with first_order=True, {model} keeps one number per label in each row: set dim={built.labels} or more"
-            )
+            hint = f"{model} keeps {own} first-order numbers in each row: set dim={own} or more, or another first_order"
             raise SpecError(message, help=hint)
     for name, side in (("user", built.user), ("item", built.item)):
         if not side.width and (side.slots or side.sequences):
-            message = f"every slot of the {name} side has only the {built.labels} numbers of first_order, and no vector"
-            hint = f"set dim={built.labels + 8} for one of them; or use first_order=False or model='logistic'"
+            message = f"every slot of the {name} side has only the {own} first-order numbers, and no vector"
+            hint = f"set dim={own + 8} for one of them; or use first_order='none' or model='logistic'"
             raise SpecError(message, help=hint)
 
 

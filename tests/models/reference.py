@@ -14,7 +14,10 @@ from streamlearn.features import FeatureSpec, PackColumn, PackSide
 from streamlearn.models import PackedSide
 from tests.models.packed import Packed
 
-__all__ = ["dcn_v2", "dcn_v2_own", "deepfm", "deepfm_own", "din", "logistic", "mmoe", "mmoe_own", "ple"]
+__all__ = [
+    "dcn_v2", "dcn_v2_own", "dcn_v2_shared", "deepfm", "deepfm_own", "deepfm_shared", "din", "logistic", "mmoe",
+    "mmoe_own", "mmoe_shared", "ple",
+]  # fmt: skip
 
 # In float64, whatever the model's numbers are.
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -142,17 +145,33 @@ def mmoe_own(features: FeatureSpec, weights: Weights, inputs: Packed, candidate:
     return _own(mmoe, features, weights, inputs, candidate)
 
 
+def deepfm_shared(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int) -> Numbers:
+    """DeepFM of what is left of rows, and a number of each key that labels share."""
+    return _own(deepfm, features, weights, inputs, candidate)
+
+
+def dcn_v2_shared(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int) -> Numbers:
+    """DCN-v2 likewise."""
+    return _own(dcn_v2, features, weights, inputs, candidate)
+
+
+def mmoe_shared(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int) -> Numbers:
+    """Mixtures likewise."""
+    return _own(mmoe, features, weights, inputs, candidate)
+
+
 def _own(
     of: Callable[..., Numbers], features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int
 ) -> Numbers:
-    """The scores of a spec whose rows lack their first channels, and the sum of those."""
-    labels = len(weights["bias"])
-    own = sum(vector[:labels] for vector in _vectors(features, inputs, candidate).values())
-    slots = [replace(slot, dim=slot.dim - labels) for slot in features.slots if slot.dim > labels]
+    """The scores of a spec whose rows lack their first channels, and the sum of those, or what labels make of it."""
+    shared = weights.get("first_order")
+    count = len(weights["bias"]) if shared is None else 1
+    own = sum(vector[:count] for vector in _vectors(features, inputs, candidate).values())
+    slots = [replace(slot, dim=slot.dim - count) for slot in features.slots if slot.dim > count]
     left = replace(features, slots=tuple(slots))
-    user, item = _cut(features.pack.user, inputs.user, labels), _cut(features.pack.item, inputs.item, labels)
+    user, item = _cut(features.pack.user, inputs.user, count), _cut(features.pack.item, inputs.item, count)
     found: Numbers = of(left, weights, Packed(user, inputs.user_index, item), candidate)
-    return found + own
+    return found + (own if shared is None else own @ shared)
 
 
 def _cut(side: PackSide, block: PackedSide, labels: int) -> PackedSide:

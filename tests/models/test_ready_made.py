@@ -31,13 +31,16 @@ LABELS = ("click", "long_view")
 SPECS = {"most_of_all": most_of_all, "no_sequence": no_sequence, "only_items": only_items}
 KINDS: dict[str, Callable[..., ReadyModel]] = {
     "logistic": Logistic,
+    "deepfm_own": lambda **more: DeepFm(hidden=(12, 8), first_order="labels", **more),
     "deepfm": lambda **more: DeepFm(hidden=(12, 8), **more),
     "dcn_v2": lambda **more: DcnV2(hidden=(12, 8), cross=2, rank=3, **more),
-    "deepfm_own": lambda **more: DeepFm(hidden=(12, 8), first_order=True, **more),
-    "dcn_v2_own": lambda **more: DcnV2(hidden=(12, 8), cross=2, rank=3, first_order=True, **more),
+    "mmoe_shared": lambda **more: Mmoe(experts=2, expert=(6,), tower=(4,), first_order="shared", **more),
+    "deepfm_shared": lambda **more: DeepFm(hidden=(12, 8), first_order="shared", **more),
+    "dcn_v2_shared": lambda **more: DcnV2(hidden=(12, 8), cross=2, rank=3, first_order="shared", **more),
+    "dcn_v2_own": lambda **more: DcnV2(hidden=(12, 8), cross=2, rank=3, first_order="labels", **more),
     "din": lambda **more: Din(hidden=(12, 8), attention=(6, 4), **more),
     "mmoe": lambda **more: Mmoe(experts=3, expert=(6, 5), tower=(4, 3), **more),
-    "mmoe_own": lambda **more: Mmoe(experts=2, expert=(6,), tower=(4,), first_order=True, **more),
+    "mmoe_own": lambda **more: Mmoe(experts=2, expert=(6,), tower=(4,), first_order="labels", **more),
     "ple": lambda **more: Ple(expert=(6, 5), tower=(4,), levels=3, **more),
 }
 KINDS |= {
@@ -259,7 +262,7 @@ def test_counts_of_any_size_come_near_to_one() -> None:
         (lambda: DeepFm(hidden=[3]), "hidden is [3]"),  # type: ignore[arg-type]
         (lambda: DeepFm(fm_dim=0), "fm_dim is 0"),
         (lambda: DcnV2(cross=0), "cross is 0"),
-        (lambda: DcnV2(first_order=1), "first_order is 1"),  # type: ignore[arg-type]
+        (lambda: DcnV2(first_order=True), "first_order is True"),  # type: ignore[arg-type]
         (lambda: DeepFm(first_order=None), "first_order is None"),  # type: ignore[arg-type]
         (lambda: DcnV2(rank=True), "rank is True"),
         (lambda: Din(attention=()), "attention is ()"),
@@ -294,11 +297,22 @@ def test_logistic_needs_a_number_a_label() -> None:
 @pytest.mark.parametrize("make", [DeepFm, DcnV2, Mmoe])
 def test_keys_with_numbers_of_their_own_need_a_number_a_label_and_each_side_a_vector(make: Any) -> None:
     with pytest.raises(SpecError, match="slot 'user_id' has dim 3, and there are 4 labels") as refused:
-        make(first_order=True).build(no_sequence(), ["a", "b", "c", "d"], 0)
+        make(first_order="labels").build(no_sequence(), ["a", "b", "c", "d"], 0)
     assert "set dim=4 or more" in refused.value.help
-    with pytest.raises(SpecError, match="every slot of the user side has only the 3 numbers of first_order") as refused:
-        make(first_order=True).build(no_sequence(), ["a", "b", "c"], 0)
+    with pytest.raises(SpecError, match="every slot of the user side has only the 3 first-order numbers") as refused:
+        make(first_order="labels").build(no_sequence(), ["a", "b", "c"], 0)
     assert "set dim=11" in refused.value.help
+
+
+@pytest.mark.parametrize("make", [DeepFm, DcnV2, Mmoe])
+def test_rows_whose_numbers_labels_share_do_not_depend_on_the_labels(make: Any) -> None:
+    shared, own = make(first_order="shared"), make(first_order="labels")
+    for model in (shared, own):
+        model.build(most_of_all(), LABELS, 0)
+    assert (shared.rows_have_labels, own.rows_have_labels) == (False, True)
+    labels = [(f"label {label}", 0) for label in LABELS]
+    assert shared.weight_channels()["first_order"] == (None, labels)
+    assert "first_order" not in own.weight_channels()
 
 
 def test_own_numbers_of_a_side_without_slots_are_none() -> None:
