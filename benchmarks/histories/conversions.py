@@ -173,7 +173,8 @@ def conversion_figures(hours: int, rows: int) -> dict[str, float]:
     of_esmm = figures["esmm.order_calibration_error"]
     ratios = {f"esmm_calibration_to_{name}": of_esmm / figures[f"{name}.order_calibration_error"] for name in errors}
     del ratios["esmm_calibration_to_esmm"], ratios["esmm_calibration_to_known"]
-    return figures | ratios
+    known, naive = (figures[f"{name}.order_calibration_error"] for name in ("known", "naive"))
+    return figures | ratios | {"known_calibration_to_naive": known / naive}
 
 
 def _learn(models: Mapping[str, _Online], clicked: _Slice | None, ordered: _Slice | None) -> None:

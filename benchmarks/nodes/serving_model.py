@@ -177,8 +177,9 @@ class ServingModel:
 
     def _derived_rows(self) -> Iterator[Changes]:
         """Yield rows for all pairs that `requests` asks for."""
-        asked = self.requests(REQUESTS)
-        for column in self.folder.app.features.derived_keyed:
+        columns = self.folder.app.features.derived_keyed
+        asked = self.requests(REQUESTS if columns else 0)
+        for column in columns:
             first, second = (self._item_keys(asked, name) for name in column.of)
             keys = np.unique(native.cross_keys(first, second, native.slot_salt(column.name)))
             yield Changes(column.table, keys, _drawn((len(keys), column.dim), 0))

@@ -15,8 +15,10 @@ from streamlearn.features.names import declared, fingerprint, tuple_of
 from streamlearn.features.pack import PackColumn, PackPlan, pack_side
 from streamlearn.features.rules import check_spec
 
-__all__ = ["Dense", "FeatureSpec", "Keyed", "Segment", "Slot", "TableSpec"]
+__all__ = ["USER_SLOTS", "Dense", "FeatureSpec", "Keyed", "Segment", "Slot", "TableSpec"]
 
+USER_SLOTS = ("user_id", "user")
+"""The names of slots that are taken to name a user."""
 Side = Literal["user", "item"]
 Pooling = Literal["sum", "mean", "sqrtn", "weighted", "sequence"]
 
@@ -174,7 +176,7 @@ class FeatureSpec:
     def user_slots(self) -> tuple[str, ...]:
         """The slots that tell users apart: `user_id` or `user`, or else all slots of the user side with one value."""
         names = [slot.name for slot in self.slots_of("user") if not slot.multi]
-        return tuple(name for name in ("user_id", "user") if name in names)[:1] or tuple(names)
+        return tuple(name for name in USER_SLOTS if name in names)[:1] or tuple(names)
 
     def segments_of(self, side: Side) -> tuple[Segment, ...]:
         """Return the segments of one side, as declared."""

@@ -173,6 +173,7 @@ class IntervalEvaluation:
             rows = np.zeros(len(chosen), row_type(0, is_number=declared.number is not None))
             rows["identity"], rows["positive"] = identity[chosen], positive[chosen] & bit != 0
             rows["weight"], rows["rate"] = weights[chosen, label], rates[chosen, label]
+            rows["served"] = np.nan  # what nodes answered is compared as an interval of its own
             if declared.number is not None and numbers is not None:
                 rows["number"] = numbers[chosen, label]
             changes = None if numbers is None else numbers[changed, label]

@@ -118,9 +118,8 @@ class Learner:
             traced = self._step_of(arrays, is_small=is_small)
             logits, loss, is_finite, *gradients = traced.run(self._place, inputs, is_small=is_small)
         except ExecutionFailed:
-            self._learn(
-                tuple(inputs[:_SIDES]), *inputs[_SIDES:]
-            )  # which fails as well, and names the line of the model
+            # This fails as well, and names the line of the model.
+            self._learn(tuple(inputs[:_SIDES]), *inputs[_SIDES:])
             raise
         learned = Learned(
             logits=logits.numpy()[: packed.rows],

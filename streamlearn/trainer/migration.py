@@ -238,15 +238,15 @@ class Migration:
         return self._table_outcome(slot, was)
 
     def _derived_outcome(self, column: Cross | Calibration) -> tuple[Outcome, str]:
-        olds = {one.name: one for one in self._old.app.features.derived_keyed}
-        was = olds.get(column.name)
-        if was is not None and _made_of(self._new.app, column) != _made_of(self._old.app, was):
+        was = next((one for one in self._old.app.features.derived_keyed if one.name == column.name), None)
+        if was is None:
+            return "new", ""
+        if _made_of(self._new.app, column) != _made_of(self._old.app, was):
             return "lost", "it is made of other columns, or of another label"
-        for label in self._new.app.labels:
-            if isinstance(column, Calibration) and label.name == column.label and was is not None:
-                outcome, why = self._label_outcome(label)
-                if outcome == "lost":
-                    return "lost", f"its label: {why}"
+        if isinstance(column, Calibration):
+            outcome, why = self._label_outcome(self._new.app.labels[self._new.app.label_names.index(column.label)])
+            if outcome == "lost":
+                return "lost", f"its label: {why}"
         return self._table_outcome(column, was)
 
     def _table_outcome(self, slot: Keyed, was: Keyed | None) -> tuple[Outcome, str]:

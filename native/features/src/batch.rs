@@ -4,7 +4,7 @@ use crate::definition::Definition;
 use crate::error::{Error, Result};
 use crate::state::{Interaction, State, Values};
 
-/// What became of stored bytes that were read.
+/// The outcome of reading stored bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Read {
@@ -18,7 +18,7 @@ pub enum Read {
     Other = 3,
 }
 
-/// The states of stored bytes, and what became of each. What cannot be read counts as an entity without interactions.
+/// Reads stored states; returns an outcome for each. An unreadable one counts as an entity without interactions.
 pub fn read_states(definition: &Definition, stored: &[Option<&[u8]>]) -> (Vec<State>, Vec<Read>) {
     let read = |bytes: &Option<&[u8]>| match bytes.map(|bytes| State::decode(definition, bytes)) {
         Some(Ok(state)) => (state, Read::Known),

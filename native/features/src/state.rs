@@ -21,7 +21,7 @@ pub struct Interaction<'a> {
     pub columns: &'a [u64],
 }
 
-/// What is known of one entity: a function of the set of its interactions, whatever their order.
+/// The state of one entity. It depends on its interactions, and not on their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     /// The position of the last interaction that was folded; -1 before the first. Earlier ones are not folded again.
@@ -40,7 +40,7 @@ pub struct Values {
     pub keys: Vec<Vec<u64>>,
     /// By feature, the end of each entity's keys.
     pub ends: Vec<Vec<usize>>,
-    /// By feature, its numbers; of `Feature::Since` the milliseconds, -1 if there is no interaction.
+    /// By feature, its numbers. Those of `Feature::Since` are milliseconds; -1 without any interaction.
     pub numbers: Vec<Vec<f64>>,
 }
 

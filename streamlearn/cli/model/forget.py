@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["forget"]
 
-_USER_SLOTS = ("user_id", "user")
 _POLL_S = 0.5
 # Topics whose records hold values of slots, or the actions of a person.
 _TOPICS = ("impressions", "actions", "samples", "dead_letters")
@@ -123,8 +122,10 @@ def _keys(folder: AppFolder, users: Sequence[str], slots: Sequence[str]) -> list
 
 
 def _user_slot(folder: AppFolder) -> Slot:
+    from streamlearn.features.spec import USER_SLOTS
+
     slots = [slot for slot in folder.app.features.slots_of("user") if not slot.multi]
-    named = [slot for slot in slots if slot.name in _USER_SLOTS]
+    named = [slot for slot in slots if slot.name in USER_SLOTS]
     if len(named) != 1:
         message = f"which slot names the user is not certain: {len(named)} slots are named user_id or user"
         raise UsageError(message, help=f"give --slot NAME=ID; slots are {', '.join(slot.name for slot in slots)}")

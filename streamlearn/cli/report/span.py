@@ -16,7 +16,7 @@ __all__ = ["SERVED", "Span", "SpanScore", "span_of", "within"]
 
 Floats = npt.NDArray[np.float64]
 _SPAN_WIDTHS = 2  # figures of a span are of the shortest windows, or of the next wider ones
-_NORMAL = 1.96  # of the normal distribution, 95 % is within so many standard deviations
+_NORMAL = 1.96  # standard errors on each side that make a 95 % interval
 SERVED = ("served_auc_ratio", "served_log_loss_nats", "served_mae")
 """The columns of scores with figures of what nodes answered."""
 

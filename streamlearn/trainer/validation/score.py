@@ -287,10 +287,10 @@ def _aucs(logits: Rows, positive: Float64s, negative: Float64s, begins: Int64s) 
 
 
 def _standard_errors(parts: Float64s, users: Rows, counts: Int64s) -> Objects:
-    """Return the standard error of each group's figure, of which each row's deviation is a part.
+    """Return the standard error of each group's figure. `parts` has what each row adds to the figure's deviation.
 
-    Users are independent of each other, and the rows of one are not. Groups of users are as good as users: the squares
-    of their sums have the same mean.
+    Users are independent of each other, but the rows of one user are not. So the parts are summed by groups of users
+    and squared; this has the same mean as with sums by user.
     """
     key = np.repeat(np.arange(len(counts)), counts) * USER_GROUPS + users
     order = np.argsort(key, kind="stable")

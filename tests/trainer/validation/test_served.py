@@ -24,7 +24,7 @@ ROWS, END_MS = 600, 60_000
 
 
 def predicted(app: Any, seed: int = 0) -> Predicted:
-    """Rows over a minute, two thirds of which a node scored."""
+    """Rows over a minute. A node scored two thirds of them."""
     rng = np.random.default_rng(seed)
     labels = len(app.labels)
     shape = (ROWS, labels)
@@ -78,7 +78,7 @@ def test_they_are_those_of_a_model_that_predicts_what_nodes_answered(app: Any) -
         assert score.served_rows == (0 if one is None else one.rows) < score.rows
         if one is not None:
             assert (score.served_auc, score.served_log_loss, score.served_mae) == (one.auc, one.log_loss, one.mae)
-    # What the model itself predicted is scored as if no node had answered.
+    # The model's own figures do not depend on the answers.
     assert {key: strip(one) for key, one in found.items()} == scores_of(app, replace(rows, served=None))
 
 

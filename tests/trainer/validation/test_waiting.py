@@ -186,7 +186,7 @@ def test_versions_of_an_earlier_release_that_know_no_answers_are_continued_and_c
     assert saved is not None
     assert sorted(saved["click.rows.identity"].tolist()) == list(range(400))
     assert len(saved["click.rows.served"]) == len(saved["click.rows.user"]) == 400
-    assert verify(life.store, "shown", everything=True).not_finite == ()  # that no node answered is no defect
+    assert verify(life.store, "shown", everything=True).not_finite == ()  # NaN, where no node answered, is not reported
     closed = [one for one in life.close(BEGIN_MS + 10_000_000) if not one.segment and one.label == "click"]
     assert {one.rows for one in closed} == {400}
 
