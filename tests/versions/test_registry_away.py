@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis as Client
@@ -22,6 +23,7 @@ from streamlearn.testing import MemoryRegistry, wait_until
 from streamlearn.versions import Known, Node, Pointer, Registry, open_registry
 from streamlearn.versions.pointer.redis_url import RedisUrl
 from streamlearn.versions.pointer.registry import Ack, Note
+from streamlearn.versions.pointer.registry_redis import RedisRegistry
 from tests.versions.racers import ref
 from tools.services import Redis
 
@@ -121,15 +123,28 @@ def test_who_waits_is_told_that_the_redis_went_away(
         own_redis.resume()
 
 
-def test_a_subscription_that_is_lost_is_made_again(own_redis: Redis, registry: Registry) -> None:
-    with ThreadPoolExecutor(1) as pool, Client.from_url(own_redis.url) as client:
-        waiting = pool.submit(registry.wait, 0, 20)
+def test_a_subscription_that_is_lost_is_made_again(own_redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, subscribe = threading.Semaphore(0), RedisRegistry._subscribe
+
+    def counted(*args: Any) -> None:
+        subscribe(*args)
+        made.release()
+
+    # One that ends before the answer to it is read counts as a Redis that does not answer, and ends the wait.
+    monkeypatch.setattr(RedisRegistry, "_subscribe", counted)
+    with (
+        open_registry(own_redis.url, "ctr") as registry,
+        ThreadPoolExecutor(1) as pool,
+        Client.from_url(own_redis.url) as client,
+    ):
+        waiting = pool.submit(registry.wait, 0, 120)
         for _ in range(3):
-            wait_until(lambda: client.execute_command("CLIENT", "KILL", "TYPE", "pubsub"), "a subscription to end")
-        wait_until(lambda: client.pubsub_channels(), "another subscription")
+            assert made.acquire(timeout=60)
+            assert client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        assert made.acquire(timeout=60)
         assert not waiting.done()
         registry.announce(Pointer(seq=1))
-        assert waiting.result(20) == Pointer(seq=1)
+        assert waiting.result(60) == Pointer(seq=1)
 
 
 def test_a_redis_that_lost_everything_is_a_new_one(own_redis: Redis, registry: Registry) -> None:
