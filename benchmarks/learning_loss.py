@@ -18,7 +18,7 @@ import numpy.typing as npt
 from benchmarks.histories.learning_samples import truths
 from benchmarks.result import Result
 from streamlearn.apps import AppFolder, load_app
-from streamlearn.features import Count, Product
+from streamlearn.features import CountIn, Product
 from streamlearn.models import model_of
 from streamlearn.ps import Epoch, PsClient, Shelf
 from streamlearn.samples import SampleBatch
@@ -157,7 +157,7 @@ def plain(folder: AppFolder, model: str) -> AppFolder:
     It declares the product and the count that the own model computes; which pairs of slots matter, models have to find.
     """
     slots = tuple(replace(slot, table="main", dim=16, initial_range=0.05) for slot in folder.app.features.slots)
-    derived = (Product("taste", "quality"), Count("category", "recent_categories"))
+    derived = (Product("taste", "quality"), CountIn("category", "recent_categories"))
     app = replace(folder.app, model=model, features=replace(folder.app.features, slots=slots, derived=derived))
     trainer = TrainerSettings(step_rows=folder.settings.trainer.step_rows)
     settings = msgspec.structs.replace(folder.settings, trainer=trainer, tables=TableSettings())

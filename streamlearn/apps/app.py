@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from streamlearn.features import FeatureSpec, Label, LabelGroup, window_settings_id
+from streamlearn.features.behaviour import IMPRESSION, Sum
 from streamlearn.features.labels import Output, check_labels
 from streamlearn.features.names import check_name, declared, fingerprint, model_fingerprint, require, tuple_of
 
@@ -45,6 +46,7 @@ class App:
         check_name("app", self.name)
         check_name("app", self.served_name)
         check_labels(self.groups, self.labels)
+        self._check_kinds()
         logits = [label.name for label in self.labels if label.number is None]
         for one in self.features.calibrations:
             message = f"calibration {one.name!r} is of {one.label!r}, which is not a label that is positive or negative"
@@ -52,6 +54,22 @@ class App:
         message = f"model {self.model!r} is neither a ready-made model's name nor MODULE:CLASS"
         valid = _MODEL.fullmatch(self.model) is not None
         require(valid, message, 'for example model="dcn_v2" or model="model:MyModel"')
+
+    def _check_kinds(self) -> None:
+        known = (*self.actions, IMPRESSION)
+        message = f"an action is named {IMPRESSION!r}, which is the kind of an item that is shown"
+        require(not self.features.entities or IMPRESSION not in self.actions, message, "name the action otherwise")
+        for entity in self.features.entities:
+            for kind in entity.kinds:
+                message = f"a computed column of the {entity.side} side is of {kind!r}, which no label is made of"
+                require(kind in known, message, f"the kinds of interactions are {', '.join(known)}")
+            for column in entity.columns:
+                if isinstance(column.computed, Sum):
+                    of = column.computed.of
+                    wrong = {of} if isinstance(of, str) else set(of)
+                    wrong -= self.number_actions
+                    message = f"column {column.name!r} sums the values of {', '.join(sorted(wrong))}, which have none"
+                    require(not wrong, message, "only actions that make labels which are numbers carry values")
 
     @property
     def served_name(self) -> str:
@@ -111,7 +129,9 @@ class App:
             if column.get("pooling") in ("mean", "sqrtn"):  # samples have the same keys for these as for "sum"
                 del column["pooling"]
         labels = list(self.label_names)
-        values = {"columns": columns, "item_id": self.features.item_id, "labels": labels}
+        values: dict[str, object] = {"columns": columns, "item_id": self.features.item_id, "labels": labels}
+        if self.features.entities:
+            values["entities"] = [entity.slot for entity in self.features.entities]
         if self.has_numbers:
             values["numbers"] = [label.name for label in self.labels if label.number is not None]
         return fingerprint(values)

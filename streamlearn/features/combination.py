@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-__all__ = ["Calibration", "Count", "Cross", "Derived", "Product"]
+__all__ = ["Calibration", "CountIn", "Cross", "Derived", "Product"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Product(_Pair):
 
 
 @dataclass(frozen=True)
-class Count:
+class CountIn:
     """A dense column: how often an item's value is in a list of the user's, such as its category in those watched.
 
     Attributes:
@@ -107,4 +107,4 @@ class Calibration:
         return (self.by, self.by)
 
 
-Derived: TypeAlias = Cross | Product | Count | Calibration
+Derived: TypeAlias = Cross | Product | CountIn | Calibration

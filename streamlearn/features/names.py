@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamlearn.errors import SpecError
@@ -75,9 +75,15 @@ def declared(declaration: DataclassInstance) -> dict[str, Any]:
     for field in fields(declaration):
         value = getattr(declaration, field.name)
         if value != field.default:
-            # A float written as 1 or 1.0 is the same declaration.
-            values[field.name] = float(value) if "float" in str(field.type) and value is not None else value
+            values[field.name] = _plain(value, str(field.type))
     return values
+
+
+def _plain(value: Any, kind: str) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"what": type(value).__name__, **declared(value)}
+    # A float written as 1 or 1.0 is the same declaration.
+    return float(value) if "float" in kind and isinstance(value, int | float) else value
 
 
 def fingerprint(values: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamlearn.features.combination import Count, Cross, Derived, Product
+from streamlearn.features.combination import CountIn, Cross, Derived, Product
 from streamlearn.features.names import check_name, check_unique, require
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def check_spec(spec: FeatureSpec) -> None:
         _require_one_of(f"segment {segment.name!r}", "side", segment.side, ("user", "item"))
     _check_tables(spec.keyed)
     _check_sequences(spec.slots)
-    _check_item_id(spec.slot(spec.item_id))
+    _check_id("item", spec.slot(spec.item_id))
+    if spec.user_id:
+        _check_id("user", spec.slot(spec.user_id))
 
 
 def _require_one_of(owner: str, field: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -106,7 +108,7 @@ def _check_derived(derived: Derived, spec: FeatureSpec) -> None:
         require(first == second, message, "multiply columns of one width")
         return
     first_slot, second_slot = map(spec.slot, derived.of)
-    if isinstance(derived, Count):
+    if isinstance(derived, CountIn):
         is_fit = first_slot.side == "item" and not first_slot.multi and second_slot.side == "user" and second_slot.multi
         help = "count a slot of the item side with one value within a slot of the user side with several"
         require(is_fit, f"{owner}: {derived.slot!r} cannot be counted within {derived.within!r}", help)
@@ -190,7 +192,7 @@ def _check_sequences(slots: tuple[Slot, ...]) -> None:
         require(slot.length == first.length, message, help)
 
 
-def _check_item_id(slot: Slot) -> None:
-    message = f"item_id names slot {slot.name!r}, which is {slot.side}-side and multi={slot.multi}"
-    valid = slot.side == "item" and not slot.multi
-    require(valid, message, "item_id must name a single-valued slot of the item side")
+def _check_id(side: str, slot: Slot) -> None:
+    message = f"{side}_id names slot {slot.name!r}, which is {slot.side}-side and multi={slot.multi}"
+    valid = slot.side == side and not slot.multi
+    require(valid, message, f"{side}_id must name a single-valued slot of the {side} side")

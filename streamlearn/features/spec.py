@@ -10,12 +10,14 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
 from streamlearn.errors import SpecError
+from streamlearn.features.behaviour import Behaviour
 from streamlearn.features.combination import Calibration, Cross, Derived
+from streamlearn.features.entity import Entity, entities_of
 from streamlearn.features.names import declared, fingerprint, tuple_of
 from streamlearn.features.pack import PackColumn, PackPlan, pack_side
 from streamlearn.features.rules import check_spec
 
-__all__ = ["USER_SLOTS", "Dense", "FeatureSpec", "Keyed", "Segment", "Slot", "TableSpec"]
+__all__ = ["USER_SLOTS", "Dense", "FeatureSpec", "Keyed", "Segment", "Side", "Slot", "TableSpec"]
 
 USER_SLOTS = ("user_id", "user")
 """The names of slots that are taken to name a user."""
@@ -44,6 +46,7 @@ class Slot:
             video use the same rows. If that slot was renamed, its `was`.
         was: The name under which a renamed slot was first learned. It still seeds the keys, so that their rows are
             found, and older events are read by it. It stays for as long as models inherit from each other.
+        computed: Set for values that follow from recent interactions, where a caller does not send them.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Slot:
     default: int | str | None = None
     keys_of: str | None = None
     was: str | None = None
+    computed: Behaviour | None = None
 
     @property
     def salt_name(self) -> str:
@@ -84,6 +88,7 @@ class Dense:
         width: Numbers in a value; in events, a width of 1 is a number, and more are a list.
         default: Every number of the value in events that lack it; None makes it required.
         was: The name under which a renamed column was first learned, as for slots.
+        computed: As for slots.
     """
 
     name: str
@@ -91,6 +96,7 @@ class Dense:
     width: int = 1
     default: float | None = None
     was: str | None = None
+    computed: Behaviour | None = None
 
     @property
     def first_name(self) -> str:
@@ -129,7 +135,8 @@ class FeatureSpec:
         dense: The dense columns.
         item_id: The item-side slot that names an item; actions refer to items by its value.
         segments: Texts by which metrics are split.
-        derived: Columns that training and serving make from others: `Cross`, `Product`, `Count`, `Calibration`.
+        derived: Columns that training and serving make from others: `Cross`, `Product`, `CountIn`, `Calibration`.
+        user_id: The user-side slot that names a user; the slot `user_id` or `user` by default.
 
     Examples:
         >>> spec = FeatureSpec(slots=(Slot("user_id", "user"), Slot("video_id", "item")), item_id="video_id")
@@ -144,12 +151,14 @@ class FeatureSpec:
     dense: tuple[Dense, ...] = ()
     segments: tuple[Segment, ...] = ()
     derived: tuple[Derived, ...] = ()
+    user_id: str = ""
 
     def __post_init__(self) -> None:
         kinds: dict[str, Any] = {"slots": Slot, "dense": Dense, "segments": Segment, "derived": get_args(Derived)}
         for field, kind in kinds.items():
             object.__setattr__(self, field, tuple_of(field, kind, getattr(self, field)))
         check_spec(self)
+        assert self.entities is not None
 
     def slot(self, name: str) -> Slot:
         """Return the slot with a name; raises SpecError if there is none."""
@@ -174,9 +183,21 @@ class FeatureSpec:
 
     @property
     def user_slots(self) -> tuple[str, ...]:
-        """The slots that tell users apart: `user_id` or `user`, or else all slots of the user side with one value."""
+        """The slots that tell users apart: `user_slot`, or else all slots of the user side with one value."""
+        if self.user_slot:
+            return (self.user_slot,)
+        return tuple(slot.name for slot in self.slots_of("user") if not slot.multi)
+
+    @property
+    def user_slot(self) -> str:
+        """The slot that names a user; empty if none is known to."""
         names = [slot.name for slot in self.slots_of("user") if not slot.multi]
-        return tuple(name for name in USER_SLOTS if name in names)[:1] or tuple(names)
+        return self.user_id or next((name for name in USER_SLOTS if name in names), "")
+
+    @cached_property
+    def entities(self) -> tuple[Entity, ...]:
+        """The users and items whose interactions make computed columns."""
+        return entities_of(self)
 
     def segments_of(self, side: Side) -> tuple[Segment, ...]:
         """Return the segments of one side, as declared."""
@@ -245,4 +266,7 @@ class FeatureSpec:
         columns = [*map(declared, self.slots), *map(declared, self.dense), *map(declared, self.derived)]
         for column in columns:
             column.pop("default", None)
-        return fingerprint({"columns": columns, "item_id": self.item_id, "pack": self.pack.to_json()})
+        values = {"columns": columns, "item_id": self.item_id, "pack": self.pack.to_json()}
+        if self.entities:
+            values["entities"] = [entity.slot for entity in self.entities]
+        return fingerprint(values)

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
+from streamlearn.settings.features import FeatureSettings
 from streamlearn.settings.front import FrontSettings
 from streamlearn.settings.impressions import ImpressionsSettings
 from streamlearn.settings.ingest import IngestSettings
@@ -34,6 +35,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     ingest: IngestSettings = IngestSettings()
     join: JoinSettings = JoinSettings()
     marks: MarksSettings = MarksSettings()
+    features: FeatureSettings = FeatureSettings()
     tables: TableSettings = TableSettings()
     trainer: TrainerSettings = TrainerSettings()
     validation: ValidationSettings = ValidationSettings()

@@ -10,7 +10,7 @@ import pytest
 from streamlearn.errors import SpecError
 from streamlearn.features import (
     Calibration,
-    Count,
+    CountIn,
     Cross,
     Dense,
     FeatureSpec,
@@ -28,7 +28,7 @@ from streamlearn.testing import small_app
 VIDEO = Slot("video_id", "item")
 USER = Slot("user_id", "user")
 CROSS = Cross("user_id", "video_id")
-KINDS: tuple[Any, ...] = (Slot, Dense, LabelGroup, Label, Number, Cross, Product, Count)
+KINDS: tuple[Any, ...] = (Slot, Dense, LabelGroup, Label, Number, Cross, Product, CountIn)
 
 
 def spec_of(*slots: Slot, **others: Any) -> FeatureSpec:
@@ -188,13 +188,13 @@ CONTRADICTIONS: list[Any] = [
         id="a product of two widths",
     ),
     pytest.param(
-        {"slots": (USER, history()), "derived": (Count("user_id", "history"),)},
+        {"slots": (USER, history()), "derived": (CountIn("user_id", "history"),)},
         "'user_id' cannot be counted within 'history'",
         "a slot of the item side",
         id="a count of a user's slot",
     ),
     pytest.param(
-        {"slots": (history(),), "derived": (Count("video_id", "history"),)},
+        {"slots": (history(),), "derived": (CountIn("video_id", "history"),)},
         "'history' does not share the keys of 'video_id'",
         "keys_of='video_id'",
         id="a count of other keys",
@@ -386,8 +386,9 @@ def test_the_defaults_of_declarations_never_change() -> None:
             "default": None,
             "keys_of": None,
             "was": None,
+            "computed": None,
         },
-        Dense: {"width": 1, "default": None, "was": None},
+        Dense: {"width": 1, "default": None, "was": None, "computed": None},
         LabelGroup: {},
         Label: {"sample_rate": 1.0, "follows": None, "loss_weight": 1.0, "number": None, "was": None},
         Number: {
@@ -402,7 +403,7 @@ def test_the_defaults_of_declarations_never_change() -> None:
         },
         Cross: {"table": "main", "dim": 16, "initial_range": 0.05, "name": ""},
         Product: {"name": ""},
-        Count: {"name": ""},
+        CountIn: {"name": ""},
     }
 
 

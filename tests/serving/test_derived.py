@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamlearn.features import Calibration, Count, Cross, Dense, FeatureSpec, Product, Slot
+from streamlearn.features import Calibration, CountIn, Cross, Dense, FeatureSpec, Product, Slot
 from streamlearn.features.keys import keys_of
 from streamlearn.native import native
 from streamlearn.samples import FeatureColumns, SlotColumns
@@ -37,7 +37,7 @@ FEATURES = FeatureSpec(
         Product("price", "purse"),
         Product("cost", "price"),
         Product("purse", "purse", name="purse_squared"),
-        Count("item_id", "seen"),
+        CountIn("item_id", "seen"),
         Calibration("click", "country"),
         Calibration("click", "brand"),
     ),

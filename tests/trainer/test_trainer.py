@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 from streamlearn.apps import App
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import ShardUnreachable, TrainingFailed, UsageError
-from streamlearn.features import Count, Cross, Product
+from streamlearn.features import CountIn, Cross, Product
 from streamlearn.models import DeepFm, Model
 from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.recent import RecentSamples
@@ -43,7 +43,7 @@ def rich_app() -> App:
     derived = (
         Cross("user_id", "video_id", table="pairs", dim=4),
         Product("age", "length"),
-        Count("video_id", "history"),
+        CountIn("video_id", "history"),
     )
     labels = (click, replace(bought, follows="click", loss_weight=2.0))
     return replace(app, labels=labels, features=replace(app.features, derived=derived))
