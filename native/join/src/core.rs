@@ -287,7 +287,7 @@ impl JoinCore {
         }
     }
 
-    /// Takes out at most `rows_max` rows and as many letters.
+    /// Takes out at most `rows_max` rows, and as many interactions and letters.
     pub fn take(&mut self, rows_max: usize) -> Taken {
         let taken = self.take_out(rows_max);
         self.release();
@@ -309,9 +309,9 @@ impl JoinCore {
         self.waiting.len()
     }
 
-    /// The number of rows that are ready to be taken.
+    /// The number of rows and interactions that are ready to be taken.
     pub fn ready(&self) -> usize {
-        self.out.rows.len()
+        self.out.rows.len() + self.out.interactions.len()
     }
 
     /// The least settle time of the rows that are ready to be taken.

@@ -71,6 +71,8 @@ counters! {
         rows_correction,
         /// First rows without any kept label.
         rows_unkept,
+        /// Interactions emitted.
+        interactions,
         /// Negatives emitted.
         negatives,
         /// Negatives that sampling dropped.

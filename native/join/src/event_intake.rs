@@ -264,6 +264,11 @@ impl JoinCore {
             }
             self.slices.bytes += slice.bytes() - before;
         }
+        self.show(at);
+        // Actions of an earlier copy of the impression are made already.
+        for act in known.iter().filter(|act| act.waited.is_some()) {
+            self.interact(at, act.position, act.done);
+        }
         self.catch_up(at, shown, &known);
     }
 
@@ -423,6 +428,9 @@ impl JoinCore {
         let bytes = slice.bytes();
         slice.note_act(item, act.done, counts_all);
         self.slices.bytes += slice.bytes() - bytes;
+        if counts_all || earlier.is_none() {
+            self.interact(at, position, act.done);
+        }
         for place in (0..self.rules.settings.groups.len()).filter(|place| open >> place & 1 == 1) {
             self.settle(at, (place, position, act.done), earlier);
         }

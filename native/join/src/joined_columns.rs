@@ -1,10 +1,12 @@
 //! Joined columns: what `take` returns.
 
 use crate::core::JoinCore;
+use crate::index::At;
+use crate::interactions::Interaction;
 use crate::output::{Letter, Row};
 use crate::settings::Label;
 
-/// The impressions of the rows. An impression may occur several times; adjacent rows share an entry.
+/// The impressions of rows and interactions. One may occur several times; adjacent rows share an entry.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Requests {
     /// Identity: partition.
@@ -50,6 +52,27 @@ pub struct Rows {
     pub numbers: Vec<f32>,
 }
 
+/// Interactions of users with items.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Interactions {
+    /// Index of the interaction's impression in `Requests`.
+    pub request_index: Vec<i32>,
+    /// The position of the item in the impression.
+    pub positions: Vec<i32>,
+    /// The item as it was added.
+    pub items: Vec<u64>,
+    /// The same for the same interaction in every run.
+    pub identities: Vec<u64>,
+    /// The code of the action, or `IMPRESSION`.
+    pub kinds: Vec<u8>,
+    /// Event times.
+    pub times: Vec<i64>,
+    /// The action's weight; 1 for an impression.
+    pub weights: Vec<f32>,
+    /// The action's number; NaN for none.
+    pub numbers: Vec<f32>,
+}
+
 /// Events that could not be joined.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Letters {
@@ -86,10 +109,12 @@ pub struct Letters {
 /// The result of `take`.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Taken {
-    /// The impressions of the rows.
+    /// The impressions of rows and interactions.
     pub requests: Requests,
     /// Rows.
     pub rows: Rows,
+    /// Interactions.
+    pub interactions: Interactions,
     /// Letters.
     pub letters: Letters,
 }
@@ -122,15 +147,26 @@ impl JoinCore {
         let mut last_request = None;
         for _ in 0..rows_max.min(self.out.rows.len()) {
             let Some(row) = self.out.rows.pop_front() else { break };
-            let request = (row.slice, row.place, row.reads_back);
-            if last_request != Some(request) {
-                last_request = Some(request);
-                self.take_request(&row, &mut taken.requests);
+            let at = At { slice: row.slice, place: row.place };
+            let request = (at, row.reads_back);
+            if last_request.replace(request) != Some(request) {
+                self.take_request(request, &mut taken.requests);
             }
             self.take_row(&row, &mut taken);
         }
+        for _ in 0..rows_max.min(self.out.interactions.len()) {
+            let Some(made) = self.out.interactions.pop_front() else { break };
+            let request = (made.at, made.reads_back);
+            if last_request.replace(request) != Some(request) {
+                self.take_request(request, &mut taken.requests);
+            }
+            self.take_interaction(&made, &mut taken);
+        }
         if self.out.rows.is_empty() {
             self.out.rows.shrink_to_fit();
+        }
+        if self.out.interactions.is_empty() {
+            self.out.interactions.shrink_to_fit();
         }
         for letter in self.out.letters.drain(..rows_max.min(self.out.letters.len())) {
             self.out.letters_bytes -= letter.bytes();
@@ -139,18 +175,33 @@ impl JoinCore {
         taken
     }
 
-    fn take_request(&self, row: &Row, requests: &mut Requests) {
-        let slice = self.slices.shelf.get(row.slice);
-        let origin = slice.origins[row.place as usize];
+    fn take_request(&self, (at, reads_back): (At, bool), requests: &mut Requests) {
+        let slice = self.slices.shelf.get(at.slice);
+        let origin = slice.origins[at.place as usize];
         requests.partitions.push(origin.partition);
         requests.offsets.push(origin.offset);
         requests.first_items.push(origin.first_item as i32);
-        requests.times.push(slice.time(row.place));
-        requests.reads_back.push(u8::from(row.reads_back));
-        if !row.reads_back {
-            requests.payload.extend_from_slice(slice.payload(row.place));
+        requests.times.push(slice.time(at.place));
+        requests.reads_back.push(u8::from(reads_back));
+        if !reads_back {
+            requests.payload.extend_from_slice(slice.payload(at.place));
         }
         requests.payload_at.push(requests.payload.len() as i64);
+    }
+
+    fn take_interaction(&mut self, made: &Interaction, taken: &mut Taken) {
+        let slice = self.slices.shelf.get_mut(made.at.slice);
+        slice.ready -= 1;
+        slice.ready_payload -= u64::from(!made.reads_back);
+        let columns = &mut taken.interactions;
+        columns.request_index.push(taken.requests.times.len() as i32 - 1);
+        columns.positions.push(made.position as i32);
+        columns.items.push(slice.items[slice.items_at(made.at.place).start + made.position as usize]);
+        columns.identities.push(made.identity);
+        columns.kinds.push(made.done.code);
+        columns.times.push(made.done.time);
+        columns.weights.push(made.done.weight);
+        columns.numbers.push(made.done.number.unwrap_or(f32::NAN));
     }
 
     fn take_row(&mut self, row: &Row, taken: &mut Taken) {

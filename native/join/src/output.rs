@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::counters::Counters;
+use crate::interactions::Interaction;
 use crate::slice::Slice;
 
 /// A row that is due.
@@ -65,6 +66,7 @@ impl Letter {
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     pub rows: VecDeque<Row>,
+    pub interactions: VecDeque<Interaction>,
     pub letters: VecDeque<Letter>,
     pub letters_bytes: u64,
     pub counters: Counters,
@@ -72,7 +74,8 @@ pub(crate) struct Output {
 
 impl Output {
     pub fn bytes(&self) -> u64 {
-        (self.rows.capacity() * size_of::<Row>()) as u64 + self.letters_bytes
+        let interactions = self.interactions.capacity() * size_of::<Interaction>();
+        (self.rows.capacity() * size_of::<Row>() + interactions) as u64 + self.letters_bytes
     }
 
     pub fn push_row(&mut self, row: Row, slice: &mut Slice) {

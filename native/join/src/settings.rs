@@ -2,6 +2,7 @@
 
 use crate::error::{Result, refuse};
 use crate::hash::share_threshold;
+use crate::interactions::Makes;
 use crate::outcome::Done;
 
 /// Maximum number of labels: each has one bit of a row's masks.
@@ -101,6 +102,8 @@ pub struct Settings {
     pub parts_max: u32,
     /// Maximum actions per request that wait for its impression, and per item that make a number.
     pub waiting_max: u32,
+    /// Which interactions are made.
+    pub makes: Makes,
 }
 
 /// The settings with everything precomputed that each event needs.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use streamlearn_join::{
-    Actions, Combine, Group, Impressions, JoinCore, Label, Number, Origins, Settings, Spans, Taken, is_kept,
-    share_threshold,
+    Actions, Combine, Group, IMPRESSION, Impressions, JoinCore, Label, Makes, Number, Origins, Settings,
+    Spans, Taken, is_kept, share_threshold,
 };
 
 const SALT: u64 = 11;
@@ -34,6 +34,7 @@ fn settings() -> Settings {
         pending_bytes_max: 1 << 30,
         parts_max: 8,
         waiting_max: 100,
+        makes: Makes::All,
     }
 }
 
@@ -124,6 +125,52 @@ fn rows_of(taken: &Taken) -> Vec<Row> {
     (0..rows.positions.len()).map(row).collect()
 }
 
+/// (request, item, kind, time, number) of an interaction. Of actions of kind 0 the first that arrives counts.
+type Made = (u8, u64, u8, Option<(i64, Option<i32>)>);
+
+fn made_of(taken: &Taken, events: &[Event]) -> Vec<(u64, Made)> {
+    let (requests, made) = (&taken.requests, &taken.interactions);
+    let one = |row: usize| {
+        let offset = requests.offsets[made.request_index[row] as usize];
+        let Event::Shown { request, items, .. } = &events[offset as usize] else { panic!("no impression") };
+        assert_eq!(items[made.positions[row] as usize], made.items[row]);
+        let number = Some(made.numbers[row]).filter(|number| !number.is_nan()).map(|number| number as i32);
+        let when = (made.kinds[row] != 0).then_some((made.times[row], number));
+        (made.identities[row], (*request, made.items[row], made.kinds[row], when))
+    };
+    (0..made.kinds.len()).map(one).collect()
+}
+
+fn expected_interactions(events: &[Event]) -> BTreeSet<Made> {
+    let mut made = BTreeSet::new();
+    for ((of_request, of_item), (_, _, shown)) in winners(events) {
+        made.insert((of_request, of_item, IMPRESSION, Some((shown, None))));
+        for event in events {
+            let Event::Done { request, time, item, code: code @ 0..2, number, .. } = event else { continue };
+            if (*request, *item) == (of_request, of_item) && *time <= shown + 80 {
+                let when = (*code == 1).then_some((*time, number.map(i32::from)));
+                made.insert((of_request, of_item, *code, when));
+            }
+        }
+    }
+    made
+}
+
+type Winners = BTreeMap<(u8, u64), (i64, u32, i64)>;
+
+/// The offset, position and time of the impression for which each item of a request counts.
+fn winners(events: &[Event]) -> Winners {
+    let mut winners = BTreeMap::new();
+    for (offset, event) in events.iter().enumerate() {
+        if let Event::Shown { request, time, items } = event {
+            for (position, item) in items.iter().enumerate() {
+                winners.entry((*request, *item)).or_insert((offset as i64, position as u32, *time));
+            }
+        }
+    }
+    winners
+}
+
 /// The number that distinct actions make: (time, weight, number) each.
 fn number_of<W>(combine: Combine, acts: impl Iterator<Item = (i64, W, Option<i8>)>) -> Option<i32> {
     let numbers: BTreeSet<(i64, i8)> = acts.filter_map(|(time, _, number)| Some((time, number?))).collect();
@@ -137,16 +184,8 @@ fn number_of<W>(combine: Combine, acts: impl Iterator<Item = (i64, W, Option<i8>
 
 fn expected(events: &[Event]) -> Vec<Row> {
     let settings = settings();
-    let mut winners = BTreeMap::new();
-    for (offset, event) in events.iter().enumerate() {
-        if let Event::Shown { request, time, items } = event {
-            for (position, item) in items.iter().enumerate() {
-                winners.entry((*request, *item)).or_insert((offset as i64, position as u32, *time));
-            }
-        }
-    }
     let mut rows = Vec::new();
-    for (&(of_request, of_item), &(offset, position, shown)) in &winners {
+    for ((of_request, of_item), (offset, position, shown)) in winners(events) {
         let acts = |wanted: u8| {
             events.iter().filter_map(move |event| match event {
                 Event::Done { request, time, item, code, weight, number } => {
@@ -215,18 +254,28 @@ proptest! {
     ) {
         let mut order: Vec<usize> = (0..events.len()).collect();
         order.sort_by_key(|&at| events[at].time() + delays[at]);
-        let (mut join, mut rows) = (JoinCore::new(settings()).unwrap(), Vec::new());
+        let (mut join, mut rows, mut made) = (JoinCore::new(settings()).unwrap(), Vec::new(), Vec::new());
         for at in order {
             add(&mut join, &events[at], at as i64);
             join.advance(events[at].time() + delays[at] - 30);
-            rows.extend(rows_of(&join.take(rows_max)));
+            let taken = join.take(rows_max);
+            rows.extend(rows_of(&taken));
+            made.extend(made_of(&taken, &events));
         }
         while let Some(deadline) = join.next_deadline_ms() {
             assert!(join.watermark_ms().is_none_or(|watermark| deadline > watermark));
             join.advance(deadline);
-            rows.extend(rows_of(&join.take(usize::MAX)));
+            let taken = join.take(usize::MAX);
+            rows.extend(rows_of(&taken));
+            made.extend(made_of(&taken, &events));
         }
-        rows.extend(rows_of(&join.take(usize::MAX)));
+        let taken = join.take(usize::MAX);
+        rows.extend(rows_of(&taken));
+        made.extend(made_of(&taken, &events));
+        // An interaction may come again, with the same identity.
+        let by_identity: BTreeMap<u64, Made> = made.iter().copied().collect();
+        prop_assert_eq!(made.iter().map(|(_, made)| *made).collect::<BTreeSet<_>>(), expected_interactions(&events));
+        prop_assert_eq!(by_identity.len(), expected_interactions(&events).len());
         rows.sort_unstable();
         prop_assert_eq!(rows, expected(&events));
         prop_assert_eq!((join.pending(), join.waiting()), (0, 0));

@@ -4,8 +4,8 @@ use numpy::{IntoPyArray, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use streamlearn_join::{
-    Actions, Combine, Error, Group, Impressions, JoinCore, Label, Letters, Number, Origins, Requests, Rows,
-    Settings, Spans, is_logged,
+    Actions, Combine, Error, Group, Impressions, Interactions, JoinCore, Label, Letters, Makes, Number,
+    Origins, Requests, Rows, Settings, Spans, is_logged,
 };
 
 use crate::arrays::flat;
@@ -129,6 +129,8 @@ struct JoinRules {
     parts_max: u32,
     /// Maximum actions of a request that wait for their impression.
     waiting_max: u32,
+    /// Which interactions are made.
+    makes: String,
 }
 
 fn settings_of(rules: JoinRules) -> PyResult<Settings> {
@@ -140,6 +142,12 @@ fn settings_of(rules: JoinRules) -> PyResult<Settings> {
         let number = number.map(NumberRule::number).transpose()?;
         Ok(Label { action, group, rate, salt, number })
     };
+    let makes = match rules.makes.as_str() {
+        "nothing" => Makes::Nothing,
+        "actions" => Makes::Actions,
+        "all" => Makes::All,
+        other => return Err(pyo3::exceptions::PyValueError::new_err(format!("makes is {other:?}"))),
+    };
     Ok(Settings {
         groups: rules.groups.into_iter().map(group).collect(),
         labels: rules.labels.into_iter().map(label).collect::<PyResult<_>>()?,
@@ -150,6 +158,7 @@ fn settings_of(rules: JoinRules) -> PyResult<Settings> {
         pending_bytes_max: rules.pending_bytes_max,
         parts_max: rules.parts_max,
         waiting_max: rules.waiting_max,
+        makes,
     })
 }
 
@@ -225,15 +234,12 @@ impl NativeJoin {
         py.detach(|| self.core.advance(watermark_ms));
     }
 
-    fn take<'py>(
-        &mut self,
-        py: Python<'py>,
-        rows_max: usize,
-    ) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>, Bound<'py, PyDict>)> {
+    fn take<'py>(&mut self, py: Python<'py>, rows_max: usize) -> PyResult<[Bound<'py, PyDict>; 4]> {
         let taken = py.detach(|| self.core.take(rows_max));
         let labels = self.core.settings().labels.len();
         let rows = rows_of(py, taken.rows, labels)?;
-        Ok((requests_of(py, taken.requests)?, rows, letters_of(py, taken.letters)?))
+        let interactions = interactions_of(py, taken.interactions)?;
+        Ok([requests_of(py, taken.requests)?, rows, interactions, letters_of(py, taken.letters)?])
     }
 
     fn next_deadline_ms(&self) -> Option<i64> {
@@ -307,6 +313,19 @@ fn rows_of(py: Python<'_>, rows: Rows, labels: usize) -> PyResult<Bound<'_, PyDi
     columns.set_item("settles", rows.settles.into_pyarray(py))?;
     columns.set_item("labels", rows.labels.into_pyarray(py))?;
     columns.set_item("settle_time_ms", rows.settle_times.into_pyarray(py))?;
+    Ok(columns)
+}
+
+fn interactions_of(py: Python<'_>, made: Interactions) -> PyResult<Bound<'_, PyDict>> {
+    let columns = PyDict::new(py);
+    columns.set_item("request_index", made.request_index.into_pyarray(py))?;
+    columns.set_item("position", made.positions.into_pyarray(py))?;
+    columns.set_item("item", made.items.into_pyarray(py))?;
+    columns.set_item("identity", made.identities.into_pyarray(py))?;
+    columns.set_item("kind", made.kinds.into_pyarray(py))?;
+    columns.set_item("event_time_ms", made.times.into_pyarray(py))?;
+    columns.set_item("weight", made.weights.into_pyarray(py))?;
+    columns.set_item("number", made.numbers.into_pyarray(py))?;
     Ok(columns)
 }
 

@@ -9,7 +9,17 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ActionColumns", "ImpressionColumns", "Joined", "JoinedRequests", "JoinedRows", "LetterKind", "Letters"]
+__all__ = [
+    "IMPRESSION_KIND",
+    "ActionColumns",
+    "ImpressionColumns",
+    "Joined",
+    "JoinedInteractions",
+    "JoinedRequests",
+    "JoinedRows",
+    "LetterKind",
+    "Letters",
+]
 
 Float32s: TypeAlias = npt.NDArray[np.float32]
 Int32s: TypeAlias = npt.NDArray[np.int32]
@@ -17,6 +27,7 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 Uint8s: TypeAlias = npt.NDArray[np.uint8]
 Uint32s: TypeAlias = npt.NDArray[np.uint32]
 Uint64s: TypeAlias = npt.NDArray[np.uint64]
+IMPRESSION_KIND = 255
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +80,7 @@ class ActionColumns:
 
 @dataclass(frozen=True, eq=False)
 class JoinedRequests:
-    """The U impressions of rows, with their identity and bytes. An impression may occur several times.
+    """The U impressions of rows and interactions, with their identity and bytes. An impression may occur several times.
 
     `reads_back` is 1 where the join has dropped the bytes: they are read back by the origin.
     """
@@ -120,6 +131,36 @@ class JoinedRows:
         return JoinedRows(**{name: column[rows] for name, column in vars(self).items()})
 
 
+@dataclass(frozen=True, eq=False)
+class JoinedInteractions:
+    """M interactions: actions on items, and items shown.
+
+    Attributes:
+        request_index: The impression.
+        position: The index of the item in the impression.
+        identity: The same for the same interaction in every run; it may come more than once.
+        kind: The code of the action, as `JoinPlan.codes` numbers it; `IMPRESSION_KIND` for an item shown.
+        weight: That of the action; 1 for an item shown.
+        number: The action's number; NaN for none.
+    """
+
+    request_index: Int32s
+    position: Int32s
+    item: Uint64s
+    identity: Uint64s
+    kind: Uint8s
+    event_time_ms: Int64s
+    weight: Float32s
+    number: Float32s
+
+    def __len__(self) -> int:
+        return len(self.request_index)
+
+    def take(self, rows: Int64s | slice) -> JoinedInteractions:
+        """Return some interactions, in the given order."""
+        return JoinedInteractions(**{name: column[rows] for name, column in vars(self).items()})
+
+
 class LetterKind(IntEnum):
     """Why an event could not be joined."""
 
@@ -168,5 +209,6 @@ class Joined:
 
     requests: JoinedRequests
     rows: JoinedRows
+    interactions: JoinedInteractions
     letters: Letters
     complete_ms: int

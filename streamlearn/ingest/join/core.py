@@ -9,6 +9,7 @@ from streamlearn.ingest.join.columns import (
     ActionColumns,
     ImpressionColumns,
     Joined,
+    JoinedInteractions,
     JoinedRequests,
     JoinedRows,
     Letters,
@@ -92,12 +93,13 @@ class JoinCore:
         self._core.advance(watermark_ms)
 
     def take(self, rows_max: int) -> Joined:
-        """Take out at most `rows_max` rows, and as many letters."""
-        requests, rows, letters = self._core.take(rows_max)
+        """Take out at most `rows_max` rows, and as many interactions and letters."""
+        requests, rows, interactions, letters = self._core.take(rows_max)
         # Rows come in the order in which they fell due, not in the order of their times.
         times_ms = [time_ms for time_ms in (self._core.ready_from_ms, self.watermark_ms) if time_ms is not None]
         complete_ms = min(times_ms, default=_BEFORE_ALL)
-        return Joined(JoinedRequests(**requests), JoinedRows(**rows), Letters(**letters), complete_ms)
+        made = JoinedInteractions(**interactions)
+        return Joined(JoinedRequests(**requests), JoinedRows(**rows), made, Letters(**letters), complete_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return a watermark no later than the lowest at which `advance` does anything; None while the core is empty.
@@ -130,7 +132,7 @@ class JoinCore:
 
     @property
     def ready(self) -> int:
-        """Rows that wait to be taken."""
+        """Rows and interactions that wait to be taken."""
         return int(self._core.ready)
 
     @property

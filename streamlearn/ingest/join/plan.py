@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 from streamlearn.apps import App
 from streamlearn.errors import SpecError
 from streamlearn.features import Label, LabelGroup, Number
+from streamlearn.features.behaviour import IMPRESSION
 from streamlearn.native import native
 from streamlearn.settings.join import JoinSettings
 
@@ -46,6 +47,7 @@ class JoinRules(NamedTuple):
     pending_bytes_max: int
     parts_max: int  # impressions of a request that show different items
     waiting_max: int  # actions of a request that wait for its impression
+    makes: str  # which interactions: "nothing", "actions", or "all", with items shown
 
 
 def _number_rule(number: Number | None) -> NumberRule | None:
@@ -60,6 +62,7 @@ class JoinPlan:
         labels: A label's index is its bit in masks.
         events_topic_id: The id of the impressions topic: a part of every identity.
         from_ms: Earlier impressions make no rows, but within one longest window they claim items. None: all make rows.
+        makes: Which interactions are made: "nothing", "actions", or "all", with items shown.
     """
 
     groups: tuple[LabelGroup, ...]
@@ -67,6 +70,7 @@ class JoinPlan:
     events_topic_id: str
     settings: JoinSettings = field(default_factory=JoinSettings)
     from_ms: int | None = None
+    makes: str = "nothing"
 
     def __post_init__(self) -> None:
         if len(self.labels) > LABELS_MAX or len(self.codes) > ACTIONS_MAX:
@@ -76,7 +80,9 @@ class JoinPlan:
     @classmethod
     def of(cls, app: App, events_topic_id: str, settings: JoinSettings, from_ms: int | None = None) -> Self:
         """Return the plan of an application."""
-        return cls(tuple(app.groups), tuple(app.labels), events_topic_id, settings, from_ms)
+        kinds = [kind for entity in app.features.entities for kind in entity.kinds]
+        makes = "nothing" if not kinds else "all" if IMPRESSION in kinds else "actions"
+        return cls(tuple(app.groups), tuple(app.labels), events_topic_id, settings, from_ms, makes)
 
     @property
     def codes(self) -> Mapping[str, int]:
@@ -131,4 +137,5 @@ class JoinPlan:
             pending_bytes_max=settings.pending_bytes_max,
             parts_max=settings.request_impressions_max,
             waiting_max=settings.request_actions_max,
+            makes=self.makes,
         )
