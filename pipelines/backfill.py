@@ -37,6 +37,7 @@ def _run(argv: Sequence[str]) -> tuple[BackfillReport, float]:
     )
     parser.add_argument("--runner", default="", help="prism, direct or flink; by default ingest.runner")
     parser.add_argument("--accept-lost", action="store_true", help="continue although records were deleted")
+    parser.add_argument("--interactions", action="store_true", help="write interactions too")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="SECTION.NAME=VALUE")
     options, more = parser.parse_known_args(list(argv))
     within = HistoryRange.of(
@@ -50,6 +51,7 @@ def _run(argv: Sequence[str]) -> tuple[BackfillReport, float]:
         changes=tuple(options.changes),
         runner=options.runner,
         accept_lost=options.accept_lost,
+        interactions=options.interactions,
         more=tuple(more),
     )
     return report, folder.settings.ingest.dead_share_max

@@ -11,6 +11,7 @@ import numpy as np
 
 from streamlearn.events import EventEncoder, Failure, Origin
 from streamlearn.events.dead_letter import dead_letter
+from streamlearn.interactions import InteractionBatch, encode_interactions
 from streamlearn.samples import (
     FeatureColumns,
     LabelColumns,
@@ -26,7 +27,15 @@ from streamlearn.settings import EventSettings
 from streamlearn.settings.events import SampleSettings
 from streamlearn.testing import small_app
 
-__all__ = ["ACTION", "CONTROL_VALUES", "IMPRESSION", "PROGRESS_VALUES", "golden_records", "golden_sample"]
+__all__ = [
+    "ACTION",
+    "CONTROL_VALUES",
+    "IMPRESSION",
+    "PROGRESS_VALUES",
+    "golden_interactions",
+    "golden_records",
+    "golden_sample",
+]
 
 IMPRESSION: dict[str, Any] = {
     "request_id": "request-1",
@@ -89,8 +98,27 @@ def golden_records() -> dict[str, bytes]:
         "event_pack": EVENT_PACK.write({"events": [impression, action], "items": [2, 0]}),
         "progress": PROGRESS.write(PROGRESS_VALUES),
         "dead_letter": dead_letter(failure, ORIGIN, 1_700_000_060_011),
+        "interactions": encode_interactions(golden_interactions()),
         "sample": SampleCodec(small_app(), SampleSettings()).encode(golden_sample()),
     }
+
+
+def golden_interactions() -> InteractionBatch:
+    """Return an impression of an item, and a click on it."""
+    return InteractionBatch(
+        side="user",
+        kinds=("click", "impression"),
+        sources=("video_id", "tab"),
+        ingest_run=9,
+        identity=np.array([1 << 63, 7], np.uint64),
+        user=np.array([5, 5], np.uint64),
+        item=np.array([11, 11], np.uint64),
+        kind=np.array([1, 0], np.uint8),
+        event_time_ms=np.array([1_700_000_000_000, 1_700_000_001_000], np.int64),
+        weight=np.array([1.0, 2.0], np.float32),
+        number=np.array([np.nan, 0.5], np.float32),
+        values=np.array([[11, -8], [11, -8]], np.int64),
+    )
 
 
 def golden_sample() -> SampleBatch:

@@ -29,24 +29,31 @@ __all__ = ["TOPICS", "AppFolder", "app_module", "load_app", "registry_url", "sto
 
 # Most bytes of a dead letter beside the original record: origin, reason, and a detail of bounded length.
 DEAD_LETTER_ADDED_BYTES = 64 * 1024
-TOPICS = ("impressions", "actions", "samples", "progress", "dead_letters")
+TOPICS = ("impressions", "actions", "samples", "interactions", "progress", "dead_letters")
 _HEAVY = ("tensorflow", "apache_beam", "kafka")
 
 
 @dataclass(frozen=True)
 class AppFolder:
-    """An application with its folder and settings. Its topics are named in `TOPICS`."""
+    """An application with its folder and settings."""
 
     app: App
     folder: Path
     settings: Settings
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The names of its topics: those in `TOPICS`, without interactions if nothing is computed from them."""
+        return tuple(name for name in TOPICS if name != "interactions" or self.app.features.entities)
 
     def topic_url(self, topic: str) -> str:
         """Return the URL of a topic: its own setting in `settings.topics`, or a name under `topics.root`."""
         if topic not in TOPICS:
             message = f"an application has no topic named {topic!r}"
             raise UsageError(message, help=f"its topics are {', '.join(TOPICS)}")
-        explicit: str = getattr(self.settings.topics, topic)
+        if topic == "interactions" and self.settings.topics.samples:
+            return f"{self.settings.topics.samples}-interactions"
+        explicit: str = getattr(self.settings.topics, topic, "")
         if explicit:
             return explicit
         root = self.settings.topics.root or f"{self.folder.resolve().as_uri()}/.streamlearn/topics"

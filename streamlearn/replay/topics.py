@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from streamlearn.apps import TOPICS, AppFolder
+from streamlearn.apps import AppFolder
 from streamlearn.errors import ConfigError, TopicExists, TopicMissing
 from streamlearn.topics import AccessSettings, Topic, TopicSettings, create_topic, open_topic
 
@@ -42,7 +42,7 @@ def open_replay_topics(folder: AppFolder, *, append: bool = False) -> Iterator[t
             existing.get(name) or stack.enter_context(create_topic(url, _settings(folder, name), access))
             for name, url in urls.items()
         )
-        for name in TOPICS:
+        for name in folder.topics:
             url = folder.topic_url(name)
             if name not in _NAMES:
                 settings = folder.topic_settings(name, impressions.partitions)

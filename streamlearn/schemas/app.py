@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamlearn.apps import App
 from streamlearn.schemas.events import action_schema, impression_schema
-from streamlearn.schemas.fixed_schemas import CONTROL, DEAD_LETTER, EVENT_PACK, PROGRESS
+from streamlearn.schemas.fixed_schemas import CONTROL, DEAD_LETTER, EVENT_PACK, INTERACTIONS, PROGRESS
 from streamlearn.schemas.sample import sample_schema
 from streamlearn.schemas.schema import Schema
 
@@ -21,4 +21,5 @@ def app_schemas(app: App) -> dict[str, Schema]:
         "event_pack": EVENT_PACK,
         "progress": PROGRESS,
         "dead_letter": DEAD_LETTER,
+        "interactions": INTERACTIONS,
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 from streamlearn.schemas.schema import Schema, schema_of
 
-__all__ = ["CONTROL", "CONTROL_KINDS", "DEAD_LETTER", "DEAD_LETTER_REASONS", "EVENT_PACK", "PROGRESS"]
+__all__ = ["CONTROL", "CONTROL_KINDS", "DEAD_LETTER", "DEAD_LETTER_REASONS", "EVENT_PACK", "INTERACTIONS", "PROGRESS"]
 
 # Reasons for a dead letter. Append new ones; readers of older ones see "other".
 DEAD_LETTER_REASONS = (
@@ -98,4 +98,26 @@ DEAD_LETTER = _record(
     _field("head", "bytes", "Its first bytes; all of them unless it is oversize."),
     _field("key", ["null", "bytes"], "The record's key."),
     _field("wall_ms", "long", "Wall time at which the dead letter was written."),
+)
+
+INTERACTIONS = _record(
+    "Interactions",
+    "Impressions of items and actions on them, as columns: the little-endian bytes of one array each.",
+    _field("side", "string", "user or item: whose key chose the partition, which has all of that user or item."),
+    _field("kinds", {"type": "array", "items": "string"}, "The names of kinds: impression, and actions."),
+    _field(
+        "sources",
+        {"type": "array", "items": "string"},
+        "The slots whose values are here, each by its first name.",
+    ),
+    _field("ingest_run", "long", "The ingest run that wrote it."),
+    _field("rows", "int", "N, the number of interactions."),
+    _field("identity", "bytes", "uint64[N]. The same for the same interaction, which may come more than once."),
+    _field("user", "bytes", "uint64[N]. The key of the user; 0 if no slot is known to name one."),
+    _field("item", "bytes", "uint64[N]. The key of the item."),
+    _field("kind", "bytes", "uint8[N]. The index of its kind."),
+    _field("event_time_ms", "bytes", "int64[N]. When it happened, event time."),
+    _field("weight", "bytes", "float32[N]. The weight of an action; 1 for an impression."),
+    _field("number", "bytes", "float32[N]. The number of an action; NaN without one."),
+    _field("values", "bytes", "int64[N, sources]. The value of each source."),
 )

@@ -20,7 +20,8 @@ class TopicsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     actions: str = ""
     """URL of the actions topic. Empty is `ROOT/APP.actions`."""
     samples: str = ""
-    """URL of the samples topic. Empty is `ROOT/APP.samples`."""
+    """URL of the samples topic. Empty is `ROOT/APP.samples`. If set, interactions are in
+    this URL with `-interactions` after it."""
     progress: str = ""
     """URL of ingest's compacted progress topic. Empty is `ROOT/APP.progress`."""
     dead_letters: str = ""

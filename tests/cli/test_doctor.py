@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from streamlearn.apps import TOPICS, load_app
+from streamlearn.apps import load_app
 from streamlearn.cli.doctor.app_findings import app_findings, durability_findings
 from streamlearn.cli.doctor.machine_findings import Finding, machine_findings
 from streamlearn.given_up import GivenUpFile, GivenUpProcess
@@ -185,7 +185,7 @@ def test_impressions_and_actions_of_different_partitions_are_wrong(small: Path) 
 
 def test_a_running_ingest_whose_events_become_dead_letters_is_wrong(small: Path) -> None:
     folder = load_app(small)
-    for name in TOPICS:
+    for name in folder.topics:
         create_topic(folder.topic_url(name), folder.topic_settings(name, 1)).close()
     run = begin_run(folder)
     for share, state in ((0.04, None), (0.4, "wrong")):

@@ -49,12 +49,21 @@ Outcomes = dict[tuple[Identity, int], int]
 
 
 def write_app(
-    folder: Path, prism: Path, *, lots: int, partitions: int = 2, samples: int = 3, prefix: str = ""
+    folder: Path,
+    prism: Path,
+    *,
+    lots: int,
+    partitions: int = 2,
+    samples: int = 3,
+    prefix: str = "",
+    declared: str = APP,
 ) -> AppFolder:
     """The application with its topics, in its own folder, or named with a prefix."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "app.py").write_text(APP)
+    (folder / "app.py").write_text(declared)
     counts = {"impressions": partitions, "actions": partitions, "dead_letters": 1, "samples": samples, "progress": 1}
+    if "computed" in declared:
+        counts["interactions"] = samples
     topics = "\n".join(f'{name} = "{prefix}{name}"' for name in counts) if prefix else ""
     (folder / "app.toml").write_text(SETTINGS.format(lots=lots, prism=prism, topics=topics))
     app = load_app(folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamlearn.apps import TOPICS, AppFolder
+from streamlearn.apps import AppFolder
 from streamlearn.errors import ConfigError, TopicExists, TopicMissing
 from streamlearn.replay import open_replay_topics
 from streamlearn.settings import Settings
@@ -40,7 +40,7 @@ def test_all_topics_of_the_application_are_there_afterwards(folder: AppFolder) -
     with open_replay_topics(folder):
         pass
     counts = {}
-    for name in TOPICS:
+    for name in folder.topics:
         with folder.open_topic(name) as topic:
             counts[name] = topic.partitions
     assert counts == {"impressions": 3, "actions": 3, "samples": 2, "dead_letters": 3, "progress": 1}

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from streamlearn.apps import TOPICS, AppFolder, load_app
+from streamlearn.apps import AppFolder, load_app
 from streamlearn.cli.doctor.machine_findings import Finding, wrong
 from streamlearn.cli.output.units import counted
 from streamlearn.errors import StreamlearnError, TopicMissing, TopicUnreachable, UnknownSchema
@@ -88,7 +88,7 @@ def _topics(folder: AppFolder) -> Iterator[Finding]:
     partitions: dict[str, int] = {}
     missing: list[str] = []
     durable: dict[str, Durability | None] = {}
-    for name in TOPICS:
+    for name in folder.topics:
         what, root = f"topic {name}", folder.topic_url(name).rpartition("/")[0]
         if root in unreachable:
             yield Finding(what, "wrong", f"not checked: {root} did not answer")

@@ -1,6 +1,6 @@
 """The content of a topic's records as plain values: events, also those that ingest refuses, samples and others.
 
-Events are decoded as ingest does it. A message of samples is summarised, because its columns are too long to read.
+Events are decoded as ingest does it. Samples and interactions are summarised: their columns are too long to read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from streamlearn.errors import BadRecord, DataError
 from streamlearn.events import EventDecoder
 from streamlearn.events.event import text_at
+from streamlearn.interactions import decode_interactions
 from streamlearn.samples import SampleCodec
 from streamlearn.schemas import CONTROL, DEAD_LETTER, PROGRESS, action_schema, impression_schema
 from streamlearn.schemas.record_prefix import read_framing
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
     from streamlearn.events import EventColumns
     from streamlearn.events.event import Columns
+    from streamlearn.interactions import InteractionBatch
     from streamlearn.samples import SampleBatch
     from streamlearn.schemas import Schema
     from streamlearn.topics import Records
@@ -43,6 +45,8 @@ def shown_records(folder: AppFolder, topic: str, *, controls: bool) -> _Show:
     if topic == "samples":
         codec = SampleCodec(folder.app, folder.settings.samples)
         return _guarded("samples", lambda value: _batch(codec.decode(value)))
+    if topic == "interactions":
+        return _guarded("interactions", lambda value: _interactions(decode_interactions(value)))
     if topic == "progress":
         return _guarded("progress", lambda value: _decoded(PROGRESS, value))
     if topic == "dead_letters":
@@ -156,4 +160,17 @@ def _batch(batch: SampleBatch) -> dict[str, Any]:
         "feature_fingerprint": header.feature_fingerprint,
         "window_settings": header.window_settings,
         "ingest_run": header.ingest_run,
+    }
+
+
+def _interactions(batch: InteractionBatch) -> dict[str, Any]:
+    counts = np.bincount(batch.kind, minlength=len(batch.kinds)).tolist()
+    times_ms = (int(batch.event_time_ms.min()), int(batch.event_time_ms.max())) if len(batch) else None
+    return {
+        "of": batch.side,
+        "rows": len(batch),
+        "kinds": {kind: count for kind, count in zip(batch.kinds, counts, strict=True) if count},
+        "event_time_ms": times_ms,
+        "sources": list(batch.sources),
+        "ingest_run": batch.ingest_run,
     }

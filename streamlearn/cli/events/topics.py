@@ -51,11 +51,11 @@ def topics(
     json: JsonOption = False,
 ) -> None:
     """Show APP's topics with partitions, records, retention and size limits; or create or delete them."""
-    from streamlearn.apps import TOPICS, load_app
+    from streamlearn.apps import load_app
 
     folder = load_app(app, set_ or ())
     _check_options(create, retention_days, delete, yes)
-    names = _selected(TOPICS, only or [])
+    names = _selected(folder.topics, only or [])
     if delete:
         _delete(folder, names, yes, json)
         return

@@ -60,10 +60,10 @@ def rewind(
 def _topic_id(place: Place, topic: str) -> str:
     """Return the id of a topic of the application; another word is an id already."""
     if place.app is not None:
-        from streamlearn.apps import TOPICS, load_app
+        from streamlearn.apps import load_app
 
         folder = load_app(place.app, place.set_ or ())
-        names = {folder.topic_url(name): name for name in TOPICS} | {name: name for name in TOPICS}
+        names = {folder.topic_url(name): name for name in folder.topics} | {name: name for name in folder.topics}
         if topic in names:
             with folder.open_topic(names[topic]) as opened:
                 return opened.topic_id

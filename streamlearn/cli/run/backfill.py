@@ -44,6 +44,9 @@ def backfill(
         ),
     ] = "",
     accept_lost: AcceptLostOption = False,
+    interactions: Annotated[
+        bool, typer.Option("--interactions", help="Write interactions too, into a topic that does not have them.")
+    ] = False,
     beam: BeamOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
@@ -55,7 +58,13 @@ def backfill(
 
     selection = HistoryRange.of(begin, end, from_offsets=from_offsets, to_offsets=to_offsets)
     report = run_backfill(
-        folder, selection, changes=changes, runner=runner, accept_lost=accept_lost, more=tuple(beam or ())
+        folder,
+        selection,
+        changes=changes,
+        runner=runner,
+        accept_lost=accept_lost,
+        interactions=interactions,
+        more=tuple(beam or ()),
     )
     print_json(asdict(report)) if json else print_facts("backfilled", _summary(report))
     report_letters(report.written, app, folder.settings.ingest.dead_share_max)

@@ -143,9 +143,7 @@ def _report_switch(folder: AppFolder, given: Given) -> None:
 
 def _check_topics(folder: AppFolder) -> None:
     """Raise TopicMissing if a topic does not exist. An unreachable broker is left to the processes, which retry."""
-    from streamlearn.apps import TOPICS
-
-    for topic in TOPICS:
+    for topic in folder.topics:
         try:
             folder.open_topic(topic).close()
         except TopicUnreachable:

@@ -122,8 +122,10 @@ class _JoinStretch(beam.DoFn):
         plan, folder = self._plan, self._plan.load_app()
         # Event time keeps old samples out of the latency metric.
         sink_plan = replace(plan, rules=msgspec.structs.replace(plan.rules, time="event"))
-        sink = SampleSink(folder, sink_plan, SampleMaker(folder, plan.lineage, plan.run))
-        self._opened = JoinPlan.of(folder.app, plan.lineage.events_topic_id, folder.settings.join), sink
+        maker = SampleMaker(folder, plan.lineage, plan.run)
+        sink = SampleSink(folder, sink_plan, maker, interactions=self._stretch.interactions)
+        join_plan = JoinPlan.of(folder.app, plan.lineage.events_topic_id, folder.settings.join)
+        self._opened = join_plan if self._stretch.interactions else replace(join_plan, makes="nothing"), sink
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> None:
         """Join one lot."""
@@ -229,6 +231,7 @@ def run_backfill(
     changes: Sequence[str] = (),
     runner: str = "",
     accept_lost: bool = False,
+    interactions: bool = False,
     more: Sequence[str] = (),
     clock: Clock = SYSTEM_CLOCK,
 ) -> BackfillReport:
@@ -243,6 +246,8 @@ def run_backfill(
         within: The impressions; None: all.
         changes: The values of `--set`.
         runner: A runner's name; empty: the setting.
+        interactions: Whether interactions are written too. Who folds their topic finds repeated ones only among the
+            last `features.repeats_max`, so write them into a topic that does not have them.
         accept_lost: Begin where the topics still have records, even if records that are needed were deleted.
         more: Further Beam options.
         clock: Measures the duration.
@@ -257,7 +262,7 @@ def run_backfill(
     within = within or HistoryRange()
     options = runner_options(folder.settings.ingest, runner=runner, is_bounded=True, more=more)
     require_job_server(options)
-    for topic in ("samples", "dead_letters"):
+    for topic in ("samples", "dead_letters", *(("interactions",) if interactions else ())):
         folder.open_topic(topic).close()
     require_alike(folder)
     begun_s, plan = clock.monotonic_s(), plan_backfill(folder, clock=clock)
@@ -271,7 +276,7 @@ def run_backfill(
     if plan.rules.time == "wall":
         # A later watermark would make rows of events from now on old.
         live_ms = min(live_ms, clock.wall_ms() - plan.rules.out_of_orderness_ms)
-    stretches = [replace(stretch, live_ms=live_ms) for stretch in stretches]
+    stretches = [replace(stretch, live_ms=live_ms, interactions=interactions) for stretch in stretches]
     written: list[Written] = []
     with ExitStack() as stack:
         prism = Prism.of(options)

@@ -37,6 +37,7 @@ class Stretch:
         actions_ms: First and last event time of the actions that are needed.
         records: Partition, first offset and end offset (exclusive) of the impressions that make samples; None: all.
         live_ms: The watermark of an ingest that runs at the same time: a later one would make its rows late.
+        interactions: Whether interactions are written too.
     """
 
     begin_ms: int
@@ -45,6 +46,7 @@ class Stretch:
     actions_ms: tuple[int, int]
     records: tuple[tuple[int, int, int], ...] | None = None
     live_ms: int = NO_INGEST
+    interactions: bool = False
 
     @property
     def watermark_ms(self) -> int:
@@ -97,7 +99,7 @@ def cut_stretches(begin_ms: int, end_ms: int, stretch_ms: int) -> list[tuple[int
 
 
 def own_of(joined: Joined, stretch: Stretch) -> Joined:
-    """Return the rows and letters of a join that belong to the stretch."""
+    """Return the rows, interactions and letters of a join that belong to the stretch."""
     requests, rows, letters = joined.requests, joined.rows, joined.letters
     own = stretch.owns(requests)
     own_letters = stretch.is_own(letters.event_time_ms)
@@ -110,4 +112,6 @@ def own_of(joined: Joined, stretch: Stretch) -> Joined:
     number = np.cumsum(own, dtype=np.int32) - np.int32(1)
     kept = rows.take(np.flatnonzero(own[rows.request_index]))
     kept = replace(kept, request_index=number[kept.request_index])
-    return Joined(taken_columns(requests, np.flatnonzero(own)), kept, letters, joined.complete_ms)
+    made = joined.interactions.take(np.flatnonzero(own[joined.interactions.request_index]))
+    made = replace(made, request_index=number[made.request_index])
+    return Joined(taken_columns(requests, np.flatnonzero(own)), kept, made, letters, joined.complete_ms)

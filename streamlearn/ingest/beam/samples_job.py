@@ -257,7 +257,7 @@ def _for_flink(plan: ReadPlan) -> ReadPlan:
 
 def _require_topics(folder: AppFolder) -> None:
     """Check that the output topics exist: writing does not create them."""
-    for name in ("samples", "progress", "dead_letters"):
+    for name in folder.topics[2:]:
         try:
             folder.open_topic(name).close()
         except TopicMissing as error:

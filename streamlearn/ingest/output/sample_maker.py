@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,15 @@ from streamlearn.errors import ConfigError
 from streamlearn.events import EventColumns, EventDecoder, Failure, Origin
 from streamlearn.events.span import spans_of_events
 from streamlearn.features import FeatureSpec
-from streamlearn.ingest.join.columns import Joined, JoinedRequests, JoinedRows, Letters
+from streamlearn.ingest.join.columns import Joined, JoinedInteractions, JoinedRequests, JoinedRows, Letters
 from streamlearn.ingest.join.letters import letters_of
+from streamlearn.ingest.output.impression_features import ImpressionFeatures, Places
+from streamlearn.ingest.output.interaction_maker import interactions_of
 from streamlearn.ingest.output.progress import Lineage
 from streamlearn.ingest.output.read_back import ReadBack
 from streamlearn.ingest.output.sample_cuts import cut_rows, feature_bytes
-from streamlearn.ingest.output.sample_features import TextCodes, features_of, text_codes
+from streamlearn.ingest.output.sample_features import TextCodes, text_codes
+from streamlearn.interactions import InteractionBatch
 from streamlearn.samples import (
     FeatureColumns,
     LabelColumns,
@@ -47,6 +50,7 @@ _MINUTE_MS = 60_000
 _REQUEST_BYTES, _ROW_BYTES, _LABEL_BYTES = 36, 16, 18
 
 Letter = tuple[Failure, Origin]
+AnyRows = TypeVar("AnyRows", JoinedRows, JoinedInteractions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +80,8 @@ class SampleMaker:
 
     Guaranteed: every row becomes a row of a sample, or is set aside with its origin and the reason; no batch is larger
     than a message may be; the same rows make the same samples. Not guaranteed: that bytes that are read again are
-    found: topics delete old records. The classic mistake is to take the batches and to forget `set_aside`.
+    found: topics delete old records. The classic mistake is to take the batches and to forget `set_aside`, or
+    `interactions`.
 
     Raises:
         ConfigError: The rows were joined for other features or windows; or a message cannot hold a row.
@@ -96,6 +101,7 @@ class SampleMaker:
         self._topics = list(zip(names, (lineage.events_topic_id, lineage.actions_topic_id), strict=True))
         self._limits = self._limits_of(settings.samples)
         self._set_aside: list[Letter] = []
+        self._interactions: list[InteractionBatch] = []
 
     def make(self, lot: int, joined: Joined, watermark_ms: int) -> list[SampleBatch]:
         """Return the samples of a lot's rows, in the order of the rows.
@@ -107,9 +113,15 @@ class SampleMaker:
             TopicReplaced: Impressions have to be read again, and their topic was deleted and created again.
             TopicUnreachable: Impressions have to be read again, and the topic returned nothing for too long.
         """
+        if not len(joined.rows) and not len(joined.interactions):
+            return []
+        shown = self._shown(joined.requests)
+        if len(joined.interactions):
+            made, places = self._there(shown, joined.requests, joined.interactions)
+            self._interactions.append(interactions_of(self._app, self._run, shown, made, places))
         if not len(joined.rows):
             return []
-        whole = self._whole(joined)
+        whole = self._whole(shown, joined)
         # Of a history that is read at once, trainers take the messages of all lots in the order of time.
         minutes = np.flatnonzero(np.diff(whole.rows.settle_time_ms // _MINUTE_MS)) + 1
         cuts, too_large = cut_rows(whole.request_index, *self._costs(whole), self._limits, minutes)
@@ -122,7 +134,8 @@ class SampleMaker:
 
     def empty(self, lot: int, watermark_ms: int) -> SampleBatch:
         """Return a batch without samples, which carries a lot's watermark."""
-        return self._batch(self._header(lot, watermark_ms), self._whole(_nothing(len(self._app.labels))), 0, 0)
+        nothing = _nothing(len(self._app.labels))
+        return self._batch(self._header(lot, watermark_ms), self._whole(self._shown(nothing.requests), nothing), 0, 0)
 
     def letters_of(self, letters: Letters) -> list[Letter]:
         """Return a join's letters for `LetterBox.give`."""
@@ -132,6 +145,11 @@ class SampleMaker:
         """Return the rows that became no samples since the last call, for `LetterBox.give`."""
         letters, self._set_aside = self._set_aside, []
         return letters
+
+    def interactions(self) -> list[InteractionBatch]:
+        """Return the interactions of the joins' output since the last call."""
+        made, self._interactions = self._interactions, []
+        return made
 
     def close(self) -> None:
         """Close the impressions topic."""
@@ -160,37 +178,31 @@ class SampleMaker:
             watermark_ms=watermark_ms,
         )
 
-    def _whole(self, joined: Joined) -> _WholeRequests:
-        requests, rows = joined.requests, joined.rows
+    def _shown(self, requests: JoinedRequests) -> ImpressionFeatures:
         events, place_of = self._impressions(requests)
-        columns, spec = events.columns, self._app.features
-        items, items_at = features_of(spec, "item", columns), columns["items[]"].astype(np.int64)
-        request = place_of[rows.request_index]
-        at = items_at[request] + rows.position
-        is_there = (request >= 0) & (at < items_at[request + 1])
-        # An impression that was read again must have the joined item's key.
-        is_there[is_there] = items.slots[spec.item_id].keys[at[is_there]] == rows.item[is_there]
-        if not is_there.all():
-            why = ("gone", "its impression could not be read again: the topic no longer has it")
-            self._refuse(rows, np.flatnonzero(~is_there), _origins(requests, rows.request_index), why)
-            kept = np.flatnonzero(is_there)
-            rows, request, at = rows.take(kept), request[kept], at[kept]
-        source = events.record_index
-        version, is_served = columns["served_version"], columns["served_version?"]
+        return ImpressionFeatures.of(self._app.features, requests, events, place_of)
+
+    def _there(self, shown: ImpressionFeatures, requests: JoinedRequests, rows: AnyRows) -> tuple[AnyRows, Places]:
+        """Return the rows whose impression is there, with their places; set the others aside."""
+        places = shown.find(rows)
+        if places.is_there.all():
+            return rows, places
+        why = ("gone", "its impression could not be read again: the topic no longer has it")
+        self._refuse(rows, np.flatnonzero(~places.is_there), _origins(requests, rows.request_index), why)
+        kept = np.flatnonzero(places.is_there)
+        return rows.take(kept), places.take(kept)
+
+    def _whole(self, shown: ImpressionFeatures, joined: Joined) -> _WholeRequests:
+        rows, places = self._there(shown, joined.requests, joined.rows)
+        request, at, columns = places.request, places.item, shown.columns
         return _WholeRequests(
-            requests=RequestColumns(
-                partition=requests.partition[source],
-                offset=requests.offset[source],
-                event_time_ms=requests.event_time_ms[source],
-                shown_wall_ms=columns["shown_wall_ms"],
-                served_version=np.where(is_served == 1, version, -1),
-            ),
-            user=features_of(spec, "user", columns),
+            requests=shown.requests,
+            user=shown.user,
             request_index=request.astype(np.int32),
-            item=items.take(at),
+            item=shown.items.take(at),
             rows=rows,
             scores={label.name: _scores(columns, label.name, at) for label in self._app.labels},
-            segments=_segments(spec, columns, request, at),
+            segments=_segments(self._app.features, columns, request, at),
         )
 
     def _impressions(self, requests: JoinedRequests) -> tuple[EventColumns, Int64s]:
@@ -255,7 +267,11 @@ class SampleMaker:
         )
 
     def _refuse(
-        self, rows: JoinedRows, places: Int64s, origins: Sequence[npt.NDArray[Any]], why: tuple[str, str]
+        self,
+        rows: JoinedRows | JoinedInteractions,
+        places: Int64s,
+        origins: Sequence[npt.NDArray[Any]],
+        why: tuple[str, str],
     ) -> None:
         """Set rows aside.
 
@@ -266,16 +282,22 @@ class SampleMaker:
         name, topic_id = self._topics[0]
         for row in places.tolist():
             partition, offset, time_ms = (int(column[row]) for column in origins)
-            settles, labels = int(rows.settles[row]), int(rows.labels[row])
-            outcomes = [
-                f"{label.name} {'positive' if labels >> bit & 1 else 'negative'}"
-                for bit, label in enumerate(self._app.labels)
-                if settles >> bit & 1
-            ]
-            settled = f"settled {', '.join(outcomes)} at {int(rows.settle_time_ms[row])} ms"
-            detail = f"item {int(rows.item_index[row])} of the record, {settled}: {what}"
+            detail = f"{self._text(rows, row)}: {what}"
             origin = Origin(name, topic_id, partition, offset, time_ms, None)
             self._set_aside.append((Failure(row, -1, reason, detail, b""), origin))
+
+    def _text(self, rows: JoinedRows | JoinedInteractions, row: int) -> str:
+        """Say what a row is."""
+        if isinstance(rows, JoinedInteractions):
+            return f"item {int(rows.position[row])} of the impression, interaction at {int(rows.event_time_ms[row])} ms"
+        settles, labels = int(rows.settles[row]), int(rows.labels[row])
+        outcomes = [
+            f"{label.name} {'positive' if labels >> bit & 1 else 'negative'}"
+            for bit, label in enumerate(self._app.labels)
+            if settles >> bit & 1
+        ]
+        settled = f"settled {', '.join(outcomes)} at {int(rows.settle_time_ms[row])} ms"
+        return f"item {int(rows.item_index[row])} of the record, {settled}"
 
 
 def _origins(requests: JoinedRequests | RequestColumns, index: Int32s) -> tuple[npt.NDArray[Any], ...]:
@@ -325,6 +347,7 @@ def _nothing(labels: int) -> Joined:
     return Joined(
         JoinedRequests(i4, i8, i4, i8, u1, u1, one),
         JoinedRows(i4, i4, i4, u8, u1, u4, u4, i8, weights, weights),
+        JoinedInteractions(i4, i4, u8, u8, u1, i8, f4, f4),
         Letters(u1, u4, u1, i4, i8, i4, i8, u8, f4, f4, u1, one, u1, one),
         complete_ms=0,
     )

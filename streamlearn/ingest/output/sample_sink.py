@@ -1,4 +1,4 @@
-"""SampleSink: the output of joins, as messages of the samples topic and as dead letters, acknowledged.
+"""SampleSink: the output of joins, as messages of the samples topic, interactions and dead letters, acknowledged.
 
 It does not know how features and labels are read: a maker does.
 """
@@ -12,6 +12,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.ingest.join.columns import Joined
 from streamlearn.ingest.join.meters import observe_emitted
+from streamlearn.ingest.output.interaction_sink import InteractionSink
 from streamlearn.ingest.output.letter_box import LetterBox
 from streamlearn.ingest.output.progress_keeper import partitions_of
 from streamlearn.ingest.output.sample_maker import SampleMaker
@@ -32,12 +33,21 @@ class SampleSink:
     once. Not for two threads at once.
     """
 
-    def __init__(self, folder: AppFolder, plan: ReadPlan, maker: SampleMaker, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        folder: AppFolder,
+        plan: ReadPlan,
+        maker: SampleMaker,
+        *,
+        interactions: bool = True,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._plan, self._maker, self._clock = plan, maker, clock
         self._codec = SampleCodec(folder.app, folder.settings.samples)
         settings = folder.writer_settings
         self._letters = LetterBox(folder, clock=clock)
         self._topic = folder.open_topic("samples")
+        self._interactions = InteractionSink(folder) if interactions and folder.app.features.entities else None
         self._bytes_max = settings.buffer_bytes_max
         self._courier = Courier(self._topic.writer(settings), self._bytes_max)
         self._waiting: list[tuple[int, int, bytes]] = []  # the time up to which its lot is, its partition, a message
@@ -49,7 +59,7 @@ class SampleSink:
         """Take a join's output; `flush` writes it at the latest."""
         if len(joined.letters):
             self._letters.give(self._maker.letters_of(joined.letters))
-        if not len(joined.rows):
+        if not len(joined.rows) and not len(joined.interactions):
             return
         partition = partitions_of(lot, self._plan.lineage.lots_count, self._topic.partitions)[0]
         for batch in self._maker.make(lot, joined, watermark_ms):
@@ -62,11 +72,15 @@ class SampleSink:
             self._settled_ms.append(int(batch.settle_time_ms.min()))
             if self._waiting_bytes >= self._bytes_max:
                 self._send()
+        if self._interactions is not None:
+            self._interactions.give(self._maker.interactions())
         self._letters.give(self._maker.set_aside())
 
     def flush(self) -> set[int]:
         """Wait until everything given is acknowledged; return the partitions that had messages since the last flush."""
         self._letters.flush()
+        if self._interactions is not None:
+            self._interactions.flush()
         self._send()
         self._courier.flush()
         if self._plan.rules.time == "wall" and self._settled_ms:
@@ -87,6 +101,8 @@ class SampleSink:
         try:
             self._letters.close()
         finally:
+            if self._interactions is not None:
+                self._interactions.close()
             self._courier.close()
             self._maker.close()
             self._topic.close()

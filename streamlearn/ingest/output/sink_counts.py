@@ -17,7 +17,7 @@ from streamlearn.errors import PartlyDone
 from streamlearn.ingest.beam.runners import counters_of
 from streamlearn.telemetry import gauge
 
-__all__ = ["RECENT", "RecentLetters", "Written", "count_letters", "count_read", "count_samples"]
+__all__ = ["RECENT", "RecentLetters", "Written", "count_interactions", "count_letters", "count_read", "count_samples"]
 
 _LOG = logging.getLogger(__name__)
 _METRICS = "streamlearn.written"
@@ -144,6 +144,11 @@ def count_read(events: int) -> None:
 def count_samples(rows: int) -> None:
     """Count rows of samples, in a step of a job."""
     Metrics.counter(_METRICS, "samples").inc(rows)  # type: ignore[no-untyped-call]
+
+
+def count_interactions(rows: int) -> None:
+    """Count interactions, in a step of a job."""
+    Metrics.counter(_METRICS, "interactions").inc(rows)  # type: ignore[no-untyped-call]
 
 
 def count_letters(reason: str, count: int) -> None:
