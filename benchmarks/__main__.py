@@ -15,6 +15,7 @@ NAMES = (
     "ps",
     "versions",
     "join",
+    "features",
     "ingest",
     "trainer",
     "learning",

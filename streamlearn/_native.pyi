@@ -606,6 +606,15 @@ class Features:
     ) -> tuple[_U8, list[list[npt.NDArray[Any]]]]:
         """Return what became of each stored state; and by feature its keys and their ends, or its numbers."""
 
+class Repeats:
+    """The identities of the last interactions of a log, at most `most` of them."""
+
+    def __init__(self, most: int) -> None: ...
+    def note(self, identities: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Note interactions; return of each whether it is new."""
+
+    def __len__(self) -> int: ...
+
 # Load.
 
 _AskAnswer: TypeAlias = tuple[str | None, str, bytes | None]

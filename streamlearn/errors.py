@@ -40,6 +40,9 @@
     ├── NodeNotReady                         a serving node has no version to answer with at the moment
     ├── RegistryUnreachable                  the registry did not answer; the pointer in the store stays authoritative
     │   └── RegistryDefect                   its content cannot be read; rebuild it from the store
+    ├── StatesUnreachable                    the store of feature states did not answer
+    │   └── StatesLost                       it has lost what was written: folding goes on from what it holds
+    ├── FoldOver                             a newer process folds this partition of interactions
     └── StoreError
         ├── RunOver                          a newer run has taken over: this one may not publish or promote
         ├── MoveRefused                      this move of the pointer is not allowed
@@ -58,13 +61,13 @@ from collections.abc import Sequence as _Sequence
 
 __all__ = [
     "EXIT_DONE", "EXIT_FAILED", "EXIT_PARTLY", "EXIT_USAGE", "BadRecord", "ConfigError", "CutFailed", "DataError",
-    "EpochOver", "ExecutionFailed", "FileMissing", "FileTaken", "IngestOver", "JoinFull", "LaneLost", "MarksFull",
-    "MoveRefused", "NativeMismatch", "NodeNotReady", "NotDelivered", "Oversize", "PartlyDone", "PipelineFailed",
-    "PositionLost", "PsError", "PushUnsure", "RegistryDefect", "RegistryUnreachable", "RunOver", "ScoresMissing",
-    "ServiceError", "ShardNotReady", "ShardRefused", "ShardUnreachable", "SpecError", "StoreError", "StoreUnfit",
-    "StoreUnreachable", "StreamlearnError", "TableBusy", "TableError", "TableFull", "TopicError", "TopicExists",
-    "TopicMissing", "TopicReplaced", "TopicUnreachable", "TrainingFailed", "UnknownSchema", "UsageError",
-    "VersionDefect", "VersionRefused",
+    "EpochOver", "ExecutionFailed", "FileMissing", "FileTaken", "FoldOver", "IngestOver", "JoinFull", "LaneLost",
+    "MarksFull", "MoveRefused", "NativeMismatch", "NodeNotReady", "NotDelivered", "Oversize", "PartlyDone",
+    "PipelineFailed", "PositionLost", "PsError", "PushUnsure", "RegistryDefect", "RegistryUnreachable", "RunOver",
+    "ScoresMissing", "ServiceError", "ShardNotReady", "ShardRefused", "ShardUnreachable", "SpecError", "StatesLost",
+    "StatesUnreachable", "StoreError", "StoreUnfit", "StoreUnreachable", "StreamlearnError", "TableBusy", "TableError",
+    "TableFull", "TopicError", "TopicExists", "TopicMissing", "TopicReplaced", "TopicUnreachable", "TrainingFailed",
+    "UnknownSchema", "UsageError", "VersionDefect", "VersionRefused",
 ]  # fmt: skip
 
 EXIT_DONE = 0
@@ -311,6 +314,18 @@ class RegistryDefect(RegistryUnreachable):
     """The registry's content cannot be read; rebuilding it from the store repairs it."""
 
     unsure = False
+
+
+class StatesUnreachable(StreamlearnError):
+    """The store of feature states did not answer within the timeout, or holds something else."""
+
+
+class StatesLost(StatesUnreachable):
+    """The store of feature states has lost what was written: folding goes on from what it holds."""
+
+
+class FoldOver(StreamlearnError):
+    """A newer process has taken over the folding of a partition: this one may not write its states any more."""
 
 
 class VersionDefect(StoreError):

@@ -9,11 +9,13 @@ mod blob;
 mod definition;
 mod error;
 mod history;
+mod repeats;
 mod state;
 mod tiles;
 
 pub use batch::{Interactions, Read, evaluate_all, fold_all, read_states};
 pub use definition::{COLUMNS_MAX, Definition, FEATURES_MAX, Feature, KINDS_MAX, LENGTH_MAX, WINDOWS_MAX};
 pub use error::{Error, Result};
+pub use repeats::Repeats;
 pub use state::{Interaction, State, Values};
 pub use tiles::{NUMBER_MAX, TILES};

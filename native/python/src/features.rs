@@ -4,7 +4,9 @@ use numpy::IntoPyArray;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use streamlearn_features::{Definition, Error, Feature, Interactions, evaluate_all, fold_all, read_states};
+use streamlearn_features::{
+    Definition, Error, Feature, Interactions, Repeats, evaluate_all, fold_all, read_states,
+};
 
 use crate::arrays::{Bytes, flat};
 
@@ -119,6 +121,32 @@ fn buffers_of(stored: &Arrays<'_>) -> PyResult<Vec<Option<Bytes>>> {
         .collect()
 }
 
+#[pyclass(name = "Repeats", module = "streamlearn._native")]
+struct NativeRepeats {
+    repeats: Repeats,
+}
+
+#[pymethods]
+impl NativeRepeats {
+    #[new]
+    fn new(most: usize) -> Self {
+        Self { repeats: Repeats::new(most) }
+    }
+
+    /// Notes interactions; returns of each whether it is new.
+    fn note<'py>(&mut self, py: Python<'py>, identities: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let identities = flat::<u64>(identities, "identities", "uint64")?;
+        let (identities, repeats) = (identities.as_slice()?, &mut self.repeats);
+        let new: Vec<bool> = py.detach(|| identities.iter().map(|&one| repeats.note(one)).collect());
+        Ok(new.into_pyarray(py).into_any())
+    }
+
+    fn __len__(&self) -> usize {
+        self.repeats.len()
+    }
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<NativeFeatures>()
+    module.add_class::<NativeFeatures>()?;
+    module.add_class::<NativeRepeats>()
 }

@@ -12,9 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from redis import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
+from redis._parsers import _RESP2Parser
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
-__all__ = ["AnswerTooLarge", "bounded", "redis_call"]
+from streamlearn.versions.pointer.redis_url import RedisUrl
+
+__all__ = ["AnswerTooLarge", "connected", "redis_call"]
 
 # The call that each thread is in.
 _THREAD = threading.local()
@@ -56,9 +62,25 @@ def redis_call(timeout_s: float, bytes_max: int) -> Iterator[None]:
         _THREAD.call = outer
 
 
-def bounded(kind: type[Any]) -> type[Any]:
-    """Return a class of connections whose sockets keep to the bounds of the calls that use them."""
-    return type(f"Bounded{kind.__name__}", (_BoundedConnection, kind), {})
+def connected(parsed: RedisUrl, reach_s: float, connections_max: int) -> Redis:
+    """Return the client of a Redis, whose sockets keep to the bounds of the calls that use them. It retries nothing."""
+    kinds: dict[str, type[Any]] = {"rediss": SSLConnection, "unix": UnixDomainSocketConnection}
+    kind = kinds.get(parsed.shown.partition(":")[0], Connection)
+    # A unix socket connects at once or fails, and has no keep-alive.
+    over_tcp = {"socket_connect_timeout": reach_s, "socket_keepalive": True}
+    pool = BlockingConnectionPool(  # type: ignore[no-untyped-call]
+        max_connections=connections_max,
+        timeout=reach_s,
+        connection_class=type(f"Bounded{kind.__name__}", (_BoundedConnection, kind), {}),
+        # Not hiredis where that is installed: it makes room for as many entries as an answer promises.
+        parser_class=_RESP2Parser,
+        socket_timeout=reach_s,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        **({} if kind is UnixDomainSocketConnection else over_tcp),
+        **parsed.options,
+    )
+    return Redis(connection_pool=pool)
 
 
 class _BoundedConnection:

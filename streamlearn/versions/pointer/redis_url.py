@@ -34,8 +34,8 @@ class RedisUrl:
     options: dict[str, Any] = field(repr=False)
 
     @classmethod
-    def parse(cls, url: str) -> RedisUrl:
-        """Parse a URL; a password in the environment overrides its own.
+    def parse(cls, url: str, variable: str = PASSWORD_VARIABLE) -> RedisUrl:
+        """Parse a URL; a password in an environment variable overrides its own.
 
         Raises:
             UsageError: It is invalid. The message does not repeat it, because it may contain a password.
@@ -54,7 +54,7 @@ class RedisUrl:
         if unknown := sorted(set(given) - set(allowed)):
             _refuse(f"option {unknown[0][:40]!r} is not one of {', '.join(allowed) or 'none'}")
         db = _number(given.pop("db", "0") if is_socket else parts.path.strip("/") or "0")
-        options: dict[str, Any] = {"db": db, **_login(parts), **given}
+        options: dict[str, Any] = {"db": db, **_login(parts, variable), **given}
         if is_socket:
             if parts.path in ("", "/"):
                 _refuse("it names no socket")
@@ -65,8 +65,8 @@ class RedisUrl:
         return cls(f"{parts.scheme}://{host}:{port}/{db}", {**options, "host": parts.hostname, "port": port})
 
 
-def _login(parts: SplitResult) -> dict[str, str]:
-    password = os.environ.get(PASSWORD_VARIABLE) or unquote(parts.password or "")
+def _login(parts: SplitResult, variable: str) -> dict[str, str]:
+    password = os.environ.get(variable) or unquote(parts.password or "")
     login = {"username": unquote(parts.username or ""), "password": password}
     return {name: value for name, value in login.items() if value}
 

@@ -14,19 +14,15 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
-from redis import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
-from redis._parsers import _RESP2Parser
-from redis.backoff import NoBackoff
 from redis.client import PubSub
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.exceptions import ConnectionError as ConnectionLost
-from redis.retry import Retry
 
 from streamlearn.errors import RegistryDefect, RegistryUnreachable, StreamlearnError
 from streamlearn.settings.versions import RegistrySettings
 from streamlearn.versions.format.version_summary import Known
 from streamlearn.versions.pointer.moves import Pointer
-from streamlearn.versions.pointer.redis_call import AnswerTooLarge, bounded, redis_call
+from streamlearn.versions.pointer.redis_call import AnswerTooLarge, connected, redis_call
 from streamlearn.versions.pointer.redis_url import PASSWORD_VARIABLE, RedisUrl
 from streamlearn.versions.pointer.registry import (
     NODES_MAX,
@@ -113,23 +109,7 @@ class RedisRegistry(Registry):
         parsed, limits = RedisUrl.parse(url), settings or RegistrySettings()
         super().__init__(parsed.shown, model, limits)
         self._password = parsed.options.get("password", "")
-        kinds: dict[str, type[Any]] = {"rediss": SSLConnection, "unix": UnixDomainSocketConnection}
-        kind = kinds.get(self.url.partition(":")[0], Connection)
-        # A unix socket connects at once or fails, and has no keep-alive.
-        over_tcp = {"socket_connect_timeout": limits.reach_s, "socket_keepalive": True}
-        pool = BlockingConnectionPool(  # type: ignore[no-untyped-call]
-            max_connections=limits.connections_max,
-            timeout=limits.reach_s,
-            connection_class=bounded(kind),
-            # Not hiredis where that is installed: it makes room for as many entries as an answer promises.
-            parser_class=_RESP2Parser,
-            socket_timeout=limits.reach_s,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            **({} if kind is UnixDomainSocketConnection else over_tcp),
-            **parsed.options,
-        )
-        self._redis = Redis(connection_pool=pool)
+        self._redis = connected(parsed, limits.reach_s, limits.connections_max)
         self._prefix = f"streamlearn:{{{model}}}:"
 
     def announce(self, pointer: Pointer) -> bool:

@@ -1,0 +1,241 @@
+"""Fold: takes the interactions of one partition into the states of their users, or of their items."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.errors import DataError
+from streamlearn.features import Entity
+from streamlearn.interactions import InteractionBatch, decode_interactions
+from streamlearn.native import native
+from streamlearn.online.state_store import Standing, StateGroup, StatePlace, StateStore
+from streamlearn.settings.features import FeatureSettings
+from streamlearn.topics import Reader, Records
+from streamlearn.topics.topic import replaced
+
+__all__ = ["Fold", "FoldCounts"]
+
+_LOG = logging.getLogger(__name__)
+
+# Of stored states: those of which there were none.
+_MISSING = 1
+# A position in the log has the offset of its message and its place within.
+_PLACE_BITS = 20
+# Of one step, whose states are read and written by one call.
+_READ_BYTES = 256 << 10
+
+
+@dataclass(slots=True)
+class FoldCounts:
+    """Counts of a fold since it began.
+
+    Attributes:
+        folded: Interactions that were folded.
+        repeated: Those that had come before.
+        unknown: Those without a user.
+        left_out: Those of times that a rebuild leaves out.
+        messages_bad: Messages that could not be read.
+        states_bad: Stored states that could not be read; they began again from nothing.
+    """
+
+    folded: int = 0
+    repeated: int = 0
+    unknown: int = 0
+    left_out: int = 0
+    messages_bad: int = 0
+    states_bad: int = 0
+
+
+class Fold:
+    """Folds one partition for one entity. For one thread.
+
+    Guaranteed: each interaction counts once, whatever process was killed, for as long as the log keeps interactions
+    from `Standing.seen_from` on. States and position change together.
+
+    `repeats_max` interactions are remembered, so that one which comes again does not count twice. Interactions of the
+    event times `without`, from the first up to the second, are left out.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        entity: Entity,
+        group: StateGroup,
+        reader: Reader,
+        partition: int,
+        *,
+        repeats_max: int,
+        settings: FeatureSettings,
+        without: tuple[int, int] = (0, 0),
+    ) -> None:
+        self._without = without
+        self._store, self.entity, self.group, self._reader = store, entity, group, reader
+        self.partition, self._settings = partition, settings
+        self._features = native.Features(entity.definition)
+        self._repeats, self._repeats_max = native.Repeats(repeats_max), repeats_max
+        # Messages that are needed to tell what comes again: their offsets, and numbers of new interactions.
+        self._seen: deque[tuple[int, int]] = deque()
+        self._seen_rows = 0
+        self._state_ms = max(round(1_000 * settings.keep_s), entity.longest_window_ms)
+        self.counts = FoldCounts()
+        # Where the store will be and the states that change, until they are written.
+        self._unwritten: tuple[Standing, dict[int, bytes]] | None = None
+        # As the store has it.
+        self._stored = store.claim(group, partition)
+        self.standing = self._begin(self._stored)
+
+    def step(self, wait_ms: int = 0) -> bool:
+        """Fold what comes next, at most some megabytes; return whether anything came in time.
+
+        Raises:
+            FoldOver: Another process folds this partition now.
+            StatesLost: The store has lost what was written: make another fold, which goes on from what it holds.
+            StatesUnreachable: The store does not answer; the next call goes on.
+            TopicError: The topic cannot be read.
+        """
+        if self._unwritten is None:
+            records = self._reader.read(self.partition, self.standing.position, max_bytes=_READ_BYTES, wait_ms=wait_ms)
+            if records.next_offset == self.standing.position:
+                return False
+            decoded = self._decoded(records)
+            # The last that may fail before anything is noted.
+            known = self._states({key for _, batch in decoded for key in batch.entity.tolist()})
+            states, newest_ms = self._fold(*self._new(decoded), known)
+            standing = self._moved(records.next_offset, max(newest_ms, self.standing.newest_ms))
+            self._unwritten = standing, states
+        standing, states = self._unwritten
+        self._store.write(self.group, self.partition, (self._stored, standing), states, self._state_ms)
+        self._unwritten, self._stored = None, standing
+        self.standing = standing
+        return True
+
+    def check(self) -> None:
+        """Check that the store still holds what this fold wrote; raises as `step`."""
+        if self._unwritten is None:
+            self._store.write(self.group, self.partition, (self._stored, self._stored), {}, self._state_ms)
+
+    @property
+    def behind(self) -> int:
+        """The number of messages that are not folded yet."""
+        return max(0, self._reader.end(self.partition) - self.standing.position)
+
+    def _begin(self, standing: Standing) -> Standing:
+        """Read again what is needed to tell which interactions come again; return where to begin."""
+        if standing.topic_id and standing.topic_id != self._reader.topic_id:
+            raise replaced(self._reader.url, standing.topic_id, self._reader.topic_id)
+        earliest = self._reader.earliest(self.partition)
+        if not standing.topic_id:
+            standing = replace(standing, position=earliest, seen_from=earliest, topic_id=self._reader.topic_id)
+        if standing.position < earliest:
+            message = "%s partition %d: interactions from %d to %d were deleted before they were folded"
+            _LOG.error(message, self._reader.url, self.partition, standing.position, earliest)
+            standing = replace(standing, position=earliest)
+        offset = max(standing.seen_from, earliest)
+        while offset < standing.position:
+            records = self._reader.read(self.partition, offset, max_bytes=_READ_BYTES, wait_ms=1_000)
+            for at, batch in self._decoded(records):
+                if at < standing.position:
+                    self._note(at, batch)
+            offset = max(records.next_offset, offset)
+        return standing
+
+    def _decoded(self, records: Records) -> list[tuple[int, InteractionBatch]]:
+        """Return the messages that are of this side, with their offsets."""
+        found = []
+        for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
+            try:
+                batch = decode_interactions(value or b"")
+            except DataError:
+                self.counts.messages_bad += 1
+                continue
+            if batch.side == self.entity.side and len(batch):
+                found.append((offset, batch))
+        return found
+
+    def _note(self, offset: int, batch: InteractionBatch) -> npt.NDArray[np.bool_]:
+        """Return which interactions of a message are new."""
+        is_new = self._repeats.note(np.ascontiguousarray(batch.identity, np.uint64))
+        count = int(np.count_nonzero(is_new))
+        self._seen.append((offset, count))
+        self._seen_rows += count
+        return is_new
+
+    def _new(
+        self, decoded: Sequence[tuple[int, InteractionBatch]]
+    ) -> tuple[list[InteractionBatch], list[npt.NDArray[np.int64]]]:
+        """Return the interactions that are to be folded, with their positions."""
+        batches, positions = [], []
+        for offset, batch in decoded:
+            is_new = self._note(offset, batch)
+            of_kind = self._numbers(batch.kinds, self.entity.kinds)[batch.kind] >= 0
+            is_known = batch.entity != 0
+            begin_ms, end_ms = self._without
+            is_out = (batch.event_time_ms >= begin_ms) & (batch.event_time_ms < end_ms)
+            rows = np.flatnonzero(is_new & of_kind & is_known & ~is_out)
+            self.counts.folded += len(rows)
+            self.counts.repeated += int(np.count_nonzero(~is_new))
+            self.counts.unknown += int(np.count_nonzero(~is_known))
+            self.counts.left_out += int(np.count_nonzero(is_out))
+            if len(rows):
+                batches.append(batch.take(rows))
+                positions.append((offset << _PLACE_BITS) + rows)
+        return batches, positions
+
+    def _fold(
+        self,
+        batches: Sequence[InteractionBatch],
+        positions: Sequence[npt.NDArray[np.int64]],
+        known: Mapping[int, bytes | None],
+    ) -> tuple[dict[int, bytes], int]:
+        """Return the new states of the entities of some interactions, and the newest event time."""
+        if not batches:
+            return {}, 0
+        keys, numbers = np.unique(np.concatenate([batch.entity for batch in batches]), return_inverse=True)
+        named: list[int] = keys.tolist()
+        kinds = [self._numbers(batch.kinds, self.entity.kinds)[batch.kind] for batch in batches]
+        values = [self._values(batch) for batch in batches]
+        times = np.concatenate([batch.event_time_ms for batch in batches])
+        read, states, _ = self._features.fold(
+            [known[key] for key in named],
+            (
+                numbers.astype(np.uint32),
+                np.ascontiguousarray(times, np.int64),
+                np.concatenate([batch.identity for batch in batches]).astype(np.uint64),
+                np.concatenate(positions),
+                np.concatenate(kinds).astype(np.uint8),
+                np.concatenate([batch.number for batch in batches]).astype(np.float32),
+                np.concatenate(values).reshape(-1).view(np.uint64),
+            ),
+        )
+        self.counts.states_bad += int(np.count_nonzero(read > _MISSING))
+        return dict(zip(named, states, strict=True)), int(times.max())
+
+    def _values(self, batch: InteractionBatch) -> npt.NDArray[np.int64]:
+        """Return the values of the definition's sources, as it numbers them; 0 for one that the batch lacks."""
+        columns = np.zeros((len(batch), len(self.entity.sources)), np.int64)
+        for place, source in enumerate(self.entity.sources):
+            if source in batch.sources:
+                columns[:, place] = batch.values[:, batch.sources.index(source)]
+        return columns
+
+    @staticmethod
+    def _numbers(names: Sequence[str], wanted: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Return the place of each name among the wanted ones; -1 for others."""
+        return np.array([wanted.index(name) if name in wanted else -1 for name in names], np.int64)
+
+    def _states(self, keys: Set[int]) -> dict[int, bytes | None]:
+        """Return the states of entities. They are read each time, so that one which is removed is gone."""
+        places = [StatePlace(self.group, key) for key in keys]
+        return dict(zip(keys, self._store.read(places), strict=True))
+
+    def _moved(self, position: int, newest_ms: int) -> Standing:
+        while self._seen and self._seen_rows - self._seen[0][1] >= self._repeats_max:
+            self._seen_rows -= self._seen.popleft()[1]
+        seen_from = self._seen[0][0] if self._seen else position
+        return replace(self.standing, position=position, seen_from=seen_from, newest_ms=newest_ms)

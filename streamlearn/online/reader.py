@@ -1,0 +1,176 @@
+"""FeatureReader: the computed columns of users and items, for callers in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import AppFolder
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import StatesUnreachable, UsageError
+from streamlearn.features import Dense, Entity, Last, Since, Slot, keys_of
+from streamlearn.native import native
+from streamlearn.online.state_store import GROUP_S, StateGroup, StatePlace, open_state_store
+from streamlearn.resource import Resource
+
+__all__ = ["ComputedFeatures", "FeatureReader"]
+
+Outcome: TypeAlias = Literal["known", "unknown", "unavailable"]
+
+_KNOWN, _DAMAGED = 0, 2
+# While the store does not answer it is asked again this often.
+_AWAY_S = 1.0
+
+
+@dataclass(frozen=True)
+class ComputedFeatures:
+    """The computed columns of some users or items, in the order in which they were asked for.
+
+    Attributes:
+        outcomes: Of each whether interactions of it are known; "unavailable" where the store did not answer. The values
+            of those that are not known are what the columns have without any interaction, or their defaults.
+        values: The values of each column, as events and requests carry them.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    values: Mapping[str, Sequence[Any]]
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Return the columns of one."""
+        return {name: values[number] for name, values in self.values.items()}
+
+
+class FeatureReader(Resource):
+    """Reads states and evaluates them.
+
+    Guaranteed: a call takes no longer than about `wait_s`, and a store that is away makes no call fail; it is asked
+    again each second. For one thread.
+    """
+
+    def __init__(self, folder: AppFolder, *, wait_s: float = 0.05, clock: Clock = SYSTEM_CLOCK) -> None:
+        limits = msgspec.structs.replace(folder.settings.features, reach_s=wait_s)
+        self._app, self._clock = folder.app, clock
+        self._store = open_state_store(folder, limits)
+        self._entities: dict[str, Entity] = {entity.side: entity for entity in folder.app.features.entities}
+        self._features: dict[str, native.Features] = {
+            side: native.Features(entity.definition) for side, entity in self._entities.items()
+        }
+        self._groups: dict[str, tuple[StateGroup | None, float]] = {}
+        self._away_until_s = 0.0
+        self.states_bad = 0
+
+    def users(self, ids: Sequence[Any], at_ms: int | None = None) -> ComputedFeatures:
+        """Return the computed columns of users at an event time; None is now."""
+        return self._read({"user": ids}, at_ms).get("user") or _nothing(len(ids))
+
+    def items(self, ids: Sequence[Any], at_ms: int | None = None) -> ComputedFeatures:
+        """Return the computed columns of items at an event time; None is now."""
+        return self._read({"item": ids}, at_ms).get("item") or _nothing(len(ids))
+
+    def fill(self, user: dict[str, Any], items: Sequence[dict[str, Any]], at_ms: int | None = None) -> Outcome:
+        """Add the computed columns that a request lacks, in place; return what is known of its user.
+
+        It is "unavailable" if the store did not answer. Raises `UsageError` without the slot of the user or of an item.
+        """
+        spec = self._app.features
+        rows = {"user": [user], "item": items}
+        slots = {"user": spec.user_slot, "item": spec.item_id}
+        for side in self._entities:
+            if any(slots[side] not in row for row in rows[side]):
+                message = f"a request lacks the slot {slots[side]!r}, from which its {side} is known"
+                raise UsageError(message, help="computed columns follow from it: give it")
+        read = self._read({side: [row[slots[side]] for row in rows[side]] for side in self._entities}, at_ms)
+        for side, found in read.items():
+            for number, row in enumerate(rows[side]):
+                for name, values in found.values.items():
+                    row.setdefault(name, values[number])
+        outcomes = [outcome for found in read.values() for outcome in found.outcomes]
+        return "unavailable" if "unavailable" in outcomes else outcomes[0] if "user" in read else "known"
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+    def _read(self, ids: Mapping[str, Sequence[Any]], at_ms: int | None) -> dict[str, ComputedFeatures]:
+        """Return the columns of each side that has some, by one read."""
+        now_ms = self._clock.wall_ms() if at_ms is None else at_ms
+        spec, sides = self._app.features, [side for side in ids if side in self._entities]
+        keys = {side: keys_of(spec.slot(self._entities[side].slot), ids[side]) for side in sides}
+        stored = self._stored(keys)
+        found, begin = {}, 0
+        for side in sides:
+            states = None if stored is None else stored[begin : begin + len(keys[side])]
+            begin += len(keys[side])
+            found[side] = self._evaluated(self._entities[side], states, len(keys[side]), now_ms)
+        return found
+
+    def _evaluated(
+        self, entity: Entity, states: Sequence[bytes | None] | None, count: int, now_ms: int
+    ) -> ComputedFeatures:
+        """Return the columns of states; the defaults, if the store did not answer."""
+        if states is None:
+            away: Outcome = "unavailable"
+            return ComputedFeatures((away,) * count, {one.name: [_default(one)] * count for one in entity.columns})
+        numbers, times = np.arange(count, dtype=np.uint32), np.full(count, now_ms, np.int64)
+        read, arrays = self._features[entity.side].evaluate(states, numbers, times)
+        self.states_bad += int(np.count_nonzero(read >= _DAMAGED))
+        outcomes: list[Outcome] = ["known" if one == _KNOWN else "unknown" for one in read.tolist()]
+        values = {
+            column.name: _values(column, of_column, count)
+            for column, of_column in zip(entity.columns, arrays, strict=True)
+        }
+        return ComputedFeatures(tuple(outcomes), values)
+
+    def _stored(self, keys: Mapping[str, npt.NDArray[np.uint64]]) -> list[bytes | None] | None:
+        """Return the states of the entities of all sides; None if the store does not answer."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._away_until_s:
+            return None
+        try:
+            places = []
+            for side, of_side in keys.items():
+                group, until_s = self._groups.get(side, (None, 0.0))
+                if now_s >= until_s:
+                    entity = self._entities[side]
+                    # Before the first is known, none of its states exist.
+                    group = self._store.current(self._app.name, entity) or StateGroup.of(self._app.name, entity, 1)
+                    self._groups[side] = (group, now_s + GROUP_S)
+                assert group is not None
+                places += [StatePlace(group, key) for key in of_side.tolist()]
+            return self._store.read(places)
+        except StatesUnreachable:
+            self._away_until_s = now_s + _AWAY_S
+            return None
+
+
+def _nothing(count: int) -> ComputedFeatures:
+    unknown: Outcome = "unknown"
+    return ComputedFeatures((unknown,) * count, {})
+
+
+def _default(column: Slot | Dense) -> Any:
+    if isinstance(column, Slot):
+        return [] if column.multi else column.default
+    return column.default if column.width == 1 else [column.default] * column.width
+
+
+def _values(column: Slot | Dense, arrays: Sequence[npt.NDArray[Any]], count: int) -> list[Any]:
+    """Return a column's values as events carry them."""
+    if isinstance(column.computed, Last):
+        values, ends = arrays[0].view(np.int64).tolist(), arrays[1].tolist()
+        return [values[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    if not count:
+        return []
+    (numbers,) = arrays
+    if isinstance(column.computed, Since):
+        # Whole milliseconds; -1 before any interaction.
+        seconds = [number / 1_000 if number >= 0 else None for number in numbers.tolist()]
+        is_slot = isinstance(column, Slot)
+        return [_default(column) if s is None else int(s).bit_length() if is_slot else s for s in seconds]
+    rows: list[Any] = numbers.reshape(count, -1).astype(np.float32).astype(float).tolist()
+    return [row[0] for row in rows] if column.width == 1 else rows  # type: ignore[union-attr]

@@ -1,0 +1,1 @@
+"""Tests of computed features as they are served."""
