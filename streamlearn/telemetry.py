@@ -27,7 +27,9 @@ __all__ = [
     "metrics_text", "set_up_logging",
 ]  # fmt: skip
 
-COMPONENTS = ("events", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay", "supervision", "console")
+COMPONENTS = (
+    "events", "fold", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay", "supervision", "console",
+)  # fmt: skip
 UNITS = (
     "total", "seconds", "bytes", "ratio", "rows", "events", "requests", "version", "versions", "records", "offsets",
     "nats", "processes", "units",

@@ -11,6 +11,7 @@ PROCESSES = {
     "events": "every process with a Producer",
     "topics": "every process that reads or writes topics",
     "ingest": "`streamlearn ingest`",
+    "fold": "`streamlearn features fold`",
     "trainer": "`streamlearn train`",
     "publisher": "`streamlearn train`, where the publisher is a thread",
     "ps": "`streamlearn ps`, each shard",

@@ -35,6 +35,7 @@ from streamlearn.cli.model.verify import diff, verify
 from streamlearn.cli.model.versions import show, versions
 from streamlearn.cli.report.verb import report
 from streamlearn.cli.run.backfill import backfill
+from streamlearn.cli.run.features import features
 from streamlearn.cli.run.ingest import ingest
 from streamlearn.cli.run.migrate import migrate
 from streamlearn.cli.run.ps import ps
@@ -83,6 +84,7 @@ for verb in (
     verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))
+cli.add_typer(features, name="features")
 cli.add_typer(ps, name="ps")
 cli.add_typer(serve, name="serve")
 

@@ -12,7 +12,7 @@ from streamlearn.access import host_and_port
 from streamlearn.apps import AppFolder
 from streamlearn.errors import UsageError
 from streamlearn.loopback import is_loopback
-from streamlearn.supervision.member import INGEST, NODES, SHARDS, TRAINER, Member
+from streamlearn.supervision.member import FOLD, INGEST, NODES, SHARDS, TRAINER, Member
 from streamlearn.supervision.ports import LOOPBACK, free_ports, is_taken, taken_error
 
 __all__ = ["Plan", "UpOptions", "planned"]
@@ -80,7 +80,8 @@ def planned(
     else:
         _check_shared(asked.beside, shared, nodes, has_http=bool(settings.front.http))
         grpc, http, own = [one["grpc"] for one in shared], [one.get("http", "") for one in shared], []
-    metrics = _metrics_addresses(settings.telemetry.listen, 3 + len(here) + nodes, ports)
+    folds = bool(folder.app.features.entities)
+    metrics = _metrics_addresses(settings.telemetry.listen, 3 + folds + len(here) + nodes, ports)
     _check_free([*(address for _, address in here), *own, *metrics], taken)
     changes = [*asked.changes]
     if shards:
@@ -89,6 +90,7 @@ def planned(
     members = [commands.shard(number, len(shards), address) for number, address in here]
     needs = tuple(member.name for member in members)
     members += [commands.ingest(), commands.trainer(needs)]
+    members += [commands.fold()] if folds else []
     members += [commands.node(number, *addresses) for number, addresses in enumerate(zip(grpc, http, strict=True), 1)]
     return Plan(tuple(members), metrics[0])
 
@@ -121,6 +123,11 @@ class _Commands:
         """Return ingest, which ends when its topics do."""
         command, where = self._command(["ingest", str(self._folder.folder)])
         return Member("ingest", INGEST, command, may_end=True, where=where)
+
+    def fold(self) -> Member:
+        """Return the process that folds interactions into states; it ends if another takes over."""
+        command, where = self._command(["features", "fold", str(self._folder.folder)])
+        return Member("fold", FOLD, command, may_end=True, where=where)
 
     def trainer(self, needs: tuple[str, ...]) -> Member:
         """Return the trainer, with its publisher."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 from streamlearn.apps import load_app
 from streamlearn.features.keys import keys_of
+from streamlearn.online import StateGroup, open_state_store
+from streamlearn.online.state_store import StatePlace
 from streamlearn.samples import FeatureColumns, SlotColumns
 from streamlearn.table.derivation import with_derived
 from streamlearn.topics import TopicSettings, create_topic
@@ -145,3 +148,25 @@ def test_a_deletion_is_kept_while_a_rewind_or_an_old_sample_could_bring_the_rows
     assert [deletion.seq for deletion in deletions.all()] == [3]
     deletions.drop([known(3, 400)])
     assert deletions.ask(Deletion(keys={}, until_ms=1), [known(3, 400)]).seq == 4
+
+
+def test_the_states_of_computed_features_go_too(place: Place, app: Path, ended: Verb) -> None:
+    text = (app / "app.py").read_text().replace("Slot\n", "Slot, Since\n", 1)
+    computed = 'Slot("pause", "user", default=-1, computed=Since("click")), Slot("video", "item")'
+    (app / "app.py").write_text(text.replace('Slot("video", "item")', computed))
+    folder = load_app(app)
+    spec = folder.app.features
+    (entity,) = spec.entities
+    group = StateGroup.of(MODEL, entity, 3)
+    keys = [int(key) for key in keys_of(spec.slot("user_id"), [42, 43])]
+    places = [StatePlace(group, key) for key in keys]
+    with open_state_store(folder) as store:
+        store.switch(group)
+        for one in places:
+            begun = store.claim(group, one.partition)
+            moved = replace(begun, topic_id="topic", position=1)
+            store.write(group, one.partition, (begun, moved), {one.key: b"state"}, 60_000)
+        assert ended("forget", app, "--user", 42, "--dry-run").status == 0
+        assert store.read(places) == [b"state", b"state"]
+        assert ended("forget", app, "--user", 42, "--wait", 0).status == 3
+        assert store.read(places) == [None, b"state"]

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["forget"]
 
 _POLL_S = 0.5
+# Longer than a step of a process that folds interactions.
+_STATES_S = 2.0
 # Topics whose records hold values of slots, or the actions of a person.
-_TOPICS = ("impressions", "actions", "samples", "dead_letters")
+_TOPICS = ("impressions", "actions", "samples", "interactions", "dead_letters")
 Row = dict[str, Any]
 
 
@@ -68,6 +70,7 @@ def forget(
             by_table[row["table"]] = (*by_table.get(row["table"], ()), row["key"])
         deletion = Deletion(keys=by_table, until_ms=until_ms, by=author(), reason=reason)
         seq = Deletions(model.store, model.name).ask(deletion, model.known()).seq
+        _remove_states(folder, keys)
         waits_for = _wait(model, seq, wait)
     if json:
         facts = {"seq": seq, "keys": keys, "until_ms": until_ms, "waits_for": waits_for, "remains": remains}
@@ -121,11 +124,30 @@ def _keys(folder: AppFolder, users: Sequence[str], slots: Sequence[str]) -> list
     return found
 
 
+def _remove_states(folder: AppFolder, keys: Sequence[Row]) -> None:
+    """Remove the states of computed features of users or items with these keys."""
+    from streamlearn.online import open_state_store
+
+    entities = [entity for entity in folder.app.features.entities if any(row["slot"] == entity.slot for row in keys)]
+    if not entities:
+        return
+    with open_state_store(folder) as store:
+        for again in range(2):
+            if again:  # a process that folds may have read the states before, and have written them since
+                SYSTEM_CLOCK.sleep(_STATES_S)
+            for entity in entities:
+                group = store.current(folder.app.name, entity)
+                for key in (int(row["key"], 16) for row in keys if row["slot"] == entity.slot):
+                    if group is not None:
+                        store.remove(group, key % group.partitions, [key])
+
+
 def _user_slot(folder: AppFolder) -> Slot:
     from streamlearn.features.spec import USER_SLOTS
 
-    slots = [slot for slot in folder.app.features.slots_of("user") if not slot.multi]
-    named = [slot for slot in slots if slot.name in USER_SLOTS]
+    spec = folder.app.features
+    slots = [slot for slot in spec.slots_of("user") if not slot.multi]
+    named = [slot for slot in slots if slot.name in ((spec.user_id,) if spec.user_id else USER_SLOTS)]
     if len(named) != 1:
         message = f"which slot names the user is not certain: {len(named)} slots are named user_id or user"
         raise UsageError(message, help=f"give --slot NAME=ID; slots are {', '.join(slot.name for slot in slots)}")
@@ -175,7 +197,7 @@ def _remains(folder: AppFolder, model: Model, now_ms: int) -> list[Row]:
     versions = f"after {oldest} UTC, once {rules.keep_versions_min} newer versions and a newer base exist"
     rows = [{"what": "older versions", "where": f"{model.store.url}/{model.name}", "goes": versions}]
     unreachable = ""
-    for topic in _TOPICS:
+    for topic in (name for name in _TOPICS if name in folder.topics):
         row, unreachable = _topic_row(folder, topic, now_ms, unreachable)
         rows.append(row)
     kept = folder.folder / ".streamlearn" / "kept"
