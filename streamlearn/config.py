@@ -46,6 +46,7 @@ _REPLACED = {
     **{f"topics.{name}": "remove it; the value is fixed" for name in _FIXED},
     "impressions.share": "set join.logged_share, which both nodes and the join use",
     "console.late_s": "remove it; training is late after five publish intervals, and not before 300 s",
+    "replica.drain_s": "set front.drain_s, which is for this too",
     "telemetry.metrics_port": "set telemetry.listen to an address, such as 127.0.0.1:9460",
     "serving.mps_percent": _MPS.format("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
     "serving.mps_folder": _MPS.format("CUDA_MPS_PIPE_DIRECTORY"),

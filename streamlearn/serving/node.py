@@ -29,7 +29,9 @@ from streamlearn.serving.lanes.lanes import Lanes
 from streamlearn.serving.node_metrics import DoorCollector, FrontMeters, ShadowMeters
 from streamlearn.serving.servable_versions import Answering
 from streamlearn.serving.switch_follower import UNKNOWN, SwitchFollower
+from streamlearn.settings import Settings
 from streamlearn.settings.front import FrontSettings
+from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.telemetry import metrics_text
 from streamlearn.versions import Chain, Replica, open_registry, open_store
@@ -38,7 +40,7 @@ from streamlearn.versions.replica.node_replica import NodeStatus
 if TYPE_CHECKING:
     from streamlearn.models.tf_calls import Place
 
-__all__ = ["Node", "NodeLimits"]
+__all__ = ["Node", "NodeLimits", "replica_settings"]
 
 # How often metrics and the state that callers see are updated.
 _REPORT_S = 0.5
@@ -123,7 +125,7 @@ class Node:
             lambda: TableSet(tables),
             name=name or _name_at(self.grpc),
             registry=self._registry if held is None else None,
-            settings=settings.replica,
+            settings=replica_settings(settings),
             hooks=self._answering,
             stage_nice=settings.serving.lane_nice + BEHIND_LANES,
             held=held,
@@ -224,6 +226,11 @@ class Node:
             return
         reason = status.error or "it has not heard of the pointer lately" if status.state == "stale" else None
         self._native.set_state(status.state in ("ready", "stale", "aside"), reason)
+
+
+def replica_settings(settings: Settings) -> ReplicaSettings:
+    """Return the settings of a node's replica: it drains as long as the node."""
+    return structs.replace(settings.replica, drain_s=settings.front.drain_s)
 
 
 def _name_at(address: str) -> str:

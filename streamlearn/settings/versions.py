@@ -78,9 +78,8 @@ class ReplicaSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The longest backoff before a version that could not be staged is retried."""
     memory_bytes_max: Fixed[int] = 0
     """Most memory that tables may take while two copies of them exist."""
-    drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 5.0
-    """How long a node that must drop its tables before it loads others reports that it drains, before it refuses
-    requests. Keep it above the time that a load balancer needs to notice."""
+    drain_s: Fixed[float] = 5.0
+    """How long tables that must be dropped before others are loaded are kept; a node has its `front.drain_s` here."""
     close_s: Fixed[float] = 30.0
     """How long a node that stops waits for staging in progress."""
     stage_threads: Fixed[int] = 1

@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamlearn.apps import TOPICS, AppFolder
+from streamlearn.apps import AppFolder
 from streamlearn.errors import PartlyDone, PipelineFailed
 from streamlearn.events import Producer
+from streamlearn.features import Entity
 from streamlearn.ingest import begin_run, run_samples
 from streamlearn.ingest.beam import prism
 from streamlearn.ingest.beam.cut_lots import cutter_of
 from streamlearn.ingest.beam.source import read_events
 from streamlearn.ingest.reading import run_watermark
 from streamlearn.ingest.reading.pair import PairReader
+from streamlearn.online import StateGroup, open_state_store
 from streamlearn.testing import small_impression
 from streamlearn.topics import create_topic
 from tests.ingest.history import messages
@@ -35,7 +37,7 @@ T_MS = 1_700_000_000_000
 
 
 def with_topics(folder: AppFolder, partitions: int = 1) -> AppFolder:
-    for name in TOPICS:
+    for name in folder.topics:
         settings = replace(folder.topic_settings(name, partitions), retention_ms=-1)
         create_topic(folder.topic_url(name), settings).close()
     return folder
@@ -217,3 +219,11 @@ def test_a_backfill_heeds_its_runner_its_stretches_and_its_dead_letters(
     assert isinstance(done.exception, PartlyDone)
     assert "2.4% of the events became dead letters" in done.exception.message
     assert {len(batch) for _, batch in messages(folder)} - {0} <= set(range(1, 8))
+
+
+@heeds("features.store")
+def test_states_are_where_the_setting_says(small: Load, tmp_path: Path) -> None:
+    with open_state_store(small(f"features.store=sqlite://{tmp_path}/odd/states.db")) as store:
+        entity = Entity("user", "user_id", (), (), (), "{}", 7)
+        store.claim(StateGroup.of("small", entity, 1), 0)
+    assert (tmp_path / "odd" / "states.db").exists()

@@ -29,7 +29,7 @@ from streamlearn.serving.lanes import device as device_module
 from streamlearn.serving.lanes import lane_main, lane_process
 from streamlearn.serving.lanes.device import lane_places
 from streamlearn.serving.lanes.lane_processes import LaneProcesses
-from streamlearn.serving.node import Node
+from streamlearn.serving.node import Node, replica_settings
 from streamlearn.testing import ManualClock
 from streamlearn.versions import Chain, History, PointerLog, Replica, Verdict, open_store, write_verdict
 from streamlearn.versions.pointer.moves import publish
@@ -216,9 +216,9 @@ def test_compiled_code_is_kept_in_the_folder_of_the_setting(
     assert list((tmp_path / "odd-cache").iterdir())
 
 
-@heeds("replica.versions_kept", "replica.drain_s")
+@heeds("replica.versions_kept", "front.drain_s")
 def test_a_node_keeps_and_drains_versions_as_the_settings_say(small: Load) -> None:
-    settings = small("replica.versions_kept=1", "replica.drain_s=7.5").settings.replica
+    settings = replica_settings(small("replica.versions_kept=1", "front.drain_s=7.5").settings)
     store, clock = open_store(small().store_url), ManualClock()
     trainer, log = Trainer(store), PointerLog(store, MODEL)
     replica = Replica(store, MODEL, lambda: serving("float32"), name="node", settings=settings, clock=clock)

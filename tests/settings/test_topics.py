@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamlearn.apps import TOPICS, AppFolder, load_app
+from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import BadRecord, TopicUnreachable
 from streamlearn.events import EventDecoder, EventEncoder, Producer
 from streamlearn.ingest import begin_run
@@ -64,7 +64,7 @@ def write_all(folder: AppFolder) -> None:
 
 @heeds("topics.impressions", "topics.actions", "topics.samples", "topics.progress", "topics.dead_letters")
 def test_each_topic_is_at_its_own_url(small: Load, verb: Callable[..., Any], tmp_path: Path) -> None:
-    urls = {name: f"file://{tmp_path}/odd/{name}-elsewhere" for name in TOPICS}
+    urls = {name: f"file://{tmp_path}/odd/{name}-elsewhere" for name in small().topics}
     changes = [f"topics.{name}={url}" for name, url in urls.items()]
     folder = small(*changes, "topics.time=event")
     sets = [word for change in changes for word in ("--set", change)]
@@ -79,7 +79,7 @@ def test_topics_without_a_url_are_below_the_root(small: Load, verb: Callable[...
     root = f"topics.root=file://{tmp_path}/odd"
     assert verb("topics", small().folder, "--create", 1, "--set", root).exit_code == 0
     assert {path.name for path in (tmp_path / "odd").iterdir()} == {
-        f"small.{name.replace('_', '-')}" for name in TOPICS
+        f"small.{name.replace('_', '-')}" for name in small().topics
     }
 
 
@@ -104,7 +104,7 @@ def test_every_topic_is_written_as_the_settings_say(
 ) -> None:
     root = f"topics.root=file://{tmp_path}/topics"
     folder = small(root, "topics.time=event", "topics.fsync=batch", "topics.delivery_timeout_s=7.5")
-    for name in TOPICS:
+    for name in folder.topics:
         create_topic(folder.topic_url(name), folder.topic_settings(name, 1)).close()
     written: dict[str, set[tuple[str, int]]] = {}
 
@@ -115,7 +115,7 @@ def test_every_topic_is_written_as_the_settings_say(
     append = file_topic._FileWriter._append
     monkeypatch.setattr(file_topic._FileWriter, "_append", noted)
     write_all(folder)
-    assert written == {folder.topic_url(name): {("batch", 7_500)} for name in TOPICS}
+    assert written == {folder.topic_url(name): {("batch", 7_500)} for name in folder.topics}
 
 
 @heeds("topics.fsync")
