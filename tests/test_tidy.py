@@ -41,9 +41,10 @@ RANKS: tuple[set[str], ...] = (
     {"config", "features", "given_up", "marks", "metrics_server", "topics"},
     {"apps"},
     {"models", "schemas"},
-    {"events", "samples"},
+    {"events", "interactions", "samples"},
     {"replay", "table"},
     {"versions"},
+    {"online"},
 )
 CORE = set().union(*RANKS)
 # The components above the core, and which of each other they may import beside it.
@@ -77,7 +78,7 @@ WALLS = {
     "keras": ("streamlearn/trainer/", "streamlearn/models/", "tests/models/", "benchmarks/peers/"),
     "apache_beam": ("streamlearn/ingest/", "pipelines/", "tests/", "benchmarks/"),
     "kafka": ("streamlearn/topics/kafka_link.py", "tools/", "tests/", "benchmarks/"),
-    "redis": ("streamlearn/versions/", "tools/", "tests/"),
+    "redis": ("streamlearn/versions/", "streamlearn/online/", "benchmarks/features.py", "tools/", "tests/"),
     "cryptography": ("streamlearn/versions/format/signatures.py", "tests/"),
     "matplotlib": ("streamlearn/cli/report/figures.py",),
     "fsspec": ("streamlearn/versions/", "tests/"),

@@ -24,7 +24,7 @@ SETTINGS = {field.path for field in fields_of(Settings)}
 SECTIONS = {path.partition(".")[0] for path in SETTINGS}
 METRICS = {name for metric in declared_metrics() for name in (metric.name, *metric.series)}
 # Of a section's name and no setting: attributes of a Publisher, and a setting of Kafka's topics.
-OTHERS = {"publisher.obey", "publisher.requests", "retention.ms"}
+OTHERS = {"publisher.obey", "publisher.requests", "retention.ms", "features.pack", "features.keys_of"}
 
 
 @pytest.mark.parametrize("page", PAGES)
