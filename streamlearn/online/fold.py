@@ -91,7 +91,7 @@ class Fold:
         self.standing = self._begin(self._stored)
 
     def step(self, wait_ms: int = 0) -> bool:
-        """Fold what comes next, at most some megabytes; return whether anything came in time.
+        """Fold what comes next, a part at a time; return whether anything came in time.
 
         Raises:
             FoldOver: Another process folds this partition now.
