@@ -158,7 +158,7 @@ class FeatureSpec:
         for field, kind in kinds.items():
             object.__setattr__(self, field, tuple_of(field, kind, getattr(self, field)))
         check_spec(self)
-        assert self.entities is not None
+        _ = self.entities  # refuses columns that cannot be computed
 
     def slot(self, name: str) -> Slot:
         """Return the slot with a name; raises SpecError if there is none."""

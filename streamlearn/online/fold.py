@@ -23,7 +23,7 @@ __all__ = ["Fold", "FoldCounts"]
 
 _LOG = logging.getLogger(__name__)
 
-# Of stored states: those of which there were none.
+# What the native code says of a state that the store does not have.
 _MISSING = 1
 # A position in the log has the offset of its message and its place within.
 _PLACE_BITS = 20

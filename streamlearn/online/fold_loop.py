@@ -17,7 +17,7 @@ from streamlearn.online.fold import Fold, FoldCounts
 from streamlearn.online.state_store import GROUP_S, StateGroup, open_state_store
 from streamlearn.resource import Resource
 
-__all__ = ["FoldLoop", "rebuild_states"]
+__all__ = ["FoldLoop", "computed_entities", "rebuild_states"]
 
 _LOG = logging.getLogger(__name__)
 # The wait for interactions where none came, and for a store that does not answer.
@@ -41,7 +41,7 @@ class FoldLoop(Resource):
 
     def __init__(self, folder: AppFolder, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._folder, self._clock, self._is_away, self._check_s = folder, clock, False, 0.0
-        entities = _entities(folder)
+        entities = computed_entities(folder)
         with ExitStack() as stack:
             self._topic = stack.enter_context(folder.open_topic("interactions"))
             self._reader = stack.enter_context(self._topic.reader())
@@ -141,7 +141,7 @@ def rebuild_states(
     Raises:
         StatesUnreachable: The store does not answer, or has lost what was folded; the old states stay.
     """
-    totals, entities = [], _entities(folder)
+    totals, entities = [], computed_entities(folder)
     with folder.open_topic("interactions") as topic, topic.reader() as reader, open_state_store(folder) as store:
         share = folder.settings.features.repeats_max
         for entity in entities:
@@ -173,7 +173,8 @@ def _sum_of(all_: list[FoldCounts]) -> FoldCounts:
     return total
 
 
-def _entities(folder: AppFolder) -> tuple[Entity, ...]:
+def computed_entities(folder: AppFolder) -> tuple[Entity, ...]:
+    """Return an application's entities; raises `UsageError` if it has no computed columns."""
     entities = folder.app.features.entities
     if not entities:
         message = f"app {folder.app.name!r} has no computed columns"

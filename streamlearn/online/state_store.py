@@ -31,7 +31,7 @@ class StateGroup:
         side: "user" or "item".
         definition: The id of the definition.
         partitions: Those of the topic of interactions.
-        epoch: Counts rebuilds.
+        epoch: Names a rebuild; 0 before any.
     """
 
     app: str

@@ -91,7 +91,7 @@ def test_a_rebuild_leaves_a_stretch_out_and_a_process_that_folds_follows(app: Ap
         assert rebuilt.json["left_out"] > 200
         rows = ended("features", "get", app.folder, "user", *range(1_000), "--at", AT, "--json").json["rows"]
         assert {row["seen"][0] for row in rows} == {0}
-        # What comes from now on goes into the new states.
+        # Later interactions go into the new states.
         seen = write_again(app)
         wait_until(lambda: seen_by(app, ended) == seen, "what came since")
         assert process.poll() is None

@@ -35,7 +35,7 @@ pub(crate) struct Interaction {
 }
 
 /// The identity of an interaction: the same in every run, and for every copy of its events. `hash` is the request's.
-/// Actions of which all count differ by time and number.
+/// Where every action of a kind counts, they differ by time and number.
 fn identity_of(hash: u64, item: u64, done: Done, counts_all: bool) -> u64 {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&hash.to_le_bytes());

@@ -54,7 +54,7 @@ def fold(app: AppArgument, set_: SetOption = None) -> None:
         try:
             loop.run(stopped, beat)
             PULSE.stopping()
-            # What ingest wrote before it ended is folded, but no backlog.
+            # Ingest has ended: fold the last that it wrote, and leave a longer backlog to the next process.
             until_s = time.monotonic() + _LAST_S
             while loop.step(beat) and time.monotonic() < until_s:
                 pass
@@ -66,29 +66,24 @@ def fold(app: AppArgument, set_: SetOption = None) -> None:
 @features.command()
 def show(app: AppArgument, set_: SetOption = None, json: JsonOption = False) -> None:
     """Show the computed columns of APP, and how far interactions are folded."""
-    from streamlearn.online import open_state_store
+    from streamlearn.online import Standing, open_state_store
 
     folder = _computed(app, set_ or ())
     rows = []
     with folder.open_topic("interactions") as topic, topic.reader() as reader, open_state_store(folder) as store:
         for entity in folder.app.features.entities:
             group = store.current(folder.app.name, entity)
-            found = [] if group is None else [store.standing(group, number) for number in range(topic.partitions)]
-            standings = [standing for standing in found if standing is not None]
-            ends = sum(reader.end(number) - reader.earliest(number) for number in range(topic.partitions))
-            done = sum(
-                standing.position - reader.earliest(number)
-                for number, standing in enumerate(found)
-                if standing is not None and standing.topic_id
-            )
-            newest_ms = max((standing.newest_ms for standing in standings), default=0)
+            numbers = range(topic.partitions)
+            found = [(None if group is None else store.standing(group, number)) or Standing() for number in numbers]
+            froms = [max(standing.position, reader.earliest(number)) for number, standing in enumerate(found)]
+            newest_ms = max(standing.newest_ms for standing in found)
             rows.append(
                 {
                     "of": entity.side,
                     "columns": ", ".join(column.name for column in entity.columns),
                     "definition": f"{entity.id:016x}",
                     "epoch": None if group is None else group.epoch,
-                    "messages behind": ends - done,
+                    "messages behind": sum(reader.end(number) - begin for number, begin in enumerate(froms)),
                     "newest interaction": time_text(newest_ms) if newest_ms else None,
                 }
             )
@@ -167,9 +162,8 @@ def _times(given: str) -> tuple[int, int]:
 
 def _computed(app: Any, changes: Any) -> AppFolder:
     from streamlearn.apps import load_app
+    from streamlearn.online.fold_loop import computed_entities
 
     folder = load_app(app, changes)
-    if not folder.app.features.entities:
-        message = f"app {folder.app.name!r} has no computed columns"
-        raise UsageError(message, help="declare one: Slot(..., computed=...) or Dense(..., computed=...)")
+    computed_entities(folder)
     return folder

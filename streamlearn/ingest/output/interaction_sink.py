@@ -29,7 +29,7 @@ class InteractionSink:
 
     def __init__(self, folder: AppFolder) -> None:
         entities = folder.app.features.entities
-        # Whoever reads the stream as a whole reads those of users.
+        # Readers of the whole stream take those of users.
         self._sides = ("user", "item") if any(entity.side == "item" for entity in entities) else ("user",)
         self._topic = folder.open_topic("interactions")
         settings, self._bytes_max = folder.writer_settings, folder.settings.events.record_bytes_max
