@@ -18,6 +18,7 @@ from streamlearn.ps.remote import ClientIdentity
 from streamlearn.ps.server import ShardIdentity
 from streamlearn.serving.front import FrontLimits
 from streamlearn.serving.node import NodeLimits
+from streamlearn.serving.node_features import ReadLimits, RedisAddress
 from streamlearn.table.options import Expiry, TableOptions
 from streamlearn.table.source import ColumnArrays, PackShape
 from streamlearn.table.table import PushOptions, RowArrays
@@ -603,8 +604,8 @@ class Features:
 
     def evaluate(
         self, stored: Sequence[bytes | None], entities: npt.NDArray[np.uint32], now_ms: npt.NDArray[np.int64]
-    ) -> tuple[_U8, list[list[npt.NDArray[Any]]]]:
-        """Return what became of each stored state; and by feature its keys and their ends, or its numbers."""
+    ) -> tuple[_U8, npt.NDArray[np.int64], list[list[npt.NDArray[Any]]]]:
+        """Return what became of each stored state, and its position; and by feature keys and their ends, or numbers."""
 
 class Repeats:
     """The identities of the last interactions of a log, at most `most` of them."""
@@ -871,6 +872,54 @@ class SharedSlabs:
             ValueError: The tensor does not fit the slabs.
         """
 
+class FeatureFigures:
+    """What a reader of states has counted since its start.
+
+    Attributes:
+        requests: Requests whose users are known, and are unknown; those whose states did not come in time, and those
+            that lacked no column.
+        items: Candidates whose states were in the cache, and those whose states were read.
+        states_bad: States that could not be read as such.
+        waits: The time that requests waited for states, in microseconds.
+    """
+
+    requests: list[int]
+    items: list[int]
+    states_bad: int
+    waits: FrontHistogram
+
+class NodeFeatures:
+    """Computes the columns that requests to a node lack.
+
+    Args:
+        front: The front that answers the requests.
+        description: JSON of the computed columns: by side, `{"definition", "key", "columns": [{"name", "form",
+            "default"}]}`.
+        limits: A `ReadLimits` of `streamlearn.serving.node_features`.
+        redis: A `RedisAddress` of the same, to read states from.
+        read: In place of it, what reads states: it takes pairs of a side, 0 for the user, and a key.
+
+    Raises:
+        ValueError: The description does not match the inputs of the front.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        description: str,
+        limits: ReadLimits,
+        redis: RedisAddress | None,
+        read: Callable[[list[tuple[int, int]]], list[bytes | None] | None] | None,
+    ) -> None: ...
+    def set_group(self, side: int, name: str, partitions: int) -> None:
+        """Set where the states of a side are; 0 is the user's."""
+
+    def set_time(self, at_ms: int | None) -> None:
+        """Set the time of evaluation; None: the clock's."""
+
+    def figures(self) -> FeatureFigures:
+        """The counts."""
+
 class ShownFigures:
     """The state of an impression log.
 
@@ -977,6 +1026,10 @@ class FrontNode:
 
     def write_back(self, shown: Shown) -> None:
         """Log answered requests from now on; only the first call has an effect."""
+
+    def compute(self, features: NodeFeatures) -> None:
+        """Compute the columns that requests lack from now on; only the first call has an effect."""
+
     def open(self) -> list[tuple[int, int]]:
         """Open connections and requests, each with its maximum."""
 

@@ -81,11 +81,13 @@ class Producer:
         shown_wall_ms: int | None = None,
         served_version: int | None = None,
         segments: Mapping[str, str] | None = None,
+        computed: Mapping[str, Any] | None = None,
     ) -> None:
         """Write one request and the items that it showed.
 
         `user` and each of `items` map features by name; an item may also have `served_score_LABEL` and
         `segment_NAME`. `shown_wall_ms` defaults to now, `served_version` to none, and the user's `segments` to empty.
+        `computed` says how computed columns came about, as `FilledRequest.of_impression` returns it.
 
         Raises:
             BadRecord: A value is missing or invalid; nothing was taken.
@@ -98,6 +100,7 @@ class Producer:
             "shown_wall_ms": shown_wall_ms or self._clock.wall_ms(),
             "served_version": served_version,
             "segments": segments,
+            "computed": computed,
             "user": user,
             "items": items,
         }

@@ -14,20 +14,22 @@ from streamlearn.apps import App
 from streamlearn.errors import BadRecord
 from streamlearn.events.rules import REQUEST_ID_BYTES_MAX, WEIGHT_MAX
 from streamlearn.features import Dense, Segment, Slot
+from streamlearn.features.entity import OUTCOMES
 from streamlearn.schemas.events import score_field
 
 __all__ = ["action_row", "impression_row"]
 
 _INT64 = range(-(2**63), 2**63)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_COMPUTED = ("served_at_ms", "served_position")
 _SEE_SPEC = "see the slot's type in the FeatureSpec"
 
 
 def impression_row(app: App, given: Mapping[str, Any], items_max: int) -> dict[str, Any]:
     """Return the Avro value of an impression.
 
-    `given` holds request_id, event_time_ms, shown_wall_ms, served_version, user, items and segments. `items_max`
-    bounds the items, and the values of one slot.
+    `given` holds request_id, event_time_ms, shown_wall_ms, served_version, user, items, segments and computed.
+    `items_max` bounds the items, and the values of one slot.
 
     Raises:
         BadRecord: A value is missing, invalid or unknown, or there are too many; the message names it.
@@ -37,8 +39,8 @@ def impression_row(app: App, given: Mapping[str, Any], items_max: int) -> dict[s
     if not 1 <= len(items) <= items_max:
         raise _bad(event, f"it has {len(items)} items", f"an impression has 1 to {items_max} items")
     row = _envelope(event, given, ("event_time_ms", "shown_wall_ms"))
-    version = given["served_version"]
-    row["served_version"] = None if version is None else _int(f"{event}: served_version", version)
+    row["served_version"] = _optional_int(event, given, "served_version")
+    row.update(_computed(app, event, given.get("computed") or {}))
     row.update(_request_segments(app, event, given["segments"] or {}))
     _require_mapping(event, "user", given["user"])
     user = _features(app, "user", event, given["user"], items_max)
@@ -107,6 +109,21 @@ def _envelope(event: str, given: Mapping[str, Any], times: Sequence[str]) -> dic
     return row
 
 
+def _computed(app: App, event: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that say how columns were computed."""
+    _require_mapping(event, "computed", given)
+    names = ("served_features", *_COMPUTED) if app.features.entities else ()
+    if unknown := given.keys() - set(names):
+        help = f"it has {', '.join(names)}" if names else f"no column of app {app.name!r} is computed"
+        raise _bad(event, f"computed has {min(unknown)!r:.80}", help)
+    if not names:
+        return {}
+    outcome = given.get("served_features") or ""
+    if outcome not in ("", *OUTCOMES):
+        raise _bad(event, f"served_features is {outcome!r:.80}", f"one of {', '.join(OUTCOMES)}")
+    return {"served_features": outcome} | {name: _optional_int(event, given, name) for name in _COMPUTED}
+
+
 def _request_segments(app: App, event: str, given: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     _require_mapping(event, "segments", given)
     segments = app.features.segments_of("user")
@@ -121,9 +138,13 @@ def _item(app: App, where: str, item: Mapping[str, Any], values_max: int) -> dic
     segments = app.features.segments_of("item")
     scores = [score_field(label.name) for label in app.labels]
     others = {*scores, *(f"segment_{segment.name}" for segment in segments)}
+    if app.features.entities:
+        others.add("served_position")
     features = {name: value for name, value in item.items() if name not in others}
     row = _features(app, "item", where, features, values_max)
     row.update(_texts(where, segments, item, "segment_"))
+    if app.features.entities:
+        row["served_position"] = _optional_int(where, item, "served_position")
     for name in scores:
         score = item.get(name)
         row[name] = None if score is None else _number(f"{where}: {name}", score)
@@ -224,6 +245,11 @@ def _int(where: str, value: Any, hint: str = _SEE_SPEC) -> int:
     if number not in _INT64:
         raise _bad(where, f"{number} does not fit 64 bits", "integers are signed 64-bit")
     return number
+
+
+def _optional_int(where: str, given: Mapping[str, Any], name: str) -> int | None:
+    value = given.get(name)
+    return None if value is None else _int(f"{where}: {name}", value)
 
 
 def _number(where: str, value: Any) -> float:

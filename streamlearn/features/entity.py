@@ -14,7 +14,10 @@ from streamlearn.times import parse_duration_ms
 if TYPE_CHECKING:
     from streamlearn.features.spec import Dense, FeatureSpec, Side, Slot
 
-__all__ = ["Entity", "entities_of"]
+__all__ = ["OUTCOMES", "Entity", "entities_of"]
+
+OUTCOMES = ("known", "unknown", "unavailable")
+"""The states of a user: it has interactions; it has none; the store of states did not answer."""
 
 
 @dataclass(frozen=True)
@@ -169,3 +172,9 @@ def _check_last(spec: FeatureSpec, column: Slot, computed: Last) -> None:
     message = f"{owner} does not share the keys of {source.name!r}"
     require(source.salt_name == column.salt_name, message, f"set keys_of={source.salt_name!r}")
     require(_length(column) > 0, f"{owner}: Last has no length", "set length of Last")
+    for other in spec.slots if column.pooling == "sequence" else ():
+        is_fit = other.pooling != "sequence" or (
+            isinstance(other.computed, Last) and set(_kinds(other)) == set(_kinds(column))
+        )
+        message = f"{owner} and {other.name!r} are columns of one history"
+        require(is_fit, message, "compute all sequence slots from the same kinds, or none")

@@ -9,12 +9,13 @@ from streamlearn.lazy import lazy_names
 if TYPE_CHECKING:
     from streamlearn.online.fold import Fold
     from streamlearn.online.fold_loop import FoldLoop, rebuild_states
-    from streamlearn.online.reader import ComputedFeatures, FeatureReader
+    from streamlearn.online.reader import ComputedFeatures, FeatureReader, FilledRequest
     from streamlearn.online.state_store import Standing, StateGroup, StateStore, open_state_store
 
 __all__ = [
     "ComputedFeatures",
     "FeatureReader",
+    "FilledRequest",
     "Fold",
     "FoldLoop",
     "Standing",
@@ -29,7 +30,7 @@ __getattr__ = lazy_names(
     {
         "fold": "Fold",
         "fold_loop": "FoldLoop rebuild_states",
-        "reader": "ComputedFeatures FeatureReader",
+        "reader": "ComputedFeatures FeatureReader FilledRequest",
         "state_store": "Standing StateGroup StateStore open_state_store",
     },
 )

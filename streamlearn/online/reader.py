@@ -18,7 +18,7 @@ from streamlearn.native import native
 from streamlearn.online.state_store import GROUP_S, StateGroup, StatePlace, open_state_store
 from streamlearn.resource import Resource
 
-__all__ = ["ComputedFeatures", "FeatureReader"]
+__all__ = ["ComputedFeatures", "FeatureReader", "FilledRequest"]
 
 Outcome: TypeAlias = Literal["known", "unknown", "unavailable"]
 
@@ -35,14 +35,41 @@ class ComputedFeatures:
         outcomes: Of each whether interactions of it are known; "unavailable" where the store did not answer. The values
             of those that are not known are what the columns have without any interaction, or their defaults.
         values: The values of each column, as events and requests carry them.
+        positions: Of each the position in the log of the last interaction that counts; -1 without any.
     """
 
     outcomes: tuple[Outcome, ...]
     values: Mapping[str, Sequence[Any]]
+    positions: tuple[int, ...] = ()
 
     def row(self, number: int) -> dict[str, Any]:
         """Return the columns of one."""
         return {name: values[number] for name, values in self.values.items()}
+
+
+@dataclass(frozen=True)
+class FilledRequest:
+    """What became of the columns that a request lacked.
+
+    Attributes:
+        outcome: What is known of the user; "unavailable" if the store did not answer.
+        at_ms: The time of evaluation.
+        position: That of the last interaction in the user's columns, if all of them were computed; -1 without any.
+        item_positions: Likewise of each item; empty if not all columns of items were computed.
+    """
+
+    outcome: Outcome
+    at_ms: int
+    position: int | None = None
+    item_positions: tuple[int, ...] = ()
+
+    def of_impression(self, items: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        """Return `computed` for `Producer.impression`, and note in its items, in place, what theirs came from."""
+        for item, position in zip(items, self.item_positions, strict=False):
+            item["served_position"] = position
+        if self.outcome == "unavailable":
+            return {"served_features": self.outcome}
+        return {"served_features": self.outcome, "served_at_ms": self.at_ms, "served_position": self.position}
 
 
 class FeatureReader(Resource):
@@ -66,39 +93,46 @@ class FeatureReader(Resource):
 
     def users(self, ids: Sequence[Any], at_ms: int | None = None) -> ComputedFeatures:
         """Return the computed columns of users at an event time; None is now."""
-        return self._read({"user": ids}, at_ms).get("user") or _nothing(len(ids))
+        return self._read({"user": ids}, self._at_ms(at_ms)).get("user") or _nothing(len(ids))
 
     def items(self, ids: Sequence[Any], at_ms: int | None = None) -> ComputedFeatures:
         """Return the computed columns of items at an event time; None is now."""
-        return self._read({"item": ids}, at_ms).get("item") or _nothing(len(ids))
+        return self._read({"item": ids}, self._at_ms(at_ms)).get("item") or _nothing(len(ids))
 
-    def fill(self, user: dict[str, Any], items: Sequence[dict[str, Any]], at_ms: int | None = None) -> Outcome:
-        """Add the computed columns that a request lacks, in place; return what is known of its user.
+    def fill(self, user: dict[str, Any], items: Sequence[dict[str, Any]], at_ms: int | None = None) -> FilledRequest:
+        """Add the computed columns that a request lacks, in place; return what they came from.
 
-        It is "unavailable" if the store did not answer. Raises `UsageError` without the slot of the user or of an item.
+        Raises `UsageError` without the slot of the user or of an item.
         """
-        spec = self._app.features
+        spec, now_ms = self._app.features, self._at_ms(at_ms)
         rows = {"user": [user], "item": items}
         slots = {"user": spec.user_slot, "item": spec.item_id}
         for side in self._entities:
             if any(slots[side] not in row for row in rows[side]):
                 message = f"a request lacks the slot {slots[side]!r}, from which its {side} is known"
                 raise UsageError(message, help="computed columns follow from it: give it")
-        read = self._read({side: [row[slots[side]] for row in rows[side]] for side in self._entities}, at_ms)
+        read = self._read({side: [row[slots[side]] for row in rows[side]] for side in self._entities}, now_ms)
+        positions: dict[str, tuple[int, ...]] = {}
         for side, found in read.items():
+            if not any(name in row for row in rows[side] for name in found.values):
+                positions[side] = found.positions
             for number, row in enumerate(rows[side]):
                 for name, values in found.values.items():
                     row.setdefault(name, values[number])
         outcomes = [outcome for found in read.values() for outcome in found.outcomes]
-        return "unavailable" if "unavailable" in outcomes else outcomes[0] if "user" in read else "known"
+        outcome: Outcome = "unavailable" if "unavailable" in outcomes else outcomes[0] if "user" in read else "known"
+        of_user = positions.get("user") or (None,)
+        return FilledRequest(outcome, now_ms, of_user[0], positions.get("item", ()))
 
     def close(self) -> None:
         """Close the store."""
         self._store.close()
 
-    def _read(self, ids: Mapping[str, Sequence[Any]], at_ms: int | None) -> dict[str, ComputedFeatures]:
+    def _at_ms(self, at_ms: int | None) -> int:
+        return self._clock.wall_ms() if at_ms is None else at_ms
+
+    def _read(self, ids: Mapping[str, Sequence[Any]], now_ms: int) -> dict[str, ComputedFeatures]:
         """Return the columns of each side that has some, by one read."""
-        now_ms = self._clock.wall_ms() if at_ms is None else at_ms
         spec, sides = self._app.features, [side for side in ids if side in self._entities]
         keys = {side: keys_of(spec.slot(self._entities[side].slot), ids[side]) for side in sides}
         stored = self._stored(keys)
@@ -117,14 +151,14 @@ class FeatureReader(Resource):
             away: Outcome = "unavailable"
             return ComputedFeatures((away,) * count, {one.name: [_default(one)] * count for one in entity.columns})
         numbers, times = np.arange(count, dtype=np.uint32), np.full(count, now_ms, np.int64)
-        read, arrays = self._features[entity.side].evaluate(states, numbers, times)
+        read, positions, arrays = self._features[entity.side].evaluate(states, numbers, times)
         self.states_bad += int(np.count_nonzero(read >= _DAMAGED))
         outcomes: list[Outcome] = ["known" if one == _KNOWN else "unknown" for one in read.tolist()]
         values = {
             column.name: _values(column, of_column, count)
             for column, of_column in zip(entity.columns, arrays, strict=True)
         }
-        return ComputedFeatures(tuple(outcomes), values)
+        return ComputedFeatures(tuple(outcomes), values, tuple(positions.tolist()))
 
     def _stored(self, keys: Mapping[str, npt.NDArray[np.uint64]]) -> list[bytes | None] | None:
         """Return the states of the entities of all sides; None if the store does not answer."""

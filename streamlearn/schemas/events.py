@@ -24,7 +24,7 @@ def score_field(label: str) -> str:
 
 def impression_schema(app: App) -> Schema:
     """Return the schema of one request and its items, with the features they were scored with."""
-    items = [*_features(app, "item"), *_segments(app, "item"), *_scores(app)]
+    items = [*_features(app, "item"), *_segments(app, "item"), *_computed(app, "item"), *_scores(app)]
     fields = [
         _field("request_id", "string", "One per request; the record's key is its UTF-8."),
         _field("event_time_ms", "long", "When it was shown, milliseconds since 1970 UTC."),
@@ -35,6 +35,7 @@ def impression_schema(app: App) -> Schema:
             "The version that scored it; null: a streamlearn node did not score it.",
             None,
         ),
+        *_computed(app, "user"),
         *_nested(app, "segments", "Segments", _segments(app, "user")),
         *_nested(app, "user", "User", _features(app, "user")),
         _field("items", {"type": "array", "items": _record(app, "Item", items)}, "The items shown, in order."),
@@ -106,6 +107,22 @@ def _segments(app: App, side: Side) -> list[dict[str, Any]]:
     # Items have segments beside their features, so they need a prefix; a request has them in their own record.
     prefix = "segment_" if side == "item" else ""
     return [_field(f"{prefix}{segment.name}", "string", "", "") for segment in app.features.segments_of(side)]
+
+
+def _computed(app: App, side: Side) -> list[dict[str, Any]]:
+    """Return what says how computed columns were computed: nothing for an application without any."""
+    if not app.features.entities:
+        return []
+    known = "The position in the log of interactions of the last one in the computed columns of the {}; -1: of none."
+    position = _field("served_position", ["null", "long"], known.format(side), None)
+    if side == "item":
+        return [position]
+    outcome = "known or unknown: whether the user had interactions; unavailable: the store did not answer."
+    return [
+        _field("served_features", "string", outcome, ""),
+        _field("served_at_ms", ["null", "long"], "The time at which columns were computed.", None),
+        position,
+    ]
 
 
 def _scores(app: App) -> list[dict[str, Any]]:

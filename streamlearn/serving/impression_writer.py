@@ -162,6 +162,7 @@ def _schema(app: App, items_max: int) -> str:
         "user_segments": len(features.segments_of("user")),
         "item_segments": len(features.segments_of("item")),
         "items_max": items_max,
+        "has_features": bool(features.entities),
         "defaults": {slot.name: slot.default for slot in features.slots if slot.default is not None},
     }
     return msgspec.json.encode(schema).decode()

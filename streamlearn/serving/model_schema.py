@@ -45,9 +45,17 @@ def _slot(slot: Slot) -> dict[str, Any]:
         "count": counts.get(slot.pooling, "many" if slot.multi else "one"),
         "newest": slot.length,
         "default": None if slot.default is None else int(keys_of(slot, [slot.default])[0]),  # type: ignore[arg-type]
+        "is_computed": slot.computed is not None,
     }
 
 
 def _dense(dense: Dense) -> dict[str, Any]:
     bits = None if dense.default is None else struct.unpack("<I", struct.pack("<f", dense.default))[0]
-    return {"name": dense.name, "was": dense.was, "width": dense.width, "default_bits": bits}
+    is_computed = dense.computed is not None
+    return {
+        "name": dense.name,
+        "was": dense.was,
+        "width": dense.width,
+        "default_bits": bits,
+        "is_computed": is_computed,
+    }

@@ -26,6 +26,7 @@ from streamlearn.serving.impression_writer import WrittenBack
 from streamlearn.serving.inherited_sockets import InheritedSockets
 from streamlearn.serving.lanes.lane_kind import LaneKind
 from streamlearn.serving.lanes.lanes import Lanes
+from streamlearn.serving.node_features import NodeFeatures
 from streamlearn.serving.node_metrics import DoorCollector, FrontMeters, ShadowMeters
 from streamlearn.serving.servable_versions import Answering
 from streamlearn.serving.switch_follower import UNKNOWN, SwitchFollower
@@ -108,16 +109,19 @@ class Node:
         self._answering = Answering(folder, store, self._kind, native_front)
         self._front.connect(self._answering, self._kind.check)
         self._impressions = WrittenBack(folder, native_front) if settings.impressions.write_back else None
+        self._features = NodeFeatures(folder, native_front) if folder.app.features.entities else None
         self._native = _listen(
             folder.app.served_name, native_front, settings.front, token=token, tls=tls, sockets=sockets
         )
         if self._impressions is not None:
             self._impressions.start(self._native)
+        if self._features is not None:
+            self._features.start(self._native)
         self.grpc: str = self._native.grpc
         self.http: str | None = self._native.http
         self._ended = threading.Event()
         self._meters, self._shadow_meters = FrontMeters(native_front, settings.front), ShadowMeters(native_front)
-        self._collector = DoorCollector(self._native, native_front)
+        self._collector = DoorCollector(self._native, native_front, self._features)
         self._registry = open_registry(folder.registry_url, folder.app.name, settings.registry)
         self._replica = Replica(
             store,
@@ -188,6 +192,8 @@ class Node:
         self._front.end()
         if self._impressions is not None:
             self._impressions.close()
+        if self._features is not None:
+            self._features.close()
         self._kind.end()
         self._lanes.join(self._settings.drain_s + 1)
         self._kind.close()

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from streamlearn.features.entity import OUTCOMES
 from streamlearn.settings.front import FrontSettings
 from streamlearn.struct_decoder import from_json
 from streamlearn.telemetry import counter, counter_family, gauge, gauge_family, histogram_family
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+    from streamlearn.serving.node_features import NodeFeatures
 
 __all__ = ["DoorCollector", "FrontMeters", "ShadowMeters"]
 
@@ -24,8 +27,8 @@ _OUTCOMES = ("scored", "dropped", "failed")
 class DoorCollector:
     """Collects the current figures of the native node and the native front when Prometheus reads them."""
 
-    def __init__(self, node: Any, front: Any) -> None:
-        self._node, self._front = node, front
+    def __init__(self, node: Any, front: Any, features: NodeFeatures | None = None) -> None:
+        self._node, self._front, self._features = node, front, features
 
     def describe(self) -> list[Metric]:
         """Return nothing: a process with several nodes registers one collector for each, with the same names."""
@@ -54,6 +57,24 @@ class DoorCollector:
         yield _filled(merged, measures.requests, 1)
         rows = histogram_family("serving", "tensor_batch", "rows", "Candidates in a TensorBatch")
         yield _filled(rows, measures.candidates, 1)
+        if self._features is not None:
+            yield from self._computed(self._features.native.figures())
+
+    def _computed(self, figures: Any) -> Iterator[Metric]:
+        help = "Requests by the states of their computed columns; sent: the caller sent all of them"
+        requests = counter_family("serving", "feature_requests", help, ["outcome"])
+        for outcome, count in zip((*OUTCOMES, "sent"), figures.requests, strict=True):
+            requests.add_metric([outcome], count)
+        yield requests
+        help_items = "Candidates by where the states of their computed columns came from"
+        items = counter_family("serving", "feature_items", help_items, ["place"])
+        for place, count in zip(("cache", "store"), figures.items, strict=True):
+            items.add_metric([place], count)
+        yield items
+        help_bad = "States of computed features that cannot be read; their users and items count as unknown"
+        yield _single(counter_family("serving", "feature_states_bad", help_bad), figures.states_bad)
+        help_wait = "Time that a request waited for states of computed features"
+        yield _filled(histogram_family("serving", "feature_wait", "seconds", help_wait), figures.waits, _US_S)
 
     def _open(self) -> Iterator[Metric]:
         (connections, connections_max), (requests, requests_max) = self._node.open()

@@ -19,6 +19,12 @@ class FeatureSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How long a state without new interactions is kept; longer if a window is longer."""
     reach_s: Fixed[float] = 2.0
     """Timeout of one call to the store."""
+    wait_s: Fixed[float] = 0.005
+    """How long a request waits for the states of its user and items; those of a file for ten times as long."""
+    item_cache_bytes: Fixed[int] = 64 << 20
+    """Memory of a node for the states of items."""
+    item_age_s: Fixed[float] = 2.0
+    """How long a node uses the state of an item before it reads it again."""
     repeats_max: Fixed[int] = 1 << 24
     """Most interactions that a process remembers, so that one which comes again does not count twice; about 30 bytes
     each."""

@@ -7,19 +7,23 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from pipelines import backfill
 from streamlearn.apps import AppFolder, load_app
-from streamlearn.features import keys_of
+from streamlearn.features import Count, Dense, keys_of
 from streamlearn.ingest import run_samples
 from streamlearn.interactions import InteractionBatch, decode_interactions
 from streamlearn.testing import small_impression, wait_until
 from streamlearn.topics import create_topic
 from tests.ingest.history import fill, learned, messages, outcomes, records_of, write_app
 from tests.ingest.on_flink import DEADLINE_S, log_of, run_on
+from tests.ingest.place import Place, memory_root
+from tests.ingest.week import read_week
 from tools.services import FlinkJobServer
 
 REQUESTS = 240
@@ -36,6 +40,7 @@ seen = Dense("seen", "user", width=2, computed=Count(("impression", "click"), "1
 features = replace(plain.features, slots=(*plain.features.slots, users), dense=(*plain.features.dense, seen))
 app = replace(plain, features=features)
 """
+SEEN = Dense("seen", "user", width=1, computed=Count("click", "1h"), default=0)
 # Kind, user, item, event time and the values of sources.
 Made = tuple[str, int, int, int, tuple[int, ...]]
 
@@ -149,3 +154,38 @@ def test_an_action_is_an_interaction_long_before_its_label_is_settled(prism: Pat
         finally:
             process.terminate()
             process.wait(60)
+
+
+def test_what_was_served_while_states_were_unavailable_is_not_learned_but_is_an_interaction() -> None:
+    made = Place.make(memory_root())
+    features = replace(made.folder.app.features, dense=(*made.folder.app.features.dense, SEEN))
+    place = replace(made, folder=replace(made.folder, app=replace(made.folder.app, features=features)))
+    outcomes = ["known", "unavailable", "unknown", "", "unavailable"]
+    with place.producer() as producer:
+        for seed, outcome in enumerate(outcomes):
+            given = small_impression(seed, items=1 + seed)
+            producer.impression(**given, computed={"served_features": outcome} if outcome else None)
+            video = given["items"][0]["video_id"]
+            producer.action(given["request_id"], given["event_time_ms"] + 1_000, video, "click")
+        producer.end(1 << 50)
+    left_out = unavailable_rows()
+    week = read_week(place)
+    joined = week.joined()
+    with week.maker() as maker:
+        rows = sum(len(batch) for lot, one in joined for batch in maker.make(lot, one, 1 << 50))
+        made_of = [batch.user.tolist() for batch in maker.interactions()]
+        assert maker.set_aside() == []
+    per_request = [2 * (1 + seed) for seed in range(5)]  # each item settles two labels at times of their own
+    assert rows <= sum(per_request[seed] for seed in (0, 2, 3))
+    assert unavailable_rows() - left_out + rows == sum(len(one.rows) for _, one in joined)
+    assert rows > 0
+    assert unavailable_rows() > left_out
+    users = {
+        int(keys_of(features.slot("user_id"), [small_impression(seed)["user"]["user_id"]])[0]) for seed in range(5)
+    }
+    assert {user for batch in made_of for user in batch} == users
+    place.close()
+
+
+def unavailable_rows() -> float:
+    return REGISTRY.get_sample_value("streamlearn_ingest_unavailable_rows_total") or 0.0

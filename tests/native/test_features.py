@@ -133,7 +133,7 @@ def test_every_value_is_the_oracles_in_whatever_lots_interactions_come(
         assert folded == len(part)
     asked = data.draw(st.lists(st.tuples(st.integers(0, 2), st.integers(-10_000, 10_000)), min_size=1, max_size=4))
     entities, now_ms = (np.array(column) for column in zip(*asked, strict=True))
-    read, found = features.evaluate(stored, entities.astype(np.uint32), now_ms.astype(np.int64))
+    read, _, found = features.evaluate(stored, entities.astype(np.uint32), now_ms.astype(np.int64))
     assert read.tolist() == [KNOWN] * 3
     for feature, arrays in zip(FEATURES, found, strict=True):
         expected = [
@@ -161,7 +161,7 @@ def test_stored_bytes_that_cannot_be_read_are_named_and_count_as_nothing_known()
     _, (other,), _ = features_of(8).fold([None], columns_of([]))
     stored = [state, None, state[:-1], b"", other, bytes([state[0] ^ 1]) + state[1:]]
     entities = np.arange(len(stored), dtype=np.uint32)
-    read, found = features.evaluate(stored, entities, np.full(len(stored), 99, np.int64))
+    read, _, found = features.evaluate(stored, entities, np.full(len(stored), 99, np.int64))
     assert read.tolist() == [KNOWN, MISSING, DAMAGED, DAMAGED, OTHER, DAMAGED]
     keys, ends = found[0]
     assert (keys.tolist(), ends.tolist()) == ([1], [1] * len(stored))

@@ -105,7 +105,7 @@ def values_of(entity: Entity, states: Mapping[int, bytes | None]) -> Values:
     """What states say an hour later; positions in the log, which they have too, differ."""
     numbers = np.arange(len(states), dtype=np.uint32)
     now_ms = np.full(len(states), T_MS + 2 * HOUR_MS, np.int64)
-    read, arrays = native.Features(entity.definition).evaluate(list(states.values()), numbers, now_ms)
+    read, _, arrays = native.Features(entity.definition).evaluate(list(states.values()), numbers, now_ms)
     assert set(read.tolist()) <= {0, 1}
     return {number: [array.tolist() for array in of] for number, of in enumerate(arrays)}
 

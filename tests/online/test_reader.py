@@ -64,12 +64,12 @@ def test_a_request_gets_what_it_lacks_and_keeps_what_it_has(folder: AppFolder) -
     with FeatureReader(folder) as reader:
         user: dict[str, Any] = {"user_id": 1, "pause": 7}
         items: list[dict[str, Any]] = [{"item_id": 10}, {"item_id": 12, "rate": 0.5}]
-        assert reader.fill(user, items, at_ms=T_MS + 8_000) == "known"
+        assert reader.fill(user, items, at_ms=T_MS + 8_000).outcome == "known"
         assert (user["pause"], user["seen"]) == (7, [10, 11])
         assert [item["rate"] for item in items] == [pytest.approx(2 / 6), 0.5]
         assert [item["buyers"] for item in items] == [[1], []]
-        assert reader.fill({"user_id": 77}, [{"item_id": 10}]) == "unknown"
-        assert reader.fill({"user_id": 1}, []) == "known"
+        assert reader.fill({"user_id": 77}, [{"item_id": 10}]).outcome == "unknown"
+        assert reader.fill({"user_id": 1}, []).outcome == "known"
 
 
 def test_an_application_without_such_columns_gets_none(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_store_that_is_away_gives_defaults_at_once_and_is_asked_again(own_redi
         defaults = {"seen": [], "pause": -1, "counts": [0] * 4, "spent": 0, "idle": -1}
         found = reader.users([1], T_MS + 8_000)
         assert (found.outcomes, found.row(0)) == (("unavailable",), defaults)
-        assert reader.fill({"user_id": 1}, [{"item_id": 10}]) == "unavailable"
+        assert reader.fill({"user_id": 1}, [{"item_id": 10}]).outcome == "unavailable"
         began_s = time.monotonic()
         for _ in range(1_000):
             reader.users([1])

@@ -51,7 +51,8 @@ class Rig:
         self.front = native.Front(text, ([1, 4], [4, 16], [8]), limits, 4)
         self.back = WrittenBack(folder, self.front)
         self.node = native.FrontNode(
-            "small", self.front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 5_000), metrics=str,
+            folder.app.served_name, self.front, ("127.0.0.1:0", "127.0.0.1:0"),
+            NodeLimits(1, 100, 100, 1 << 16, 5_000), metrics=str,
         )  # fmt: skip
         self.back.start(self.node)
         self._tables, self._ended, self._rng = tables, threading.Event(), np.random.default_rng(5)

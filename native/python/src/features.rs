@@ -80,24 +80,25 @@ impl NativeFeatures {
         Ok((read.into_pyarray(py).into_any(), encoded, folded))
     }
 
-    /// Returns what became of each stored state; by feature its keys and their ends, or its numbers.
+    /// Returns what became of each stored state, and its position; by feature its keys and their ends, or its numbers.
     fn evaluate<'py>(
         &self,
         py: Python<'py>,
         stored: Arrays<'py>,
         entities: &Bound<'py, PyAny>,
         now_ms: &Bound<'py, PyAny>,
-    ) -> PyResult<(Bound<'py, PyAny>, Vec<Arrays<'py>>)> {
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Vec<Arrays<'py>>)> {
         let buffers = buffers_of(&stored)?;
         let stored: Vec<Option<&[u8]>> =
             buffers.iter().map(|one| one.as_ref().map(Bytes::as_slice)).collect();
         let (entities, now_ms) =
             (flat::<u32>(entities, "entities", "uint32")?, flat::<i64>(now_ms, "now_ms", "int64")?);
         let (entities, now_ms, definition) = (entities.as_slice()?, now_ms.as_slice()?, &self.definition);
-        let (read, values) = py
+        let (read, positions, values) = py
             .detach(|| {
                 let (states, read) = read_states(definition, &stored);
-                Ok((read, evaluate_all(definition, &states, entities, now_ms)?))
+                let positions: Vec<i64> = states.iter().map(|state| state.position).collect();
+                Ok((read, positions, evaluate_all(definition, &states, entities, now_ms)?))
             })
             .map_err(|error| refused(&error))?;
         let each = values.keys.into_iter().zip(values.ends).zip(values.numbers);
@@ -109,7 +110,7 @@ impl NativeFeatures {
             vec![numbers.into_pyarray(py).into_any()]
         });
         let read: Vec<u8> = read.into_iter().map(|one| one as u8).collect();
-        Ok((read.into_pyarray(py).into_any(), arrays.collect()))
+        Ok((read.into_pyarray(py).into_any(), positions.into_pyarray(py).into_any(), arrays.collect()))
     }
 }
 

@@ -14,6 +14,7 @@ mod keys;
 mod ladder;
 mod load;
 mod marks;
+mod node_features;
 mod pack;
 mod parts;
 mod ps;
@@ -38,5 +39,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     load::register(module)?;
     ladder::register(module)?;
     serve::register(module)?;
+    node_features::register(module)?;
     impressions::register(module)
 }

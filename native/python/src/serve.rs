@@ -23,6 +23,7 @@ use streamlearn_serve::tensor_batch::{Scratch, Tensor};
 
 use crate::dlpack::capsule;
 use crate::impressions::NativeShown;
+use crate::node_features::NativeNodeFeatures;
 use crate::table::{NativeSet, raise};
 
 /// The byte offset of a tensor, and its shape.
@@ -33,7 +34,7 @@ type Buckets = (Vec<usize>, Vec<usize>, Vec<usize>);
 /// A histogram since the start.
 #[pyclass(frozen, get_all, name = "FrontHistogram", module = "streamlearn._native")]
 #[derive(Clone)]
-struct NativeHistogram {
+pub struct NativeHistogram {
     /// The upper bound and cumulative count of each bucket.
     buckets: Vec<(u64, u64)>,
     /// The number of values.
@@ -497,6 +498,14 @@ impl NativeNode {
         self.node.write_back(shown.shown.clone());
     }
 
+    /// Computes the columns that requests lack from now on.
+    fn compute(&self, features: &NativeNodeFeatures) {
+        if let Some(talk) = features.talk() {
+            self.servers.lock().unwrap_or_else(PoisonError::into_inner).spawn(talk);
+        }
+        self.node.compute(features.reader.clone());
+    }
+
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.servers.lock().unwrap_or_else(PoisonError::into_inner).stop())?;
         Ok(())
@@ -569,7 +578,7 @@ fn duplicate(file: i32) -> std::io::Result<TcpListener> {
     Ok(unsafe { BorrowedFd::borrow_raw(file) }.try_clone_to_owned()?.into())
 }
 
-fn histogram(distribution: Distributed) -> NativeHistogram {
+pub fn histogram(distribution: Distributed) -> NativeHistogram {
     let Distributed { upto: buckets, count, sum } = distribution;
     NativeHistogram { buckets, count, sum }
 }

@@ -25,7 +25,12 @@ const DESCRIPTION: &str = r#"{"prefix": [195, 1, 0, 0, 0, 0, 0, 0, 0, 0], "user_
 
 fn slot(name: &str, is_text: bool, values: Count) -> Input {
     let salt = streamlearn_wire::keys::slot_salt(name);
-    Input { name: name.to_owned(), kind: Kind::Slot { salt, is_text, values, default: None }, was: None }
+    Input {
+        name: name.to_owned(),
+        kind: Kind::Slot { salt, is_text, values, default: None },
+        was: None,
+        is_computed: false,
+    }
 }
 
 /// 20 slots: of the user 6 numbers, 2 texts and 2 histories of 50; of candidates 6 numbers, 2 texts, 2 lists.
@@ -84,7 +89,8 @@ fn main() {
     for (form, is_raw) in [("raw", true), ("typed", false)] {
         let bytes = ask(&inputs, is_raw).encode_to_vec();
         let read = || decode(black_box(&bytes), &naming, CallerOptions::default()).expect("a good request");
-        let answer = Answer { version: 18, scores: vec![0.25; 3 * CANDIDATES], degraded: None };
+        let answer =
+            Answer { version: 18, scores: vec![0.25; 3 * CANDIDATES], degraded: None, computed: None };
         let (request, form_of) = read();
         let decode_us = median_us(|| drop(black_box(read())));
         let write = || encode(&form_of, black_box(&answer), &naming).expect("an answer to it");

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::features::Computed;
+
 /// Scores of all candidates of a request, by one version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
@@ -12,6 +14,8 @@ pub struct Answer {
     /// How many candidates were scored, from the first on, when the node was too busy to score all; the
     /// others are NaN.
     pub degraded: Option<usize>,
+    /// The columns that the node computed for it, if there are any.
+    pub computed: Option<Box<Computed>>,
 }
 
 /// The reason why a request has no answer.

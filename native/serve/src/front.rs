@@ -627,7 +627,7 @@ impl FrontState {
         }
         self.statistics.answered(number, since.elapsed());
         // A caller that has gone needs no answer.
-        let _ = reply.send(Ok(Answer { version: number, scores, degraded }));
+        let _ = reply.send(Ok(Answer { version: number, scores, degraded, computed: None }));
     }
 
     fn refuse(&mut self, ticket: Ticket, reason: &'static str, refusal: Refusal) {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use streamlearn_wire::avro::varint;
 
 use crate::answer::Answer;
+use crate::features::Outcome;
 use crate::inputs::{Count, Input, Kind};
 use crate::protocol::Texts;
 use crate::request::{Request, Values};
@@ -21,6 +22,8 @@ pub struct Impression {
     pub item_segments: usize,
     /// The maximum number of items in an event, and of values in a slot.
     pub items_max: usize,
+    /// Whether events say what computed columns were computed from.
+    pub has_features: bool,
 }
 
 /// The parts of one impression.
@@ -53,6 +56,13 @@ impl Impression {
         varint::write(out, parts.at_ms);
         some(out);
         varint::write(out, parts.answer.version as i64);
+        if self.has_features {
+            let computed = parts.answer.computed.as_deref();
+            let is_read = computed.filter(|computed| computed.outcome != Outcome::Unavailable);
+            text(out, computed.map_or("", |computed| computed.outcome.name()).as_bytes());
+            optional(out, is_read.map(|computed| computed.at_ms));
+            optional(out, computed.and_then(|computed| computed.user_position));
+        }
         empty_texts(out, self.user_segments);
         for (input, values) in inputs.user.iter().zip(&request.user) {
             column(out, input, values, 0, parts.texts);
@@ -72,6 +82,10 @@ impl Impression {
             column(out, input, values, item, parts.texts);
         }
         empty_texts(out, self.item_segments);
+        if self.has_features {
+            let positions = parts.answer.computed.as_ref().map(|computed| &computed.item_positions);
+            optional(out, positions.and_then(|positions| positions.get(item).copied()));
+        }
         let labels = inputs.labels.len();
         let predicted = &parts.answer.scores[item * labels..(item + 1) * labels];
         for (label, &one) in inputs.labels.iter().zip(predicted) {
@@ -110,6 +124,16 @@ impl Impression {
 /// Selects the second branch of a union whose first is null.
 fn some(out: &mut Vec<u8>) {
     out.push(2);
+}
+
+fn optional(out: &mut Vec<u8>, number: Option<i64>) {
+    match number {
+        None => out.push(0),
+        Some(number) => {
+            some(out);
+            varint::write(out, number);
+        }
+    }
 }
 
 fn empty_texts(out: &mut Vec<u8>, count: usize) {

@@ -94,7 +94,8 @@ struct Note {
 
 impl Note {
     fn size(&self) -> usize {
-        NOTE_BYTES + self.bytes.len() + self.id.len() + 4 * self.answer.scores.len()
+        let computed = self.answer.computed.as_ref().map_or(0, |computed| computed.bytes());
+        NOTE_BYTES + self.bytes.len() + self.id.len() + 4 * self.answer.scores.len() + computed
     }
 }
 
@@ -135,6 +136,7 @@ impl Shown {
             user_segments: count("user_segments")?,
             item_segments: count("item_segments")?,
             items_max: count("items_max")?,
+            has_features: document["has_features"].as_bool().unwrap_or_default(),
         };
         let naming =
             naming.plain(document["defaults"].as_object().ok_or("\"defaults\" is not an object")?)?;
@@ -256,7 +258,11 @@ impl Shown {
         if let Some(mut texts) = keys.texts() {
             texts.forget();
         }
-        let request = read(note.format, &note.bytes, &self.naming).map_err(|refusal| refusal.to_string())?;
+        let mut request =
+            read(note.format, &note.bytes, &self.naming).map_err(|refusal| refusal.to_string())?;
+        if let Some(computed) = &note.answer.computed {
+            computed.put(&mut request);
+        }
         let texts = keys.texts().ok_or("the values are hashed")?;
         let Note { id, answer, at_ms, .. } = note;
         self.impression

@@ -45,6 +45,8 @@ pub struct Input {
     pub kind: Kind,
     /// Its former name, which callers may still use.
     pub was: Option<String>,
+    /// Whether the node computes it for requests that lack it.
+    pub is_computed: bool,
 }
 
 /// The kind of a column.

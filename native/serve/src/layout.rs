@@ -90,7 +90,8 @@ pub enum Pooling {
 /// The text is JSON: `{"inputs": {"user": [...], "item": [...]}, "labels": [{"name", "is_number"}], "tables": [...],
 /// "pack": {...}, "limits": {...}}`. `pack` is a serialized `PackPlan`; `tables` are names in the order in which
 /// tables are passed; an input is `{"name", "salt", "is_text", "count", "newest", "default"}` for a slot or
-/// `{"name", "width", "default_bits"}` for numbers, both with "was" if callers may use a former name.
+/// `{"name", "width", "default_bits"}` for numbers, both with "was" if callers may use a former name and with
+/// "is_computed" if the node computes it.
 pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
     let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let labels = list(&document["labels"], "labels")?
@@ -142,7 +143,8 @@ fn inputs_of(side: &Value) -> Result<Vec<Input>, String> {
                 Kind::Slot { salt, is_text, values, default: input["default"].as_u64() }
             };
             let was = input["was"].as_str().map(str::to_owned);
-            Ok(Input { name, kind, was })
+            let is_computed = input["is_computed"].as_bool().unwrap_or_default();
+            Ok(Input { name, kind, was, is_computed })
         })
         .collect()
 }

@@ -5,6 +5,7 @@ pub mod answer;
 mod columns;
 pub mod curve;
 pub mod distribution;
+pub mod features;
 pub mod front;
 pub mod impression;
 pub mod impression_log;

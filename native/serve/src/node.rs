@@ -5,12 +5,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 
 use crate::answer::{Answer, Refusal};
+use crate::features::reader::FeatureReader;
 use crate::front::Front;
 use crate::impression_log::Shown;
 use crate::protocol::{Door, Naming, Scoring, State, serve_grpc, serve_http};
@@ -29,6 +30,7 @@ pub struct Node {
     stale: Mutex<Option<String>>,
     aside: Mutex<Option<String>>,
     shown: OnceLock<Arc<Shown>>,
+    features: OnceLock<Arc<FeatureReader>>,
 }
 
 impl Node {
@@ -40,12 +42,18 @@ impl Node {
         let naming = Arc::new(Naming::new(model, front.inputs().clone())?);
         let (is_ready, stale, shown) = (AtomicBool::new(false), Mutex::default(), OnceLock::new());
         let (was_ready, aside) = (AtomicBool::new(false), Mutex::default());
-        Ok(Self { front, naming, metrics, is_ready, was_ready, stale, aside, shown })
+        let features = OnceLock::new();
+        Ok(Self { front, naming, metrics, is_ready, was_ready, stale, aside, shown, features })
     }
 
     /// Logs answered requests from now on; only the first call has an effect.
     pub fn write_back(&self, shown: Arc<Shown>) {
         let _ = self.shown.set(shown);
+    }
+
+    /// Computes columns that requests lack from now on; only the first call has an effect.
+    pub fn compute(&self, features: Arc<FeatureReader>) {
+        let _ = self.features.set(features);
     }
 
     /// Sets the readiness, and the reason for staleness, if any.
@@ -66,12 +74,19 @@ impl Scoring for Node {
         self.naming.clone()
     }
 
-    async fn score(&self, request: Request) -> Result<Answer, Refusal> {
+    async fn score(&self, mut request: Request) -> Result<Answer, Refusal> {
         // No move of the pointer waits for a node that is starting, so it must not answer with what it has staged.
         if !self.was_ready.load(Ordering::Acquire) {
             return Err(Refusal::Away("the node is starting; help: ask again when it is ready".to_owned()));
         }
-        self.front.score(request).await
+        let Some(reader) = self.features.get() else { return self.front.score(request).await };
+        let began = Instant::now();
+        let computed = reader.fill(&mut request).await?;
+        let spent_us = began.elapsed().as_micros() as u64;
+        request.wishes.deadline_us = request.wishes.deadline_us.map(|us| us.saturating_sub(spent_us).max(1));
+        let mut answer = self.front.score(request).await?;
+        answer.computed = computed.map(Box::new);
+        Ok(answer)
     }
 
     fn shown(&self) -> Option<&Shown> {
@@ -154,6 +169,11 @@ impl Servers {
             })
         })?;
         Ok(Self { grpc: addresses.0, http: addresses.1, handle, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Runs a future on the servers' threads.
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(future);
     }
 
     /// Whether a thread takes up work within `wait`.

@@ -19,6 +19,8 @@ pub struct Request {
     pub user: Vec<Values>,
     /// The candidates' columns, in the order of `Inputs::item`; one example each.
     pub item: Vec<Values>,
+    /// The columns that the node computes and the caller left out: indexes of the user's columns, then the candidates'.
+    pub lacks: Vec<usize>,
     /// The candidates that will be shown, if the caller names them; otherwise all.
     pub shown: Option<Vec<u32>>,
     /// The caller's options.
@@ -36,6 +38,8 @@ pub struct Wishes {
     pub priority: u8,
     /// Assigns the request to canary and shadow shares: equal keys get the same share.
     pub route: Option<u64>,
+    /// Whether the answer brings the computed columns.
+    pub features: bool,
 }
 
 /// The values of one column for all examples of a side.

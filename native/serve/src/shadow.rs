@@ -238,6 +238,7 @@ mod tests {
             candidates,
             user: Vec::new(),
             item: Vec::new(),
+            lacks: Vec::new(),
             shown: None,
             wishes: Wishes::default(),
         })

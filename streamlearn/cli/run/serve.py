@@ -18,7 +18,7 @@ from streamlearn.hints import with_hints
 from streamlearn.pulse import PULSE
 
 if TYPE_CHECKING:
-    from streamlearn.apps import AppFolder
+    pass
 
 
 __all__ = ["serve"]
@@ -128,17 +128,9 @@ def node(
             active = running.status().active
             answers = "none" if active is None else active.version
             print(f"{folder.app.name} is served at grpc {where}: version {answers}", flush=True)
-            _say_computed(folder)
             PULSE.ready()
             stopped.wait()
             PULSE.stopping()
-
-
-def _say_computed(folder: AppFolder) -> None:
-    names = [column.name for entity in folder.app.features.entities for column in entity.columns]
-    if names:
-        text = f"a node does not compute {', '.join(names)}: requests have the values, or get defaults"
-        typer.echo(f"note: {text}; see FeatureReader in docs/features.md", err=True)
 
 
 serve.command()(with_hints(tune))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from streamlearn.telemetry import counter, gauge, histogram
 
-__all__ = ["count_joined", "count_rebuilt", "count_waiting", "note_held", "observe_emitted"]
+__all__ = ["count_joined", "count_rebuilt", "count_unavailable", "count_waiting", "note_held", "observe_emitted"]
 
 _BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5, 10, 30, 60, 300)
 
@@ -24,6 +24,12 @@ def count_joined(counts: Mapping[str, int]) -> None:
 def count_rebuilt() -> None:
     """Count a join that was rebuilt from its log."""
     counter("ingest", "joins_rebuilt", "Joins rebuilt from their logs; new joins are not counted.").inc()
+
+
+def count_unavailable(rows: int) -> None:
+    """Count rows that became no samples, since the store of computed features was away when they were served."""
+    help = "Rows left out of samples: the store of computed features was away when they were served."
+    counter("ingest", "unavailable_rows", help).inc(rows)
 
 
 def count_waiting(entries: int) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from streamlearn.events import EventColumns
 from streamlearn.features import FeatureSpec
 from streamlearn.ingest.join.columns import JoinedInteractions, JoinedRequests, JoinedRows
-from streamlearn.ingest.output.sample_features import features_of
+from streamlearn.ingest.output.sample_features import features_of, text_codes
 from streamlearn.samples import FeatureColumns, RequestColumns
 
 __all__ = ["ImpressionFeatures", "Places"]
@@ -43,6 +43,7 @@ class ImpressionFeatures:
         items: Of every item of all impressions.
         columns: Those of `EventColumns`.
         place_of: int64[U]. The impression of each joined request; -1 if it is gone.
+        is_unavailable: Of each impression whether its computed columns are defaults, since their store was away.
     """
 
     requests: RequestColumns
@@ -50,6 +51,7 @@ class ImpressionFeatures:
     items: FeatureColumns
     columns: Mapping[str, npt.NDArray[Any]]
     place_of: Int64s
+    is_unavailable: npt.NDArray[np.bool_]
     item_id: str
 
     @classmethod
@@ -71,6 +73,7 @@ class ImpressionFeatures:
             items=features_of(spec, "item", columns),
             columns=columns,
             place_of=place_of,
+            is_unavailable=_unavailable(columns, len(events)),
             item_id=spec.item_id,
         )
 
@@ -82,3 +85,10 @@ class ImpressionFeatures:
         is_there = (request >= 0) & (at < items_at[request + 1])
         is_there[is_there] = self.items.slots[self.item_id].keys[at[is_there]] == rows.item[is_there]
         return Places(request, at, is_there)
+
+
+def _unavailable(columns: Mapping[str, npt.NDArray[Any]], count: int) -> npt.NDArray[np.bool_]:
+    if "served_features$" not in columns:
+        return np.zeros(count, np.bool_)
+    outcomes = text_codes(columns, "served_features")
+    return np.array([text == "unavailable" for text in outcomes.texts], np.bool_)[outcomes.codes]

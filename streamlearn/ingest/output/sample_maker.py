@@ -20,6 +20,7 @@ from streamlearn.events.span import spans_of_events
 from streamlearn.features import FeatureSpec
 from streamlearn.ingest.join.columns import Joined, JoinedInteractions, JoinedRequests, JoinedRows, Letters
 from streamlearn.ingest.join.letters import letters_of
+from streamlearn.ingest.join.meters import count_unavailable
 from streamlearn.ingest.output.impression_features import ImpressionFeatures, Places
 from streamlearn.ingest.output.interaction_maker import interactions_of
 from streamlearn.ingest.output.progress import Lineage
@@ -194,6 +195,12 @@ class SampleMaker:
 
     def _whole(self, shown: ImpressionFeatures, joined: Joined) -> _WholeRequests:
         rows, places = self._there(shown, joined.requests, joined.rows)
+        is_away = shown.is_unavailable[places.request]
+        if is_away.any():
+            # Learned, they would teach that users have no history.
+            count_unavailable(int(np.count_nonzero(is_away)))
+            kept = np.flatnonzero(~is_away)
+            rows, places = rows.take(kept), places.take(kept)
         request, at, columns = places.request, places.item, shown.columns
         return _WholeRequests(
             requests=shown.requests,

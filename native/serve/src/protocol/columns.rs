@@ -23,6 +23,8 @@ pub struct Sides {
     pub user: Vec<Values>,
     /// The candidates' columns.
     pub item: Vec<Values>,
+    /// As `Request::lacks`.
+    pub lacks: Vec<usize>,
 }
 
 /// The first history column of a side; all histories of a side have the same length.
@@ -110,8 +112,12 @@ impl<'a, 'n> InputTensors<'a, 'n> {
         let (mut user, mut item) =
             (Vec::with_capacity(inputs.user.len()), Vec::with_capacity(inputs.item.len()));
         let mut histories = [History::default(), History::default()];
+        let mut lacks = Vec::new();
         for column in 0..self.naming.columns() {
             let (side, input) = self.naming.input(column);
+            if input.is_computed && self.part(column, Part::Values).is_none() {
+                lacks.push(column);
+            }
             let (rows, to) = match side {
                 Side::User => (1, &mut user),
                 Side::Item => (candidates, &mut item),
@@ -119,7 +125,7 @@ impl<'a, 'n> InputTensors<'a, 'n> {
             let history = &mut histories[side as usize];
             to.push(self.column(column, side, rows, history).map_err(|error| error.of(input))?);
         }
-        Ok(Sides { candidates, user, item })
+        Ok(Sides { candidates, user, item, lacks })
     }
 
     fn column(

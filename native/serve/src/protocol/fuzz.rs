@@ -24,11 +24,13 @@ pub fn every_kind(limits: Limits) -> Naming {
         name: name.to_owned(),
         kind: Kind::Slot { salt: streamlearn_wire::keys::slot_salt(name), is_text, values, default },
         was: None,
+        is_computed: false,
     };
     let dense = |name: &str, width, default: Option<f32>| Input {
         name: name.to_owned(),
         kind: Kind::Dense { width, default: default.map(f32::to_bits) },
         was: None,
+        is_computed: false,
     };
     let side = |prefix: &str| {
         let named = |name: &str| format!("{prefix}_{name}");

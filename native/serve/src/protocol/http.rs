@@ -222,7 +222,8 @@ async fn score<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Resp
         let rows::ParsedRows { id, sides, options, wanted } = rows::decode(body, naming)?;
         let (id, outputs) = (infer::id_of(&id)?, wanted.outputs(naming.inputs().labels.len()));
         let raw = vec![false; outputs.len()];
-        let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw };
+        let features = options.wishes.features;
+        let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw, features };
         Ok((infer::request(naming, id, sides, options), form))
     };
     front.answer((request, RequestFormat::Rows), decode, json::encode_scores).await

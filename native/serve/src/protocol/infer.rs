@@ -32,6 +32,8 @@ pub struct Form {
     pub outputs: Vec<Output>,
     /// Whether each column is encoded as raw bytes.
     pub raw: Vec<bool>,
+    /// Whether it brings the computed columns.
+    pub features: bool,
 }
 
 fn bad<T>(text: impl Into<String>) -> Result<T, Refusal> {
@@ -93,7 +95,8 @@ pub fn decode(bytes: &[u8], naming: &Naming, mut options: CallerOptions) -> Resu
     options.check_shown(sides.candidates)?;
     let (id, outputs) = (id_of(parts.id)?, wanted.outputs(inputs.labels.len()));
     let raw = vec![is_raw; outputs.len()];
-    let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw };
+    let features = options.wishes.features;
+    let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw, features };
     Ok((request(naming, id, sides, options), form))
 }
 
@@ -108,9 +111,9 @@ fn too_many(parts: &Parts<'_>, last: &[u8], naming: &Naming) -> String {
 
 /// Assembles a request.
 pub fn request(naming: &Naming, id: Bytes, sides: Sides, options: CallerOptions) -> Request {
-    let Sides { candidates, user, item } = sides;
+    let Sides { candidates, user, item, lacks } = sides;
     let CallerOptions { wishes, shown } = options;
-    Request { id, inputs: Arc::clone(naming.inputs()), candidates, user, item, shown, wishes }
+    Request { id, inputs: Arc::clone(naming.inputs()), candidates, user, item, lacks, shown, wishes }
 }
 
 /// Checks the model's name.
@@ -211,7 +214,7 @@ pub fn datatype_of(input: &str, datatype: &str) -> Result<Datatype, Refusal> {
 /// # Errors
 /// If the answer does not match the request.
 pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Refusal> {
-    let Form { id, candidates, outputs, raw } = form;
+    let Form { id, candidates, outputs, raw, .. } = form;
     let labels = &naming.inputs().labels;
     outputs::check(answer, *candidates, labels.len())?;
     let mut reply = ModelInferReply {
@@ -221,8 +224,14 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Re
         ..ModelInferReply::default()
     };
     if let Some(scored) = answer.degraded {
-        let parameter = ReplyParameter { int64_param: i64::try_from(scored).unwrap_or(i64::MAX) };
+        let parameter =
+            ReplyParameter { int64_param: i64::try_from(scored).ok(), ..ReplyParameter::default() };
         reply.parameters.insert(outputs::DEGRADED.to_owned(), parameter);
+    }
+    if let Some(columns) = outputs::features(form, answer, naming) {
+        let parameter =
+            ReplyParameter { string_param: Some(columns.to_string()), ..ReplyParameter::default() };
+        reply.parameters.insert(outputs::FEATURES.to_owned(), parameter);
     }
     for (&output, &is_raw) in outputs.iter().zip(raw) {
         let values = output.values(answer, labels);

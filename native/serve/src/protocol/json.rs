@@ -10,13 +10,14 @@ use std::marker::PhantomData;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
 use serde::de::{Error, MapAccess, Visitor};
+use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
 use super::columns::InputTensors;
 use super::infer::{self, Form};
 use super::input_names::Naming;
 use super::json_body::{Each, Object, Parameters, RefusalSlot, Setting, Text, next_field, read, read_part};
-use super::outputs::{self, DEGRADED, Wanted};
+use super::outputs::{self, DEGRADED, FEATURES, Wanted};
 use super::values::scalars::{Ints, Value, ValueForm};
 use super::values::tensor::{Elements, Shape, Tensor, cut};
 use super::wishes::CallerOptions;
@@ -183,7 +184,8 @@ pub fn decode<'a>(
     let (id, outputs) = (infer::id_of(&ask.id)?, ask.wanted.outputs(naming.inputs().labels.len()));
     ask.raws.resize(outputs.len(), None);
     let raw = ask.raws.into_iter().map(|is_raw| is_raw.unwrap_or(ask.is_raw_by_default)).collect();
-    let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw };
+    let features = ask.options.wishes.features;
+    let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw, features };
     Ok((infer::request(naming, id, sides, ask.options), form))
 }
 
@@ -244,7 +246,7 @@ struct Reply<'a> {
     model_version: String,
     id: &'a str,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    parameters: BTreeMap<&'static str, usize>,
+    parameters: BTreeMap<&'static str, Json>,
     outputs: Vec<OutputTensor>,
 }
 
@@ -290,11 +292,17 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, 
         }
         tensor
     };
+    let mut parameters: BTreeMap<_, Json> =
+        answer.degraded.map(|scored| (DEGRADED, scored.into())).into_iter().collect();
+    // Parameters are single values in this protocol.
+    if let Some(columns) = outputs::features(form, answer, naming) {
+        parameters.insert(FEATURES, columns.to_string().into());
+    }
     let reply = Reply {
         model_name: naming.model(),
         model_version: answer.version.to_string(),
         id: std::str::from_utf8(&form.id).unwrap_or_default(),
-        parameters: answer.degraded.map(|scored| (DEGRADED, scored)).into_iter().collect(),
+        parameters,
         outputs: columns.into_iter().zip(&form.raw).map(tensor).collect(),
     };
     let json = written(&reply)?;
@@ -315,6 +323,8 @@ struct Scores<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     degraded_candidates: Option<usize>,
     scores: BTreeMap<String, Vec<Option<f32>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    features: Option<Json>,
 }
 
 /// Encodes the reply to a request with rows.
@@ -324,8 +334,8 @@ struct Scores<'a> {
 pub fn encode_scores(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, Refusal> {
     let scores = columns(form, answer, naming)?.into_iter().collect();
     let id = std::str::from_utf8(&form.id).unwrap_or_default();
-    let degraded_candidates = answer.degraded;
-    let body = written(&Scores { id, version: answer.version, degraded_candidates, scores })?;
+    let (degraded_candidates, features) = (answer.degraded, outputs::features(form, answer, naming));
+    let body = written(&Scores { id, version: answer.version, degraded_candidates, scores, features })?;
     Ok(Written { body, json_bytes: None })
 }
 

@@ -226,8 +226,10 @@ messages! {
     }
     /// An integer parameter of a reply.
     ReplyParameter {
-        /// The number.
-        #[prost(int64, tag = "2")] int64_param: i64,
+        /// The number, if it is one.
+        #[prost(int64, optional, tag = "2")] int64_param: Option<i64>,
+        /// The text, if it is one.
+        #[prost(string, optional, tag = "3")] string_param: Option<String>,
     }
     /// An answer.
     ModelInferReply {

@@ -1,11 +1,15 @@
 //! Outputs: the columns of an answer that a caller requests, and their form. Knows no protocol.
 
+use super::infer::Form;
+use super::input_names::Naming;
 use super::values::tensor::cut;
 use crate::answer::{Answer, Refusal};
 use crate::inputs::Label;
 
 /// The reply parameter with the number of scored candidates, if not all were scored.
 pub const DEGRADED: &str = "degraded_candidates";
+/// The reply parameter with the computed columns, and the name of their parameter in a request.
+pub const FEATURES: &str = "features";
 /// The suffix of a label's logit output.
 pub const LOGIT: &str = ".logit";
 
@@ -67,6 +71,12 @@ impl Wanted {
     }
 }
 
+/// Returns the computed columns of an answer as JSON, if the caller wants them.
+pub fn features(form: &Form, answer: &Answer, naming: &Naming) -> Option<serde_json::Value> {
+    let inputs = naming.inputs();
+    form.features.then(|| answer.computed.as_ref().map(|computed| computed.json(inputs, form.candidates)))?
+}
+
 /// Checks that an answer has a score for every candidate and label.
 pub fn check(answer: &Answer, candidates: usize, labels: usize) -> Result<(), Refusal> {
     if answer.scores.len() == candidates * labels {
@@ -86,7 +96,7 @@ mod tests {
     #[test]
     fn a_number_is_answered_as_it_is_and_has_no_logit() {
         let labels = [Label::from("click"), Label { is_number: true, ..Label::from("stars") }];
-        let answer = Answer { version: 3, scores: vec![0.0, 4.5, 0.0, -2.0], degraded: None };
+        let answer = Answer { version: 3, scores: vec![0.0, 4.5, 0.0, -2.0], degraded: None, computed: None };
         let names: Vec<_> = Output::all(&labels).map(|output| output.name(&labels)).collect();
         assert_eq!(names, ["click", "stars", "click.logit"]);
         let stars = Wanted::default().outputs(2)[1];
@@ -98,7 +108,12 @@ mod tests {
     #[test]
     fn columns_are_probabilities_unless_logits_are_named() {
         let labels = [Label::from("click"), Label::from("like")];
-        let answer = Answer { version: 3, scores: vec![0.0, 10.0, f32::INFINITY, -100.0], degraded: None };
+        let answer = Answer {
+            version: 3,
+            scores: vec![0.0, 10.0, f32::INFINITY, -100.0],
+            degraded: None,
+            computed: None,
+        };
         let mut wanted = Wanted::default();
         wanted.add("like.logit", &labels).unwrap();
         wanted.add("click", &labels).unwrap();

@@ -123,6 +123,8 @@ struct RowReader<'n> {
     columns: Vec<ColumnBuilder>,
     /// For each part of each column, the number (from 1) of the last row that has it.
     last_row: Vec<usize>,
+    /// Whether a row has left the column out.
+    is_left_out: Vec<bool>,
     items: usize,
 }
 
@@ -131,7 +133,8 @@ impl<'n> RowReader<'n> {
         let columns = naming.columns();
         let empty = || ColumnBuilder { offsets: vec![0], ..ColumnBuilder::default() };
         let columns_grow = std::iter::repeat_with(empty).take(columns).collect();
-        Self { naming, columns: columns_grow, last_row: vec![0; columns * PARTS], items: 0 }
+        let (last_row, is_left_out) = (vec![0; columns * PARTS], vec![false; columns]);
+        Self { naming, columns: columns_grow, last_row, is_left_out, items: 0 }
     }
 
     /// Returns the column and part of a field.
@@ -214,6 +217,12 @@ impl<'n> RowReader<'n> {
             let is_given = self.last_row[column * PARTS] == number + 1;
             let builder = &mut self.columns[column];
             let error = |text: &str| format!("{}: {text}", row_name(side, number, &input.name));
+            self.is_left_out[column] |= !is_given;
+            if input.is_computed && self.is_left_out[column] && self.last_row[column * PARTS] > 0 {
+                return Err(error(
+                    "only some items have it; help: give it to all, or leave it out to have it computed",
+                ));
+            }
             match &input.kind {
                 Kind::Slot { values: Count::One, default, .. } => match default {
                     _ if is_given => {}
@@ -245,6 +254,9 @@ impl<'n> RowReader<'n> {
 
     fn into_sides(self) -> Result<Sides, Refusal> {
         let (users, candidates) = (self.naming.inputs().user.len(), self.items);
+        let is_lacking =
+            |&column: &usize| self.is_left_out[column] && self.naming.input(column).1.is_computed;
+        let lacks = (0..self.columns.len()).filter(is_lacking).collect();
         let mut histories = [History::default(), History::default()];
         let mut values = Vec::with_capacity(self.columns.len());
         for (column, builder) in self.columns.into_iter().enumerate() {
@@ -261,7 +273,7 @@ impl<'n> RowReader<'n> {
             });
         }
         let item = values.split_off(users);
-        Ok(Sides { candidates, user: values, item })
+        Ok(Sides { candidates, user: values, item, lacks })
     }
 }
 

@@ -23,11 +23,11 @@ pub enum Parameter<'a> {
 }
 
 /// The names of all parameters.
-pub const KNOWN: &str = "deadline_ms, timeout (microseconds), priority, route_key, shown";
+pub const KNOWN: &str = "deadline_ms, timeout (microseconds), priority, route_key, shown, features";
 
 /// Whether a parameter has this name.
 pub fn is_parameter(name: &str) -> bool {
-    matches!(name, "deadline_ms" | "timeout" | "priority" | "route_key" | "shown")
+    matches!(name, "deadline_ms" | "timeout" | "priority" | "route_key" | "shown" | "features")
 }
 
 impl<'a> Parameter<'a> {
@@ -108,6 +108,10 @@ impl CallerOptions {
             "priority" => match value.integer().map(u8::try_from) {
                 Some(Ok(priority)) => self.wishes.priority = priority,
                 _ => return bad(name, value, "a whole number from 0 (first) to 255"),
+            },
+            "features" => match value {
+                Parameter::Bool(is_wanted) => self.wishes.features = is_wanted,
+                _ => return bad(name, value, "true or false"),
             },
             "route_key" => self.wishes.route = Some(route(value)?),
             "shown" => match value {
@@ -254,6 +258,7 @@ mod tests {
             ("deadline_ms", Parameter::Text("5"), "at least 1"),
             ("priority", Parameter::Int(256), "0 (first) to 255"),
             ("priority", Parameter::Int(-1), "0 (first) to 255"),
+            ("features", Parameter::Int(1), "true or false"),
             ("route_key", Parameter::Bool(true), "a text"),
             ("route_key", Parameter::Uint(u64::MAX), "64-bit"),
             ("shown", Parameter::Text("1,x"), "comma-separated"),

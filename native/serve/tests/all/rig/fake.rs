@@ -90,7 +90,7 @@ impl Scoring for Fake {
             )
             .collect();
         *self.last.lock().unwrap() = Some(request);
-        Ok(Answer { version, scores, degraded })
+        Ok(Answer { version, scores, degraded, computed: None })
     }
 
     fn state(&self) -> State {

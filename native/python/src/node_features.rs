@@ -1,0 +1,143 @@
+//! Bindings of a node's feature reader.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use streamlearn_serve::features::reader::{FeatureReader, ReadLimits};
+use streamlearn_serve::features::state_source::{RedisPlace, RedisSettings, StateKey, StateSource};
+
+use crate::serve::{NativeFront, NativeHistogram, histogram};
+
+type Talk = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A Redis; `RedisAddress` in `streamlearn.serving.node_features`.
+#[derive(FromPyObject)]
+struct RedisAddress {
+    host: String,
+    port: u16,
+    /// The file of the authority that signed its certificate, with TLS.
+    authority: Option<PathBuf>,
+    /// The socket, in place of host and port.
+    socket: Option<PathBuf>,
+    user: String,
+    password: String,
+    database: u32,
+}
+
+/// `ReadLimits` in `streamlearn.serving.node_features`.
+#[derive(FromPyObject)]
+struct FeatureLimits {
+    wait_s: f64,
+    cache_bytes: usize,
+    cache_age_s: f64,
+    reach_s: f64,
+}
+
+/// What a reader has counted since its start.
+#[pyclass(frozen, get_all, name = "FeatureFigures", module = "streamlearn._native")]
+struct NativeFeatureFigures {
+    /// Requests whose user is known, is unknown, whose states did not come in time; those that lacked no column.
+    requests: [u64; 4],
+    /// Candidates whose states were in the cache, and whose states were read.
+    items: [u64; 2],
+    /// States that could not be read as such.
+    states_bad: u64,
+    /// The time that requests waited for states, in microseconds.
+    waits: NativeHistogram,
+}
+
+#[pyclass(frozen, name = "NodeFeatures", module = "streamlearn._native")]
+pub struct NativeNodeFeatures {
+    pub reader: Arc<FeatureReader>,
+    talk: Mutex<Option<Talk>>,
+}
+
+impl NativeNodeFeatures {
+    /// What speaks to the store, once.
+    pub fn talk(&self) -> Option<Talk> {
+        self.talk.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+fn seconds(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+#[pymethods]
+impl NativeNodeFeatures {
+    /// States come from `redis`, or from `read`, which takes pairs of a side and a key and returns states, or None.
+    #[new]
+    fn new(
+        front: &NativeFront,
+        description: &str,
+        limits: FeatureLimits,
+        redis: Option<RedisAddress>,
+        read: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let reach = seconds(limits.reach_s)?;
+        let value_bytes_max = FeatureReader::state_bytes_max(description).map_err(PyValueError::new_err)?;
+        let (source, talk): (_, Option<Talk>) = match (redis, read) {
+            (Some(redis), None) => {
+                let RedisAddress { host, port, authority, socket, user, password, database } = redis;
+                let place = match (socket, authority) {
+                    (Some(path), _) => RedisPlace::Socket(path),
+                    (None, Some(authority)) => RedisPlace::Tls(host, port, authority),
+                    (None, None) => RedisPlace::Host(host, port),
+                };
+                let settings = RedisSettings { place, user, password, database, value_bytes_max, reach };
+                let (source, talk) = StateSource::redis(settings);
+                (source, Some(Box::pin(talk)))
+            }
+            (None, Some(read)) => {
+                let read = move |keys: &[StateKey]| {
+                    Python::attach(|py| read.call1(py, (keys.to_vec(),)).ok()?.extract(py).ok()?)
+                };
+                (StateSource::function(Box::new(read)), None)
+            }
+            _ => return Err(PyValueError::new_err("give either a Redis or a function that reads")),
+        };
+        let limits = ReadLimits {
+            wait: seconds(limits.wait_s)?,
+            cache_bytes: limits.cache_bytes,
+            cache_age: seconds(limits.cache_age_s)?,
+        };
+        let reader = FeatureReader::new(front.front.inputs().clone(), description, limits, source)
+            .map_err(PyValueError::new_err)?;
+        Ok(Self { reader: Arc::new(reader), talk: Mutex::new(talk) })
+    }
+
+    /// Sets where the states of a side are; 0 is the user's.
+    fn set_group(&self, side: usize, name: String, partitions: u64) -> PyResult<()> {
+        if side > 1 {
+            return Err(PyValueError::new_err(format!("side {side}: there are two")));
+        }
+        self.reader.set_group(side, name, partitions);
+        Ok(())
+    }
+
+    /// Sets the time of evaluation; None: the clock's.
+    #[pyo3(signature = (at_ms))]
+    fn set_time(&self, at_ms: Option<i64>) {
+        self.reader.set_time(at_ms);
+    }
+
+    fn figures(&self) -> NativeFeatureFigures {
+        let counts = self.reader.counts();
+        NativeFeatureFigures {
+            requests: counts.requests.each_ref().map(|count| count.load(Ordering::Relaxed)),
+            items: counts.items.each_ref().map(|count| count.load(Ordering::Relaxed)),
+            states_bad: counts.states_bad.load(Ordering::Relaxed),
+            waits: histogram(counts.waits()),
+        }
+    }
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<NativeFeatureFigures>()?;
+    module.add_class::<NativeNodeFeatures>()
+}

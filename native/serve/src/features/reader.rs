@@ -1,0 +1,352 @@
+//! FeatureReader: computes the columns that requests lack from the states of their users and items.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::Deserialize;
+use streamlearn_features::{Definition, Read, State, Values as FeatureValues, read_states};
+use streamlearn_wire::keys::key_of_int;
+
+use crate::answer::Refusal;
+use crate::distribution::{Distributed, Distribution};
+use crate::features::state_cache::{Cached, StateCache};
+use crate::features::state_source::{StateGroup, StateKey, StateSource};
+use crate::features::{Computed, Outcome};
+use crate::inputs::{Input, Inputs, Kind};
+use crate::request::{Request, Values};
+
+/// The upper bound of the first bucket of durations, in microseconds.
+const TIME_US_LEAST: u64 = 10;
+
+/// The limits of reading.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadLimits {
+    /// The longest wait for the store.
+    pub wait: Duration,
+    /// The memory of the cache of items' states.
+    pub cache_bytes: usize,
+    /// How long such a state is used.
+    pub cache_age: Duration,
+}
+
+/// The computed columns of one side, as JSON: `{"definition": JSON, "key": COLUMN, "columns": [{"name", "form",
+/// "default"}]}`, the columns in the order of the definition's features.
+#[derive(Deserialize)]
+struct DeclaredSide {
+    definition: String,
+    key: String,
+    columns: Vec<DeclaredColumn>,
+}
+
+#[derive(Deserialize)]
+struct DeclaredColumn {
+    name: String,
+    form: ColumnForm,
+    /// The value before any interaction, of those that have none then.
+    default: f64,
+}
+
+/// How the values of a feature become those of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ColumnForm {
+    /// A list of whole numbers.
+    Last,
+    /// Numbers.
+    Numbers,
+    /// Milliseconds, as seconds.
+    Seconds,
+    /// Milliseconds, as the number of binary digits of whole seconds.
+    Octave,
+}
+
+struct ComputedColumn {
+    /// Its place among the request's columns, the user's first.
+    at: usize,
+    form: ColumnForm,
+    default: f64,
+}
+
+struct ComputedSide {
+    definition: Definition,
+    /// The place of the slot whose keys tell entities apart, among the columns of its side.
+    key: usize,
+    columns: Vec<ComputedColumn>,
+}
+
+/// Counters since the start.
+#[derive(Debug)]
+pub struct ReaderCounts {
+    /// Requests by what is known of their users: known, unknown, unavailable; and those that lack no column.
+    pub requests: [AtomicU64; 4],
+    /// Candidates whose states were in the cache, and those whose states were read.
+    pub items: [AtomicU64; 2],
+    /// States that could not be read as such.
+    pub states_bad: AtomicU64,
+    waits: Distribution,
+}
+
+impl ReaderCounts {
+    /// The time that requests waited for states, in microseconds.
+    pub fn waits(&self) -> Distributed {
+        self.waits.read()
+    }
+}
+
+/// Reads states and computes columns.
+pub struct FeatureReader {
+    inputs: Arc<Inputs>,
+    sides: [Option<ComputedSide>; 2],
+    source: StateSource,
+    cache: StateCache,
+    limits: ReadLimits,
+    /// The time of evaluation; below 0: the clock's.
+    at_ms: AtomicI64,
+    counts: ReaderCounts,
+}
+
+impl FeatureReader {
+    /// `description` is `{"user": SIDE, "item": SIDE}`, either of which may be missing.
+    ///
+    /// # Errors
+    /// If it does not match the inputs.
+    pub fn new(
+        inputs: Arc<Inputs>,
+        description: &str,
+        limits: ReadLimits,
+        source: StateSource,
+    ) -> Result<Self, String> {
+        let mut declared: HashMap<String, DeclaredSide> =
+            serde_json::from_str(description).map_err(|error| error.to_string())?;
+        let users = inputs.user.len();
+        let mut side_of = |name: &str, columns: &[Input], before: usize| {
+            declared.remove(name).map(|declared| ComputedSide::new(declared, columns, before)).transpose()
+        };
+        let sides = [side_of("user", &inputs.user, 0)?, side_of("item", &inputs.item, users)?];
+        let item_bytes = sides[1].as_ref().map_or(0, |side| side.definition.bytes_max());
+        let counts = ReaderCounts {
+            requests: Default::default(),
+            items: Default::default(),
+            states_bad: AtomicU64::new(0),
+            waits: Distribution::new(TIME_US_LEAST),
+        };
+        let cache = StateCache::new(limits.cache_bytes, item_bytes, limits.cache_age);
+        Ok(Self { inputs, sides, source, cache, limits, at_ms: AtomicI64::new(-1), counts })
+    }
+
+    /// The largest state of a side.
+    pub fn state_bytes_max(description: &str) -> Result<usize, String> {
+        let declared: HashMap<String, DeclaredSide> =
+            serde_json::from_str(description).map_err(|error| error.to_string())?;
+        let sizes = declared
+            .values()
+            .map(|side| Definition::from_json(&side.definition).map(|definition| definition.bytes_max()));
+        sizes.reduce(|one, other| Ok(one?.max(other?))).unwrap_or(Ok(0)).map_err(|error| error.to_string())
+    }
+
+    /// Sets where the states of a side are: 0 is the user's.
+    pub fn set_group(&self, side: usize, name: String, partitions: u64) {
+        if self.source.set_group(side, StateGroup { name, partitions }) && side == 1 {
+            self.cache.clear();
+        }
+    }
+
+    /// Sets the time of evaluation, for event time that is not the clock's.
+    pub fn set_time(&self, at_ms: Option<i64>) {
+        self.at_ms.store(at_ms.unwrap_or(-1), Ordering::Relaxed);
+    }
+
+    /// Counters since the start.
+    pub fn counts(&self) -> &ReaderCounts {
+        &self.counts
+    }
+
+    /// Computes the columns that a request lacks and puts them in. Columns keep their defaults if the store does not
+    /// answer in time. `None` if the request lacks none.
+    ///
+    /// # Errors
+    /// If the columns would have too many values.
+    pub async fn fill(&self, request: &mut Request) -> Result<Option<Computed>, Refusal> {
+        if request.lacks.is_empty() {
+            self.counts.requests[3].fetch_add(1, Ordering::Relaxed);
+            return Ok(None);
+        }
+        let users = self.inputs.user.len();
+        let is_lacking = [
+            request.lacks.iter().any(|&column| column < users),
+            request.lacks.iter().any(|&column| column >= users),
+        ];
+        let deadline = Duration::from_micros(request.wishes.deadline_us.unwrap_or(u64::MAX) / 2);
+        let began = Instant::now();
+        let states = self.states(request, is_lacking, self.limits.wait.min(deadline)).await;
+        self.counts.waits.add(began.elapsed().as_micros() as u64);
+        let at_ms = match self.at_ms.load(Ordering::Relaxed) {
+            at_ms if at_ms >= 0 => at_ms,
+            _ => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis()
+                as i64,
+        };
+        let mut computed = Computed {
+            outcome: Outcome::Unavailable,
+            at_ms,
+            user_position: None,
+            item_positions: Vec::new(),
+            columns: Vec::new(),
+        };
+        if let Some([user, items]) = states {
+            let is_known =
+                self.sides[0].is_none() || !is_lacking[0] || user.first().is_some_and(Option::is_some);
+            computed.outcome = if is_known { Outcome::Known } else { Outcome::Unknown };
+            self.evaluate(0, &user, request, &mut computed)?;
+            self.evaluate(1, &items, request, &mut computed)?;
+        }
+        self.counts.requests[computed.outcome as usize].fetch_add(1, Ordering::Relaxed);
+        Ok(Some(computed))
+    }
+
+    /// The states of a request's user and candidates, each side only if it lacks columns; `None` without an answer.
+    async fn states(
+        &self,
+        request: &Request,
+        is_lacking: [bool; 2],
+        wait: Duration,
+    ) -> Option<[Vec<Cached>; 2]> {
+        let keys_of = |side: usize, columns: &'_ [Values]| match &self.sides[side] {
+            Some(of_side) if is_lacking[side] => match &columns[of_side.key] {
+                Values::Keys(keys) => keys.clone(),
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        };
+        let (user, items) = (keys_of(0, &request.user), keys_of(1, &request.item));
+        let mut cached = self.cache.get(&items);
+        let absent: Vec<usize> = (0..items.len()).filter(|&at| cached[at].is_none()).collect();
+        self.counts.items[0].fetch_add((items.len() - absent.len()) as u64, Ordering::Relaxed);
+        self.counts.items[1].fetch_add(absent.len() as u64, Ordering::Relaxed);
+        let mut keys: Vec<StateKey> = user.iter().map(|&key| (0, key)).collect();
+        keys.extend(absent.iter().map(|&at| (1, items[at])));
+        let found = if keys.is_empty() { Vec::new() } else { self.source.read(&keys, wait).await? };
+        let (of_user, of_items) = found.split_at(user.len());
+        let states = self.decode(1, of_items);
+        self.cache.put(absent.iter().map(|&at| items[at]).zip(states.iter().cloned()));
+        for (at, state) in absent.into_iter().zip(states) {
+            cached[at] = Some(state);
+        }
+        Some([self.decode(0, of_user), cached.into_iter().map(Option::unwrap_or_default).collect()])
+    }
+
+    fn decode(&self, side: usize, found: &[Option<bytes::Bytes>]) -> Vec<Cached> {
+        let Some(ComputedSide { definition, .. }) = &self.sides[side] else { return Vec::new() };
+        let stored: Vec<Option<&[u8]>> = found.iter().map(Option::as_deref).collect();
+        let (states, outcomes) = read_states(definition, &stored);
+        let decoded = states.into_iter().zip(outcomes).map(|(state, outcome)| match outcome {
+            Read::Known => Some(Arc::new(state)),
+            Read::Missing => None,
+            Read::Damaged | Read::Other => {
+                self.counts.states_bad.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        });
+        decoded.collect()
+    }
+
+    /// Computes the columns of one side that the request lacks.
+    fn evaluate(
+        &self,
+        side: usize,
+        states: &[Cached],
+        request: &mut Request,
+        computed: &mut Computed,
+    ) -> Result<(), Refusal> {
+        let (Some(of_side), false) = (&self.sides[side], states.is_empty()) else { return Ok(()) };
+        let nothing = State::new(&of_side.definition);
+        let mut values = FeatureValues::new(&of_side.definition);
+        for state in states {
+            state.as_deref().unwrap_or(&nothing).evaluate(&of_side.definition, computed.at_ms, &mut values);
+        }
+        let (mut numbers, mut lists) = (values.numbers.into_iter(), values.keys.into_iter().zip(values.ends));
+        let mut is_whole = true;
+        for column in &of_side.columns {
+            let (numbers, (keys, ends)) =
+                (numbers.next().unwrap_or_default(), lists.next().unwrap_or_default());
+            if !request.lacks.contains(&column.at) {
+                is_whole = false;
+                continue;
+            }
+            if keys.len() > self.inputs.limits.values_max {
+                let text =
+                    format!("a computed column has {} values in all; help: split the request", keys.len());
+                return Err(Refusal::Bad(text));
+            }
+            let plain = column.values(&numbers, keys, &ends);
+            let users = self.inputs.user.len();
+            let (input, to) = match column.at.checked_sub(users) {
+                None => (&self.inputs.user[column.at], &mut request.user[column.at]),
+                Some(at) => (&self.inputs.item[at], &mut request.item[at]),
+            };
+            *to = hashed(input, plain.clone());
+            computed.columns.push((column.at, plain));
+        }
+        let mut positions = states.iter().map(|state| state.as_ref().map_or(-1, |state| state.position));
+        match side {
+            _ if !is_whole => {}
+            0 => computed.user_position = positions.next(),
+            _ => computed.item_positions = positions.collect(),
+        }
+        Ok(())
+    }
+}
+
+impl ComputedSide {
+    fn new(declared: DeclaredSide, inputs: &[Input], before: usize) -> Result<Self, String> {
+        let place = |name: &str| {
+            let found = inputs.iter().position(|input| input.name == name);
+            found.ok_or_else(|| format!("{name:?} is not an input"))
+        };
+        let definition = Definition::from_json(&declared.definition).map_err(|error| error.to_string())?;
+        if definition.features().len() != declared.columns.len() {
+            return Err("there are more columns than features, or fewer".to_owned());
+        }
+        let columns = declared.columns.into_iter().map(|DeclaredColumn { name, form, default }| {
+            Ok(ComputedColumn { at: before + place(&name)?, form, default })
+        });
+        Ok(Self { definition, key: place(&declared.key)?, columns: columns.collect::<Result<_, String>>()? })
+    }
+}
+
+impl ComputedColumn {
+    /// The plain values of all examples.
+    fn values(&self, numbers: &[f64], keys: Vec<u64>, ends: &[usize]) -> Values {
+        match self.form {
+            ColumnForm::Last => {
+                // Bounded by the limit of values, which fits an offset.
+                let offsets = std::iter::once(0).chain(ends.iter().map(|&end| end as i32)).collect();
+                Values::Lists { keys, offsets, weights: None }
+            }
+            ColumnForm::Numbers => Values::Numbers(numbers.iter().map(|&number| number as f32).collect()),
+            ColumnForm::Seconds => {
+                let seconds = |&ms: &f64| if ms < 0.0 { self.default } else { ms / 1_000.0 };
+                Values::Numbers(numbers.iter().map(|ms| seconds(ms) as f32).collect())
+            }
+            ColumnForm::Octave => {
+                let octave = |&ms: &f64| match ms {
+                    ms if ms < 0.0 => self.default as i64 as u64,
+                    ms => u64::from(u64::BITS - ((ms / 1_000.0) as u64).leading_zeros()),
+                };
+                Values::Keys(numbers.iter().map(octave).collect())
+            }
+        }
+    }
+}
+
+/// The values with keys in place of whole numbers.
+fn hashed(input: &Input, plain: Values) -> Values {
+    let Kind::Slot { salt, .. } = input.kind else { return plain };
+    let hash = |values: Vec<u64>| values.into_iter().map(|value| key_of_int(value as i64, salt)).collect();
+    match plain {
+        Values::Keys(values) => Values::Keys(hash(values)),
+        Values::Lists { keys, offsets, weights } => Values::Lists { keys: hash(keys), offsets, weights },
+        numbers @ Values::Numbers(_) => numbers,
+    }
+}

@@ -1,0 +1,148 @@
+"""NodeFeatures: computes the columns that requests to a node lack, from the states of their users and items."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from streamlearn.apps import AppFolder
+from streamlearn.errors import StatesUnreachable
+from streamlearn.features import Count, Dense, Entity, Last, Rate, Slot, Sum
+from streamlearn.native import native
+from streamlearn.online.state_store import GROUP_S, StateGroup, StatePlace, StateStore, open_state_store
+from streamlearn.online.state_store_redis import SECRET_VARIABLE
+from streamlearn.versions.pointer.redis_url import RedisUrl
+
+__all__ = ["NodeFeatures", "ReadLimits", "RedisAddress"]
+
+_LOG = logging.getLogger(__name__)
+_SIDES = ("user", "item")
+# A file is read by Python, which shares its time with lanes.
+_FILE_WAITS = 10
+
+
+class RedisAddress(NamedTuple):
+    """A Redis that the native reader speaks to."""
+
+    host: str
+    port: int
+    authority: str | None  # the file of the authority that signed its certificate, with TLS
+    socket: str | None  # in place of host and port
+    user: str
+    password: str
+    database: int
+
+
+class ReadLimits(NamedTuple):
+    """The limits of the native reader."""
+
+    wait_s: float
+    cache_bytes: int
+    cache_age_s: float
+    reach_s: float
+
+
+class NodeFeatures:
+    """The computed columns of the requests of one node.
+
+    Guaranteed: a request waits no longer than `features.wait_s` for states; while the store does not answer, columns
+    have their defaults at once. States in Redis are read by native code, others by Python. A thread asks which states
+    are read; before the first answer none are.
+    """
+
+    def __init__(self, folder: AppFolder, front: Any) -> None:
+        self._app, settings = folder.app, folder.settings.features
+        self._entities = {entity.side: entity for entity in folder.app.features.entities}
+        self._store: StateStore = open_state_store(folder)
+        self._groups: dict[int, StateGroup] = {}
+        place = _redis_address(settings.store)
+        waits = 1 if place else _FILE_WAITS
+        limits = ReadLimits(waits * settings.wait_s, settings.item_cache_bytes, settings.item_age_s, settings.reach_s)
+        described = {side: _described(entity) for side, entity in self._entities.items()}
+        text = msgspec.json.encode(described).decode()
+        self.native = native.NodeFeatures(front, text, limits, place, None if place else self._read)
+        # Event time that is not the clock's: values are those of the newest interaction.
+        self._is_replay = folder.settings.topics.time == "event"
+        self._is_away, self._ended = False, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feature-groups", daemon=True)
+
+    def start(self, node: Any) -> None:
+        """Compute columns of what a native node is asked from now on."""
+        node.compute(self.native)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and close the store. Call it when the node answers no more requests."""
+        self._ended.set()
+        self._thread.join()
+        self._store.close()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._follow()
+                if self._is_away:
+                    _LOG.warning("the feature states at %s answer again", self._store.url)
+                self._is_away = False
+            except StatesUnreachable as error:
+                if not self._is_away:
+                    _LOG.error("%s; %s; requests get defaults until then", error.message, error.help)
+                self._is_away = True
+            if self._ended.wait(GROUP_S):
+                return
+
+    def _follow(self) -> None:
+        """Learn which states are read, and in a replay at which time."""
+        newest_ms = 0
+        for side, entity in self._entities.items():
+            # Before the first is known, none of its states exist.
+            group = self._store.current(self._app.name, entity) or StateGroup.of(self._app.name, entity, 1)
+            self._groups[_SIDES.index(side)] = group
+            self.native.set_group(_SIDES.index(side), group.name, group.partitions)
+            for partition in range(group.partitions if self._is_replay else 0):
+                standing = self._store.standing(group, partition)
+                newest_ms = max(newest_ms, standing.newest_ms if standing else 0)
+        if newest_ms:
+            self.native.set_time(newest_ms)
+
+    def _read(self, keys: Sequence[tuple[int, int]]) -> list[bytes | None] | None:
+        try:
+            return self._store.read([StatePlace(self._groups[side], key) for side, key in keys])
+        except StatesUnreachable:
+            return None
+
+
+def _redis_address(url: str) -> RedisAddress | None:
+    """Return what the native reader needs; None for a store that it cannot read."""
+    if url.partition(":")[0] not in ("redis", "rediss", "unix"):
+        return None
+    options = RedisUrl.parse(url, SECRET_VARIABLE).options
+    authority = options.get("ssl_ca_certs")
+    if "ssl_certfile" in options or (url.startswith("rediss:") and authority is None):
+        return None  # it knows neither certificates of its own nor the authorities of the machine
+    login = options.get("username", ""), options.get("password", "")
+    return RedisAddress(
+        options.get("host", ""), options.get("port", 0), authority, options.get("path"), *login, options["db"]
+    )
+
+
+def _described(entity: Entity) -> dict[str, Any]:
+    """Return the computed columns of one side, as the native reader takes them."""
+    columns = [
+        {"name": column.name, "form": _form(column), "default": column.default if column.default else 0}
+        for column in entity.columns
+    ]
+    return {"definition": entity.definition, "key": entity.slot, "columns": columns}
+
+
+def _form(column: Slot | Dense) -> str:
+    """Return how the values of a feature become those of a column."""
+    if isinstance(column.computed, Last):
+        return "last"
+    if isinstance(column.computed, Count | Sum | Rate):
+        return "numbers"
+    return "octave" if isinstance(column, Slot) else "seconds"

@@ -1,0 +1,257 @@
+"""A node computes the columns that requests lack: as readers in Python do, and as impressions say it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import urllib.error
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+import msgspec
+import numpy as np
+import pytest
+import redis
+
+from streamlearn.apps import AppFolder
+from streamlearn.events import EventColumns, EventDecoder
+from streamlearn.features import keys_of
+from streamlearn.online import FeatureReader, FoldLoop, StateGroup
+from streamlearn.serving.node_features import NodeFeatures
+from streamlearn.testing import wait_until
+from streamlearn.topics import TopicSettings, create_topic, delete_topic
+from tests.online.shop import PARTITIONS, SPEC, batch_of, folder_of, topic_of, write
+from tests.serving.inference import answer_class, request_class
+from tests.serving.test_written_back import Rig
+from tools.services import Redis
+
+COMPUTED = {"user": ("seen", "pause", "counts", "spent", "idle"), "item": ("buyers", "rate")}
+MINUTE_MS = 60_000
+
+
+class Shop:
+    """A node of the application with computed columns, whose interactions were folded lately."""
+
+    def __init__(self, path: Path, store: str) -> None:
+        self.now_ms = round(1_000 * time.time())
+        folder = folder_of(path, store)
+        settings = msgspec.structs.replace(
+            folder.settings,
+            # A slow machine must not make a store that answers unavailable.
+            features=msgspec.structs.replace(folder.settings.features, wait_s=5.0),
+            events=msgspec.structs.replace(folder.settings.events, linger_ms=1),
+            impressions=msgspec.structs.replace(folder.settings.impressions, write_back=True),
+        )
+        self.folder: AppFolder = replace(folder, settings=settings)
+        self.impressions = create_topic(folder.topic_url("impressions"), TopicSettings(partitions=1))
+        with topic_of(folder) as topic:
+            write(topic, batch_of(self.rows()))
+            with closing(FoldLoop(folder)) as loop:
+                while loop.behind:
+                    loop.step()
+            delete_topic(topic.url)
+        self.rig = Rig(self.folder)
+        self.features = NodeFeatures(self.folder, self.rig.front)
+        self.features.start(self.rig.node)
+
+    def rows(self) -> list[tuple[str, int, int, int, float]]:
+        nan, ms = float("nan"), self.now_ms - MINUTE_MS
+        clicks = [("click", 1, item, ms + 100 * item, nan) for item in (10, 11, 12)]
+        shown = [("impression", user, 10 + user, ms + user, nan) for user in (1, 2)]
+        return [*clicks, *shown, ("order", 1, 10, ms + 5_500, 12.5), ("order", 2, 10, ms + 9_000, 2.0)]
+
+    def score(self, **given: Any) -> dict[str, Any]:
+        return self.rig.post("/score", {"features": True} | given)
+
+    def figures(self) -> dict[str, int]:
+        names = ("known", "unknown", "unavailable", "sent")
+        return dict(zip(names, self.features.native.figures().requests, strict=True))
+
+    def written(self) -> EventColumns:
+        with self.impressions.reader() as reader:
+            found = EventDecoder.of(self.folder).decode(reader.read(0, 0).values)
+        assert found.failures == ()
+        return found.impressions
+
+    def close(self) -> None:
+        self.rig.close()
+        self.features.close()
+        self.impressions.close()
+        delete_topic(self.impressions.url)
+
+
+@pytest.fixture(params=["file", "redis"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    store = f"sqlite:///{tmp_path}/states.db" if request.param == "file" else request.getfixturevalue("own_redis").url
+    made = Shop(tmp_path, store)
+    wait_known(made)
+    yield made
+    made.close()
+
+
+def wait_known(shop: Shop) -> None:
+    wait_until(lambda: by_rows(shop, 1, 10)["served_features"] == "known", "states to be read", 30)
+
+
+def of_impression(columns: EventColumns, row: int) -> dict[str, Any]:
+    """What an impression with one item says of computed columns, in the form of an answer."""
+    arrays = columns.columns
+
+    def value(path: str, at: int) -> Any:
+        ends = arrays.get(f"{path}[]")
+        found = arrays[path][at].tolist() if ends is None else arrays[path][ends[at] : ends[at + 1]].tolist()
+        return found
+
+    def optional(path: str, at: int) -> Any:
+        return value(path, at) if arrays[f"{path}?"][at] else None
+
+    item = int(arrays["items[]"][row])
+    return {
+        "served_features": columns.texts("served_features")[row],
+        "served_at_ms": optional("served_at_ms", row),
+        "served_position": optional("served_position", row),
+        "user": {name: value(f"user.{name}", row) for name in COMPUTED["user"]},
+        "items": [
+            {name: value(f"items.{name}", item) for name in COMPUTED["item"]}
+            | {"served_position": optional("items.served_position", item)}
+        ],
+    }
+
+
+def by_tensors(shop: Shop, user: int, item: int) -> Any:
+    inputs = [{"name": name, "datatype": "INT64", "shape": [1], "data": [value]}
+              for name, value in (("user_id", user), ("item_id", item))]  # fmt: skip
+    answer = shop.rig.post("/v2/models/shop/infer", {"inputs": inputs, "parameters": {"features": True}})
+    return json.loads(answer["parameters"]["features"])
+
+
+def by_grpc(shop: Shop, user: int, item: int) -> Any:
+    request = request_class(model_name="shop")
+    request.parameters.add(key="features").value.bool_param = True
+    for name, value in (("user_id", user), ("item_id", item)):
+        request.inputs.add(name=name, datatype="INT64", shape=[1])
+        request.raw_input_contents.append(struct.pack("<q", value))
+    with grpc.insecure_channel(shop.rig.node.grpc) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        answer = answer_class.FromString(infer(request.SerializeToString(), timeout=30))
+    (said,) = answer.parameters
+    assert said.key == "features"
+    return json.loads(said.value.string_param)
+
+
+def by_rows(shop: Shop, user: int, item: int) -> Any:
+    return shop.score(user={"user_id": user}, items=[{"item_id": item}])["features"]
+
+
+def test_all_ways_compute_what_a_reader_does_and_impressions_say_the_same(shop: Shop) -> None:
+    answers = []
+    with FeatureReader(shop.folder, wait_s=5.0) as reader:
+        for user, item in ((1, 10), (2, 11), (77, 10), (1, 99)):
+            for ask in (by_rows, by_tensors, by_grpc):
+                found = ask(shop, user, item)
+                asked, items = {"user_id": user}, [{"item_id": item}]
+                filled = reader.fill(asked, items, found["served_at_ms"])
+                computed = filled.of_impression(items)
+                assert found["served_features"] == filled.outcome == ("unknown" if user == 77 else "known")
+                del asked["user_id"], items[0]["item_id"]
+                rounded = json.loads(json.dumps(computed | {"user": asked, "items": items}))
+                assert as_float32(found) == as_float32(rounded)
+                answers.append(found)
+    seen = [answer["user"]["seen"] for answer in answers[::3]]
+    assert seen == [[10, 11, 12], [], [], [10, 11, 12]]
+    shop.rig.close()
+    written = shop.written()
+    found = [of_impression(written, row) for row in range(len(written))][-len(answers) :]
+    assert list(map(as_float32, found)) == list(map(as_float32, answers))
+
+
+def as_float32(value: Any) -> Any:
+    """The same with numbers as columns have them."""
+    if isinstance(value, dict):
+        return {name: as_float32(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [as_float32(one) for one in value]
+    return float(np.float32(value)) if isinstance(value, float) else value
+
+
+def test_a_value_that_a_caller_sends_wins(shop: Shop) -> None:
+    answer = shop.score(user={"user_id": 1, "spent": 3.5}, items=[{"item_id": 10, "rate": 0.75, "buyers": [5]}])
+    found = answer["features"]
+    assert "spent" not in found["user"]
+    assert found["user"]["seen"] == [10, 11, 12]
+    assert (found["items"], found["served_position"]) == ([{}], None)
+    before = shop.figures()["sent"]
+    whole = dict(zip(COMPUTED["user"], ([10], 3, [1.0] * 4, 2.5, 1.0), strict=True))
+    answer = shop.score(user={"user_id": 1, **whole}, items=[{"item_id": 10, "rate": 0.75, "buyers": []}])
+    assert "features" not in answer
+    assert shop.figures()["sent"] == before + 1
+    shop.rig.close()
+    written = shop.written()
+    last, whole_said = of_impression(written, len(written) - 2), of_impression(written, len(written) - 1)
+    assert last["items"] == [{"buyers": [5], "rate": 0.75, "served_position": None}]
+    assert (whole_said["user"], whole_said["served_features"]) == (whole, "")
+
+
+def test_a_column_of_some_items_alone_is_refused(shop: Shop) -> None:
+    for items in ([{"item_id": 10, "rate": 0.5}, {"item_id": 11}], [{"item_id": 10}, {"item_id": 11, "rate": 0.5}]):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            shop.score(user={"user_id": 1}, items=items)
+        text = refused.value.read().decode()
+        assert "items[1].rate" in text
+        assert "only some items have it" in text
+
+
+def test_items_are_read_once_and_then_come_from_the_cache(shop: Shop) -> None:
+    items = [{"item_id": item} for item in range(200, 260)]
+    before = shop.features.native.figures().items
+    for _ in range(2):
+        shop.score(user={"user_id": 1}, items=items)
+    cached, read = np.subtract(shop.features.native.figures().items, before)
+    assert cached + read == 120
+    assert read >= 60
+    assert cached > 0
+
+
+def test_states_that_cannot_be_read_count_as_none(own_redis: Redis, tmp_path: Path) -> None:
+    with closing(Shop(tmp_path, own_redis.url)) as shop, closing(redis.Redis.from_url(own_redis.url)) as client:
+        wait_known(shop)
+        key = int(keys_of(SPEC.slot("user_id"), [1])[0])
+        group = StateGroup.of("shop", SPEC.entities[0], PARTITIONS)
+        name = f"streamlearn:{{{group.name}:{key % PARTITIONS}}}:s:{key:016x}"
+        whole = client.get(name)
+        assert isinstance(whole, bytes)
+        wrongs = [b"", b"SLF1", whole[:-1], whole + b"x", b"SLF2" + whole[4:], whole[:4] + bytes(8) + whole[12:],
+                  bytes(len(whole)), b"\xff" * (8 << 20), whole[:40] + b"\xff" * 200 + whole[240:]]  # fmt: skip
+        for wrong in wrongs:
+            client.set(name, wrong)
+            found = by_rows(shop, 1, 10)
+            assert (found["served_features"], found["user"]["seen"], found["served_position"]) == ("unknown", [], -1)
+        assert shop.features.native.figures().states_bad == len(wrongs)
+        client.set(name, whole)
+        assert by_rows(shop, 1, 10)["user"]["seen"] == [10, 11, 12]
+
+
+def test_while_the_store_is_away_requests_get_defaults_and_impressions_say_so(own_redis: Redis, tmp_path: Path) -> None:
+    with closing(Shop(tmp_path, own_redis.url)) as shop:
+        wait_known(shop)
+        own_redis.kill()
+        found = by_rows(shop, 1, 10)
+        assert (found["served_features"], found["user"], found["items"]) == ("unavailable", {}, [{}])
+        began_s = time.monotonic()
+        for _ in range(50):
+            assert by_rows(shop, 1, 10)["served_features"] == "unavailable"
+        assert time.monotonic() - began_s < 4.0, "it is not waited for"
+        own_redis.restart()
+        wait_until(lambda: by_rows(shop, 1, 10)["served_features"] != "unavailable", "the store to be asked", 30)
+        shop.rig.close()
+        written = shop.written()
+        said = [of_impression(written, row) for row in range(len(written))]
+        away = [one for one in said if one["served_features"] == "unavailable"]
+        assert len(away) >= 51
+        assert away[0]["user"] == {"seen": [], "pause": -1, "counts": [0.0] * 4, "spent": 0.0, "idle": -1.0}
+        assert (away[0]["served_at_ms"], away[0]["served_position"]) == (None, None)
