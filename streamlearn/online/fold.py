@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +20,14 @@ from streamlearn.settings.features import FeatureSettings
 from streamlearn.topics import Reader, Records
 from streamlearn.topics.topic import replaced
 
-__all__ = ["Fold", "FoldCounts"]
+__all__ = ["PLACE_BITS", "Fold", "FoldCounts", "fold_columns", "numbers_of"]
 
 _LOG = logging.getLogger(__name__)
 
 # What the native code says of a state that the store does not have.
 _MISSING = 1
 # A position in the log has the offset of its message and its place within.
-_PLACE_BITS = 20
+PLACE_BITS = 20
 # Of one step, whose states are read and written by one call.
 _READ_BYTES = 256 << 10
 
@@ -173,7 +174,7 @@ class Fold:
         batches, positions = [], []
         for offset, batch in decoded:
             is_new = self._note(offset, batch)
-            of_kind = self._numbers(batch.kinds, self.entity.kinds)[batch.kind] >= 0
+            of_kind = numbers_of(batch.kinds, self.entity.kinds)[batch.kind] >= 0
             is_known = batch.entity != 0
             begin_ms, end_ms = self._without
             is_out = (batch.event_time_ms >= begin_ms) & (batch.event_time_ms < end_ms)
@@ -184,7 +185,7 @@ class Fold:
             self.counts.left_out += int(np.count_nonzero(is_out))
             if len(rows):
                 batches.append(batch.take(rows))
-                positions.append((offset << _PLACE_BITS) + rows)
+                positions.append((offset << PLACE_BITS) + rows)
         return batches, positions
 
     def _fold(
@@ -198,36 +199,20 @@ class Fold:
             return {}, 0
         keys, numbers = np.unique(np.concatenate([batch.entity for batch in batches]), return_inverse=True)
         named: list[int] = keys.tolist()
-        kinds = [self._numbers(batch.kinds, self.entity.kinds)[batch.kind] for batch in batches]
-        values = [self._values(batch) for batch in batches]
-        times = np.concatenate([batch.event_time_ms for batch in batches])
+        times, identities, *others = fold_columns(self.entity, batches)
         read, states, _ = self._features.fold(
             [known[key] for key in named],
             (
                 numbers.astype(np.uint32),
-                np.ascontiguousarray(times, np.int64),
-                np.concatenate([batch.identity for batch in batches]).astype(np.uint64),
+                times,
+                identities,
                 np.concatenate(positions),
-                np.concatenate(kinds).astype(np.uint8),
-                np.concatenate([batch.number for batch in batches]).astype(np.float32),
-                np.concatenate(values).reshape(-1).view(np.uint64),
+                *others[:-1],
+                others[-1].reshape(-1),
             ),
         )
         self.counts.states_bad += int(np.count_nonzero(read > _MISSING))
         return dict(zip(named, states, strict=True)), int(times.max())
-
-    def _values(self, batch: InteractionBatch) -> npt.NDArray[np.int64]:
-        """Return the values of the definition's sources, as it numbers them; 0 for one that the batch lacks."""
-        columns = np.zeros((len(batch), len(self.entity.sources)), np.int64)
-        for place, source in enumerate(self.entity.sources):
-            if source in batch.sources:
-                columns[:, place] = batch.values[:, batch.sources.index(source)]
-        return columns
-
-    @staticmethod
-    def _numbers(names: Sequence[str], wanted: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the place of each name among the wanted ones; -1 for others."""
-        return np.array([wanted.index(name) if name in wanted else -1 for name in names], np.int64)
 
     def _states(self, keys: Set[int]) -> dict[int, bytes | None]:
         """Return the states of entities. They are read each time, so that one which is removed is gone."""
@@ -239,3 +224,30 @@ class Fold:
             self._seen_rows -= self._seen.popleft()[1]
         seen_from = self._seen[0][0] if self._seen else position
         return replace(self.standing, position=position, seen_from=seen_from, newest_ms=newest_ms)
+
+
+def fold_columns(entity: Entity, batches: Sequence[InteractionBatch]) -> tuple[npt.NDArray[Any], ...]:
+    """Return what the native code folds, a row for each interaction: times, identities, kinds, numbers and values.
+
+    The values are those of the definition's sources, as it numbers them; 0 for one that a batch lacks.
+    """
+    kinds = [numbers_of(batch.kinds, entity.kinds)[batch.kind] for batch in batches]
+    values = []
+    for batch in batches:
+        columns = np.zeros((len(batch), len(entity.sources)), np.int64)
+        for place, source in enumerate(entity.sources):
+            if source in batch.sources:
+                columns[:, place] = batch.values[:, batch.sources.index(source)]
+        values.append(columns)
+    return (
+        np.ascontiguousarray(np.concatenate([batch.event_time_ms for batch in batches]), np.int64),
+        np.concatenate([batch.identity for batch in batches]).astype(np.uint64),
+        np.concatenate(kinds).astype(np.uint8),
+        np.concatenate([batch.number for batch in batches]).astype(np.float32),
+        np.concatenate(values).view(np.uint64),
+    )
+
+
+def numbers_of(names: Sequence[str], wanted: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return the place of each name among the wanted ones; -1 for others."""
+    return np.array([wanted.index(name) if name in wanted else -1 for name in names], np.int64)

@@ -18,7 +18,7 @@ from streamlearn.native import native
 from streamlearn.online.state_store import GROUP_S, StateGroup, StatePlace, open_state_store
 from streamlearn.resource import Resource
 
-__all__ = ["ComputedFeatures", "FeatureReader", "FilledRequest"]
+__all__ = ["ComputedFeatures", "FeatureReader", "FilledRequest", "column_values"]
 
 Outcome: TypeAlias = Literal["known", "unknown", "unavailable"]
 
@@ -155,7 +155,7 @@ class FeatureReader(Resource):
         self.states_bad += int(np.count_nonzero(read >= _DAMAGED))
         outcomes: list[Outcome] = ["known" if one == _KNOWN else "unknown" for one in read.tolist()]
         values = {
-            column.name: _values(column, of_column, count)
+            column.name: column_values(column, of_column, count)
             for column, of_column in zip(entity.columns, arrays, strict=True)
         }
         return ComputedFeatures(tuple(outcomes), values, tuple(positions.tolist()))
@@ -193,7 +193,7 @@ def _default(column: Slot | Dense) -> Any:
     return column.default if column.width == 1 else [column.default] * column.width
 
 
-def _values(column: Slot | Dense, arrays: Sequence[npt.NDArray[Any]], count: int) -> list[Any]:
+def column_values(column: Slot | Dense, arrays: Sequence[npt.NDArray[Any]], count: int) -> list[Any]:
     """Return a column's values as events carry them."""
     if isinstance(column.computed, Last):
         values, ends = arrays[0].view(np.int64).tolist(), arrays[1].tolist()

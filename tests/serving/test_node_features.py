@@ -21,7 +21,7 @@ import redis
 from streamlearn.apps import AppFolder
 from streamlearn.events import EventColumns, EventDecoder
 from streamlearn.features import keys_of
-from streamlearn.online import FeatureReader, FoldLoop, StateGroup
+from streamlearn.online import FeatureReader, FoldLoop, ServedCheck, StateGroup, check_served
 from streamlearn.serving.node_features import NodeFeatures
 from streamlearn.testing import wait_until
 from streamlearn.topics import TopicSettings, create_topic, delete_topic
@@ -37,7 +37,7 @@ MINUTE_MS = 60_000
 class Shop:
     """A node of the application with computed columns, whose interactions were folded lately."""
 
-    def __init__(self, path: Path, store: str) -> None:
+    def __init__(self, path: Path, store: str, *, kept: bool = False) -> None:
         self.now_ms = round(1_000 * time.time())
         folder = folder_of(path, store)
         settings = msgspec.structs.replace(
@@ -49,12 +49,13 @@ class Shop:
         )
         self.folder: AppFolder = replace(folder, settings=settings)
         self.impressions = create_topic(folder.topic_url("impressions"), TopicSettings(partitions=1))
-        with topic_of(folder) as topic:
-            write(topic, batch_of(self.rows()))
-            with closing(FoldLoop(folder)) as loop:
-                while loop.behind:
-                    loop.step()
-            delete_topic(topic.url)
+        self.topic = topic_of(folder)
+        write(self.topic, batch_of(self.rows()))
+        with closing(FoldLoop(folder)) as loop:
+            while loop.behind:
+                loop.step()
+        if not kept:
+            delete_topic(self.topic.url)
         self.rig = Rig(self.folder)
         self.features = NodeFeatures(self.folder, self.rig.front)
         self.features.start(self.rig.node)
@@ -78,9 +79,14 @@ class Shop:
         assert found.failures == ()
         return found.impressions
 
+    def wait_written(self) -> None:
+        answered = sum(self.figures().values())
+        wait_until(lambda: len(self.written()) >= answered, "impressions", 30)
+
     def close(self) -> None:
         self.rig.close()
         self.features.close()
+        self.topic.close()
         self.impressions.close()
         delete_topic(self.impressions.url)
 
@@ -255,3 +261,47 @@ def test_while_the_store_is_away_requests_get_defaults_and_impressions_say_so(ow
         assert len(away) >= 51
         assert away[0]["user"] == {"seen": [], "pause": -1, "counts": [0.0] * 4, "spent": 0.0, "idle": -1.0}
         assert (away[0]["served_at_ms"], away[0]["served_position"]) == (None, None)
+
+
+def test_a_check_finds_what_was_served_in_the_interactions_and_whatever_differs(
+    own_redis: Redis, tmp_path: Path
+) -> None:
+    with closing(Shop(tmp_path, own_redis.url, kept=True)) as shop:
+        wait_known(shop)
+        rng = np.random.default_rng(3)
+        # More interactions while it answers, so that positions differ.
+        with closing(FoldLoop(shop.folder)) as loop:
+            for turn in range(30):
+                kinds = rng.choice(["click", "order", "impression"], 20)
+                users, items = rng.integers(0, 6, 20).tolist(), rng.integers(8, 14, 20).tolist()
+                rows = [
+                    (str(kind), user, item, shop.now_ms - 1_000 * (30 - turn), float(user))
+                    for kind, user, item in zip(kinds, users, items, strict=True)
+                ]
+                write(shop.topic, batch_of(rows, first=100 + 20 * turn), rows_max=3)
+                while loop.behind:
+                    loop.step()
+                for user in range(7):
+                    shop.score(user={"user_id": user}, items=[{"item_id": item} for item in range(8, 15)])
+        shop.score(user={"user_id": 1, "spent": 1.0}, items=[{"item_id": 8, "rate": 0.5, "buyers": []}])
+        shop.rig.close()
+        shop.wait_written()
+        found = check_served(shop.folder, 0)
+        assert (found.differences, found.examples, found.sent) == (0, [], 0)
+        # A value for each column of 5 of the user and 2 of each item; the last impression has a value of its own.
+        assert found.impressions >= 212
+        assert found.values == (found.impressions - found.unavailable - 1) * 5 + 2 * found_items(shop)
+        assert check_served(shop.folder, shop.now_ms + 10**8) == ServedCheck()
+        # With one interaction more in the log, at a place that states have.
+        log = shop.folder.topic_url("interactions")
+        delete_topic(log)
+        with topic_of(shop.folder) as topic:
+            write(topic, batch_of([("click", user, user, 5, 1.0) for user in range(7)]))
+        differing = check_served(shop.folder, 0)
+        assert differing.differences > 0
+        assert len(differing.examples) == 5
+
+
+def found_items(shop: Shop) -> int:
+    """The number of items whose columns were all computed."""
+    return int(np.count_nonzero(shop.written().columns["items.served_position?"]))

@@ -12,7 +12,7 @@ from streamlearn.cli.options import AppArgument, JsonOption, SetOption, one_of, 
 from streamlearn.cli.output.table import print_facts, print_json, print_table
 from streamlearn.errors import FoldOver, UsageError
 from streamlearn.pulse import PULSE
-from streamlearn.times import parse_time_ms, time_text
+from streamlearn.times import parse_duration_ms, parse_time_ms, time_text
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
@@ -22,7 +22,7 @@ __all__ = ["features"]
 _SIDES = ("user", "item")
 # How often metrics are set, and how long a fold that is stopped goes on.
 _METERS_S, _LAST_S = 1.0, 5.0
-features = typer.Typer(no_args_is_help=True, help="Computed features: fold, show, get and rebuild their states.")
+features = typer.Typer(no_args_is_help=True, help="Computed features: fold, show, get, check and rebuild their states.")
 
 
 @features.command()
@@ -130,6 +130,35 @@ def get(
 
 
 @features.command()
+def check(
+    app: AppArgument,
+    last: Annotated[
+        str, typer.Option(metavar="TIME", help="Only impressions of the last TIME, such as 1h.", show_default="all")
+    ] = "",
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Compute what APP's impressions were served with again, from their interactions; status 1 if any value differs."""
+    from dataclasses import asdict
+
+    from streamlearn.errors import EXIT_FAILED
+    from streamlearn.online import check_served
+
+    folder = _computed(app, set_ or ())
+    since_ms = _newest_ms(folder) - parse_duration_ms(last) if last else 0
+    result = asdict(check_served(folder, since_ms))
+    if json:
+        print_json(result)
+    else:
+        examples = result.pop("examples")
+        print_facts("checked", result)
+        for example in examples:
+            typer.echo(example)
+    if result["differences"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@features.command()
 def rebuild(
     app: AppArgument,
     without: Annotated[
@@ -146,6 +175,19 @@ def rebuild(
     folder = _computed(app, set_ or ())
     counts = rebuild_states(folder, _times(without), lambda line: typer.echo(line, err=True))
     print_json(asdict(counts)) if json else print_facts("rebuilt", asdict(counts))
+
+
+def _newest_ms(folder: AppFolder) -> int:
+    """Return the present in event time: that of the newest interaction, if it is not the clock's."""
+    from streamlearn.online import open_state_store
+
+    newest_ms = round(1_000 * time.time())
+    if folder.settings.topics.time == "wall":
+        return newest_ms
+    with open_state_store(folder) as store:
+        groups = [store.current(folder.app.name, entity) for entity in folder.app.features.entities]
+        found = [store.standing(group, number) for group in groups if group for number in range(group.partitions)]
+    return max((standing.newest_ms for standing in found if standing), default=newest_ms)
 
 
 def _times(given: str) -> tuple[int, int]:

@@ -1,0 +1,261 @@
+"""Checks that computed columns were served as their interactions say: each is folded and evaluated again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import AppFolder
+from streamlearn.errors import DataError
+from streamlearn.events import EventColumns, EventDecoder
+from streamlearn.events.columns import ids_of
+from streamlearn.features import Dense, Entity, FeatureSpec, Slot, keys_of
+from streamlearn.interactions import InteractionBatch, decode_interactions
+from streamlearn.native import native
+from streamlearn.online.fold import PLACE_BITS, fold_columns, numbers_of
+from streamlearn.online.fold_loop import computed_entities
+from streamlearn.online.reader import column_values
+from streamlearn.topics import Reader
+
+__all__ = ["ServedCheck", "check_served"]
+
+_READ_BYTES, _WAIT_MS = 4 << 20, 1_000
+_EXAMPLES_MAX = 5
+
+
+@dataclass
+class ServedCheck:
+    """The outcome of a check.
+
+    Attributes:
+        impressions: Those that were read.
+        values: Values that were computed again: one for each column of each user and item.
+        differences: Values that were served otherwise.
+        unavailable: Impressions that were served while the store was away, with defaults.
+        sent: Impressions whose columns callers sent.
+        examples: The first differences.
+    """
+
+    impressions: int = 0
+    values: int = 0
+    differences: int = 0
+    unavailable: int = 0
+    sent: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+class _Wanted:
+    """The users or the items of impressions: where each was evaluated, and what was served."""
+
+    def __init__(self, spec: FeatureSpec, entity: Entity) -> None:
+        self.entity, self._slot = entity, spec.slot(entity.slot)
+        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
+        self._served: dict[str, list[Any]] = {column.name: [] for column in entity.columns}
+
+    def add(self, found: EventColumns) -> None:
+        """Take what impressions say."""
+        columns, is_user = found.columns, self.entity.side == "user"
+        path = "user" if is_user else "items"
+        at_ms, has_time = columns["served_at_ms"], columns["served_at_ms?"] == 1
+        positions = "served_position" if is_user else "items.served_position"
+        if not is_user:
+            counts = np.diff(columns["items[]"])
+            at_ms, has_time = np.repeat(at_ms, counts), np.repeat(has_time, counts)
+        rows = np.flatnonzero(has_time & (columns[f"{positions}?"] == 1))
+        keys = keys_of(self._slot, ids_of(columns, f"{path}.{self._slot.name}"))
+        self._parts.append((keys[rows], columns[positions][rows], at_ms[rows]))
+        for column in self.entity.columns:
+            values = _values_of(columns, f"{path}.{column.name}")
+            self._served[column.name] += [values[row] for row in rows.tolist()]
+
+    def check(self, reader: Reader, partitions: int, repeats_max: int, result: ServedCheck) -> None:
+        """Fold the interactions up to each position, and compare."""
+        if not self._parts:
+            return
+        keys, positions, at_ms = map(np.concatenate, zip(*self._parts, strict=True))
+        for partition in range(partitions):
+            here = np.flatnonzero(keys % np.uint64(partitions) == partition)
+            if len(here):
+                until = int(positions[here].max()) >> PLACE_BITS
+                log = _Log(self.entity, reader, partition, repeats_max).of(set(keys[here].tolist()), until)
+                self._check(log, here, (keys[here], positions[here], at_ms[here]), result)
+
+    def _check(
+        self,
+        log: tuple[list[InteractionBatch], npt.NDArray[np.int64]],
+        here: npt.NDArray[np.int64],
+        wanted: tuple[npt.NDArray[Any], ...],
+        result: ServedCheck,
+    ) -> None:
+        batches, log_positions = log
+        keys, positions, at_ms = wanted
+        features, states = native.Features(self.entity.definition), dict[int, bytes | None]()
+        columns = fold_columns(self.entity, batches) if batches else None
+        log_keys = np.concatenate([batch.entity for batch in batches]) if batches else np.zeros(0, np.uint64)
+        # A step folds the interactions of each entity up to its next position; log positions ascend.
+        ranks, order = _ranks(keys, positions), np.argsort(log_keys, kind="stable")
+        begins = dict.fromkeys(set(keys.tolist()), 0)
+        rows_of_key = _rows_of(log_keys, order)
+        for rank in range(int(ranks.max()) + 1):
+            rows = np.flatnonzero(ranks == rank)
+            named, numbers = np.unique(keys[rows], return_inverse=True)
+            upto = dict(zip(keys[rows].tolist(), positions[rows].tolist(), strict=True))
+            folded: list[npt.NDArray[np.int64]] = []
+            for key in named.tolist():
+                of_key = rows_of_key.get(key, order[:0])
+                end = int(np.searchsorted(log_positions[of_key], upto[key], side="right"))
+                folded.append(of_key[begins[key] : end])
+                begins[key] = max(begins[key], end)
+            chosen = np.concatenate(folded)
+            if columns is not None and len(chosen):
+                places = np.repeat(np.arange(len(named)), list(map(len, folded))).astype(np.uint32)
+                arrays = tuple(np.ascontiguousarray(column[chosen].reshape(-1)) for column in columns)
+                stored = [states.get(key) for key in named.tolist()]
+                positions_of = log_positions[chosen]
+                _, encoded, _ = features.fold(stored, (places, *arrays[:2], positions_of, *arrays[2:]))
+                states.update(zip(named.tolist(), encoded, strict=True))
+            self._compare(
+                features, [states.get(key) for key in named.tolist()], (numbers, at_ms[rows]), here[rows], result
+            )
+
+    def _compare(
+        self,
+        features: Any,
+        stored: Sequence[bytes | None],
+        asked: tuple[npt.NDArray[Any], npt.NDArray[np.int64]],
+        rows: npt.NDArray[np.int64],
+        result: ServedCheck,
+    ) -> None:
+        numbers, at_ms = asked[0].astype(np.uint32), np.ascontiguousarray(asked[1], np.int64)
+        _, _, arrays = features.evaluate(stored, numbers, at_ms)
+        for column, of_column in zip(self.entity.columns, arrays, strict=True):
+            served = self._served[column.name]
+            result.values += len(rows)
+            for row, value, time_ms in zip(
+                rows.tolist(), _plain(column, of_column, len(rows)), at_ms.tolist(), strict=True
+            ):
+                if served[row] != value:
+                    result.differences += 1
+                    if len(result.examples) < _EXAMPLES_MAX:
+                        text = (
+                            f"{self.entity.side} column {column.name} at {time_ms} ms: served {served[row]}, is {value}"
+                        )
+                        result.examples.append(text)
+
+
+class _Log:
+    """The interactions of one partition, as folding takes them."""
+
+    def __init__(self, entity: Entity, reader: Reader, partition: int, repeats_max: int) -> None:
+        self._entity, self._reader, self._partition = entity, reader, partition
+        self._repeats = native.Repeats(repeats_max)
+
+    def of(self, keys: set[int], until: int) -> tuple[list[InteractionBatch], npt.NDArray[np.int64]]:
+        """Return those of some entities, up to an offset, and their positions."""
+        batches, positions, wanted = (
+            list[InteractionBatch](),
+            [np.zeros(0, np.int64)],
+            np.array(sorted(keys), np.uint64),
+        )
+        for offset, batch in self._messages(until):
+            is_new = self._repeats.note(np.ascontiguousarray(batch.identity, np.uint64))
+            of_kind = numbers_of(batch.kinds, self._entity.kinds)[batch.kind] >= 0
+            rows = np.flatnonzero(is_new & of_kind & np.isin(batch.entity, wanted))
+            if len(rows):
+                batches.append(batch.take(rows))
+                positions.append((offset << PLACE_BITS) + rows)
+        return batches, np.concatenate(positions)
+
+    def _messages(self, until: int) -> Iterator[tuple[int, InteractionBatch]]:
+        offset = self._reader.earliest(self._partition)
+        while offset <= until:
+            records = self._reader.read(self._partition, offset, max_bytes=_READ_BYTES, wait_ms=_WAIT_MS)
+            for at, value in zip(records.offsets.tolist(), records.values, strict=True):
+                try:
+                    batch = decode_interactions(value or b"")
+                except DataError:
+                    continue  # as folding does
+                if at <= until and batch.side == self._entity.side and len(batch):
+                    yield at, batch
+            if records.next_offset == offset:
+                return
+            offset = records.next_offset
+
+
+def check_served(folder: AppFolder, since_ms: int) -> ServedCheck:
+    """Check the impressions since an event time against the topic of interactions.
+
+    Differences are 0 if the topic has all interactions since its beginning, whatever process was killed. Impressions of
+    states that a rebuild made without some interactions differ.
+
+    Raises:
+        UsageError: The application has no computed columns.
+        TopicError: A topic cannot be read.
+    """
+    entities, result = computed_entities(folder), ServedCheck()
+    wanted = [_Wanted(folder.app.features, entity) for entity in entities]
+    decoder = EventDecoder.of(folder)
+    with folder.open_topic("impressions") as topic, topic.reader() as reader:
+        for partition in range(topic.partitions):
+            offset, end = reader.offset_for_time(partition, since_ms), reader.end(partition)
+            while offset < end:
+                records = reader.read(partition, offset, max_bytes=_READ_BYTES, wait_ms=_WAIT_MS)
+                _take(decoder.decode(records.values).impressions, wanted, result)
+                if records.next_offset == offset:
+                    break
+                offset = records.next_offset
+    with folder.open_topic("interactions") as topic, topic.reader() as reader:
+        for one in wanted:
+            one.check(reader, topic.partitions, folder.settings.features.repeats_max, result)
+    return result
+
+
+def _take(found: EventColumns, wanted: Sequence[_Wanted], result: ServedCheck) -> None:
+    result.impressions += len(found)
+    result.unavailable += found.texts("served_features").count("unavailable")
+    result.sent += found.texts("served_features").count("")
+    if len(found):
+        for one in wanted:
+            one.add(found)
+
+
+def _values_of(columns: Any, path: str) -> list[Any]:
+    """Return the value of each row, as events carry it."""
+    values, ends = columns[path].tolist(), columns.get(f"{path}[]")
+    return values if ends is None else [values[begin:end] for begin, end in pairwise(ends)]
+
+
+def _plain(column: Slot | Dense, arrays: Sequence[npt.NDArray[Any]], count: int) -> list[Any]:
+    """Return computed values in the form of `_values_of`."""
+    values = column_values(column, arrays, count)
+    return values if isinstance(column, Slot) else np.array(values, np.float32).astype(float).tolist()
+
+
+def _ranks(keys: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return for each row the number of smaller positions of its key.
+
+    Examples:
+        >>> _ranks(np.array([7, 7, 8, 7], np.uint64), np.array([5, 3, 9, 3])).tolist()
+        [1, 0, 0, 0]
+    """
+    order = np.lexsort((positions, keys))
+    is_new_key = np.append(True, np.diff(keys[order]) != 0)
+    is_new = is_new_key | np.append(True, np.diff(positions[order]) != 0)
+    number = np.cumsum(is_new) - 1
+    first = np.maximum.accumulate(np.where(is_new_key, number, 0))
+    ranks = np.empty(len(keys), np.int64)
+    ranks[order] = number - first
+    return ranks
+
+
+def _rows_of(keys: npt.NDArray[np.uint64], order: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
+    """Return the rows of each key, ascending."""
+    if not len(order):
+        return {}
+    begins = np.flatnonzero(np.append(True, np.diff(keys[order]) != 0))
+    return dict(zip(keys[order][begins].tolist(), np.split(order, begins[1:]), strict=True))
