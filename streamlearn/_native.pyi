@@ -607,6 +607,18 @@ class Features:
     ) -> tuple[_U8, npt.NDArray[np.int64], list[list[npt.NDArray[Any]]]]:
         """Return what became of each stored state, and its position; and by feature keys and their ends, or numbers."""
 
+class MemoryStates:
+    """States in memory; its argument is as that of `Features`."""
+
+    def __init__(self, definition: str) -> None: ...
+    def run(
+        self, rows: tuple[_U64, npt.NDArray[np.int64], _U64, _U8, npt.NDArray[np.float32], _U64]
+    ) -> list[list[npt.NDArray[Any]]]:
+        """Fold interactions and evaluate, row by row: (entities, times, identities, kinds, numbers, values).
+
+        Kind 255 is an evaluation; return as `Features.evaluate` does, for these rows.
+        """
+
 class Repeats:
     """The identities of the last interactions of a log, at most `most` of them."""
 

@@ -13,12 +13,13 @@ import numpy.typing as npt
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import StatesUnreachable, UsageError
-from streamlearn.features import Dense, Entity, Last, Since, Slot, keys_of
+from streamlearn.features import Dense, Entity, Slot, keys_of
+from streamlearn.features.column_values import column_values
 from streamlearn.native import native
 from streamlearn.online.state_store import GROUP_S, StateGroup, StatePlace, open_state_store
 from streamlearn.resource import Resource
 
-__all__ = ["ComputedFeatures", "FeatureReader", "FilledRequest", "column_values"]
+__all__ = ["ComputedFeatures", "FeatureReader", "FilledRequest"]
 
 Outcome: TypeAlias = Literal["known", "unknown", "unavailable"]
 
@@ -191,20 +192,3 @@ def _default(column: Slot | Dense) -> Any:
     if isinstance(column, Slot):
         return [] if column.multi else column.default
     return column.default if column.width == 1 else [column.default] * column.width
-
-
-def column_values(column: Slot | Dense, arrays: Sequence[npt.NDArray[Any]], count: int) -> list[Any]:
-    """Return a column's values as events carry them."""
-    if isinstance(column.computed, Last):
-        values, ends = arrays[0].view(np.int64).tolist(), arrays[1].tolist()
-        return [values[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-    if not count:
-        return []
-    (numbers,) = arrays
-    if isinstance(column.computed, Since):
-        # Whole milliseconds; -1 before any interaction.
-        seconds = [number / 1_000 if number >= 0 else None for number in numbers.tolist()]
-        is_slot = isinstance(column, Slot)
-        return [_default(column) if s is None else int(s).bit_length() if is_slot else s for s in seconds]
-    rows: list[Any] = numbers.reshape(count, -1).astype(np.float32).astype(float).tolist()
-    return [row[0] for row in rows] if column.width == 1 else rows  # type: ignore[union-attr]

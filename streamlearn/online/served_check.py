@@ -14,12 +14,12 @@ from streamlearn.apps import AppFolder
 from streamlearn.errors import DataError
 from streamlearn.events import EventColumns, EventDecoder
 from streamlearn.events.columns import ids_of
-from streamlearn.features import Dense, Entity, FeatureSpec, Slot, keys_of
+from streamlearn.features import Entity, FeatureSpec, keys_of
+from streamlearn.features.column_values import column_values
 from streamlearn.interactions import InteractionBatch, decode_interactions
 from streamlearn.native import native
 from streamlearn.online.fold import PLACE_BITS, fold_columns, numbers_of
 from streamlearn.online.fold_loop import computed_entities
-from streamlearn.online.reader import column_values
 from streamlearn.topics import Reader
 
 __all__ = ["ServedCheck", "check_served"]
@@ -137,7 +137,7 @@ class _Wanted:
             served = self._served[column.name]
             result.values += len(rows)
             for row, value, time_ms in zip(
-                rows.tolist(), _plain(column, of_column, len(rows)), at_ms.tolist(), strict=True
+                rows.tolist(), column_values(column, of_column, len(rows)), at_ms.tolist(), strict=True
             ):
                 if served[row] != value:
                     result.differences += 1
@@ -228,12 +228,6 @@ def _values_of(columns: Any, path: str) -> list[Any]:
     """Return the value of each row, as events carry it."""
     values, ends = columns[path].tolist(), columns.get(f"{path}[]")
     return values if ends is None else [values[begin:end] for begin, end in pairwise(ends)]
-
-
-def _plain(column: Slot | Dense, arrays: Sequence[npt.NDArray[Any]], count: int) -> list[Any]:
-    """Return computed values in the form of `_values_of`."""
-    values = column_values(column, arrays, count)
-    return values if isinstance(column, Slot) else np.array(values, np.float32).astype(float).tolist()
 
 
 def _ranks(keys: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -5,7 +5,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use streamlearn_features::{
-    Definition, Error, Feature, Interactions, Repeats, evaluate_all, fold_all, read_states,
+    Definition, Error, Feature, Interactions, MemoryStates, Repeats, Values, evaluate_all, fold_all,
+    read_states,
 };
 
 use crate::arrays::{Bytes, flat};
@@ -101,16 +102,63 @@ impl NativeFeatures {
                 Ok((read, positions, evaluate_all(definition, &states, entities, now_ms)?))
             })
             .map_err(|error| refused(&error))?;
-        let each = values.keys.into_iter().zip(values.ends).zip(values.numbers);
-        let arrays = definition.features().iter().zip(each).map(|(feature, ((keys, ends), numbers))| {
-            if matches!(feature, Feature::Last { .. }) {
-                let ends: Vec<i64> = ends.into_iter().map(|end| end as i64).collect();
-                return vec![keys.into_pyarray(py).into_any(), ends.into_pyarray(py).into_any()];
-            }
-            vec![numbers.into_pyarray(py).into_any()]
-        });
         let read: Vec<u8> = read.into_iter().map(|one| one as u8).collect();
-        Ok((read.into_pyarray(py).into_any(), positions.into_pyarray(py).into_any(), arrays.collect()))
+        Ok((
+            read.into_pyarray(py).into_any(),
+            positions.into_pyarray(py).into_any(),
+            arrays_of(py, definition, values),
+        ))
+    }
+}
+
+/// By feature, its keys and their ends, or its numbers.
+fn arrays_of<'py>(py: Python<'py>, definition: &Definition, values: Values) -> Vec<Arrays<'py>> {
+    let each = values.keys.into_iter().zip(values.ends).zip(values.numbers);
+    let arrays = definition.features().iter().zip(each).map(|(feature, ((keys, ends), numbers))| {
+        if matches!(feature, Feature::Last { .. }) {
+            let ends: Vec<i64> = ends.into_iter().map(|end| end as i64).collect();
+            return vec![keys.into_pyarray(py).into_any(), ends.into_pyarray(py).into_any()];
+        }
+        vec![numbers.into_pyarray(py).into_any()]
+    });
+    arrays.collect()
+}
+
+#[pyclass(name = "MemoryStates", module = "streamlearn._native")]
+struct NativeMemoryStates {
+    definition: Definition,
+    states: MemoryStates,
+}
+
+#[pymethods]
+impl NativeMemoryStates {
+    #[new]
+    fn new(definition: &str) -> PyResult<Self> {
+        let definition = Definition::from_json(definition).map_err(|error| refused(&error))?;
+        Ok(Self { definition, states: MemoryStates::default() })
+    }
+
+    /// Takes rows as (entities, times, identities, kinds, values, columns); kind 255 evaluates.
+    fn run<'py>(&mut self, py: Python<'py>, rows: [Bound<'py, PyAny>; 6]) -> PyResult<Vec<Arrays<'py>>> {
+        let [entities, times, identities, kinds, values, columns] = &rows;
+        let entities = flat::<u64>(entities, "entities", "uint64")?;
+        let times = flat::<i64>(times, "times_ms", "int64")?;
+        let identities = flat::<u64>(identities, "identities", "uint64")?;
+        let kinds = flat::<u8>(kinds, "kinds", "uint8")?;
+        let values = flat::<f32>(values, "values", "float32")?;
+        let columns = flat::<u64>(columns, "columns", "uint64")?;
+        let all = Interactions {
+            entities: &[],
+            times_ms: times.as_slice()?,
+            identities: identities.as_slice()?,
+            positions: &[],
+            kinds: kinds.as_slice()?,
+            values: values.as_slice()?,
+            columns: columns.as_slice()?,
+        };
+        let (entities, definition, states) = (entities.as_slice()?, &self.definition, &mut self.states);
+        let values = py.detach(|| states.run(definition, entities, &all)).map_err(|error| refused(&error))?;
+        Ok(arrays_of(py, definition, values))
     }
 }
 
@@ -149,5 +197,6 @@ impl NativeRepeats {
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<NativeFeatures>()?;
+    module.add_class::<NativeMemoryStates>()?;
     module.add_class::<NativeRepeats>()
 }

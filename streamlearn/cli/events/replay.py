@@ -60,10 +60,10 @@ def replay(
     from streamlearn.load.learned_wait import LearnedWait
     from streamlearn.load.node_scores import NodeScores
     from streamlearn.load.served_labels import ServedLabels
-    from streamlearn.replay import Replayer, load_history, open_replay_topics, stop_on_signals
+    from streamlearn.replay import Replayer, computed_history, load_history, open_replay_topics, stop_on_signals
 
     folder = load_app(app, set_ or ())
-    history = load_history(app, named_values(option))
+    history = computed_history(load_history(app, named_values(option)), folder.app)
     if (pin or token_file) and not ask:
         message = f"{'--pin' if pin else '--token-file'} was given without --ask"
         raise UsageError(message, help="give --ask with the addresses of nodes")
