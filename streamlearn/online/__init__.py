@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from streamlearn.online.fold import Fold
     from streamlearn.online.fold_loop import FoldLoop, rebuild_states
     from streamlearn.online.reader import ComputedFeatures, FeatureReader, FilledRequest
-    from streamlearn.online.served_check import ServedCheck, check_served
+    from streamlearn.online.served_check import check_served
     from streamlearn.online.state_store import Standing, StateGroup, StateStore, open_state_store
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "FilledRequest",
     "Fold",
     "FoldLoop",
-    "ServedCheck",
     "Standing",
     "StateGroup",
     "StateStore",
@@ -34,7 +33,7 @@ __getattr__ = lazy_names(
         "fold": "Fold",
         "fold_loop": "FoldLoop rebuild_states",
         "reader": "ComputedFeatures FeatureReader FilledRequest",
-        "served_check": "ServedCheck check_served",
+        "served_check": "check_served",
         "state_store": "Standing StateGroup StateStore open_state_store",
     },
 )

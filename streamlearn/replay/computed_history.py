@@ -19,10 +19,10 @@ from streamlearn.features.column_values import column_arrays
 from streamlearn.native import native
 from streamlearn.replay.history import History, HistoryBlock
 
-__all__ = ["ComputedHistory", "computed_history"]
+__all__ = ["LAG_MS", "ComputedHistory", "computed_history"]
 
-# From an action to the value that nodes serve.
 LAG_MS = 1_000
+"""The time from an action to the value that nodes serve."""
 _EVALUATION = 255
 _REPEATS_MAX = 1 << 24
 _SALT = native.slot_salt("streamlearn.history")

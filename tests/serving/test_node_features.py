@@ -21,7 +21,8 @@ import redis
 from streamlearn.apps import AppFolder
 from streamlearn.events import EventColumns, EventDecoder
 from streamlearn.features import keys_of
-from streamlearn.online import FeatureReader, FoldLoop, ServedCheck, StateGroup, check_served
+from streamlearn.online import FeatureReader, FoldLoop, StateGroup, check_served
+from streamlearn.online.served_check import ServedCheck
 from streamlearn.serving.node_features import NodeFeatures
 from streamlearn.testing import wait_until
 from streamlearn.topics import TopicSettings, create_topic, delete_topic
