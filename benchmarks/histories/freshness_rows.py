@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from streamlearn.apps import AppFolder
 from streamlearn.ingest.output.sample_features import features_of
-from streamlearn.replay import load_history
+from streamlearn.replay import computed_history, load_history
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, SampleHeader
 
 __all__ = ["Week", "read_week"]
@@ -40,7 +40,7 @@ class Week:
 
 def read_week(folder: AppFolder) -> Week:
     """Return the week of an application with a history, without repeated requests."""
-    (block,) = load_history(folder.folder, {}).blocks(_FOREVER_MS)
+    (block,) = computed_history(load_history(folder.folder, {}), folder.app).blocks(_FOREVER_MS)
     shown, done = block.impressions, block.actions
     request = _texts(shown, "request_id")
     first = np.unique(request, return_index=True)[1]

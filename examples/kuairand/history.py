@@ -13,7 +13,7 @@ from pyarrow import compute
 from streamlearn.events import texts_of
 from streamlearn.replay import ColumnHistory, number_options
 
-from .log import Int64s, Log, Order, order_of, pauses_of, read_log
+from .log import Int64s, Log, Order, order_of, read_log
 from .side import UserTable, VideoTable
 
 __all__ = ["KuaiRandHistory", "history"]
@@ -22,7 +22,6 @@ __all__ = ["KuaiRandHistory", "history"]
 CLICK_MS = 7_000
 LONG_VIEW_MS = 18_000
 ACTIONS = ("click", "long_view")
-MINUTE_MS = 60_000
 # Within the labels' window, and after their wait.
 DELAY_MS = 120_000
 
@@ -69,13 +68,9 @@ def _impressions(log: Log, order: Order, request_ids: Any) -> Arrays:
 def _user_columns(log: Log, rows: Int64s) -> Arrays:
     users = UserTable()
     row = users.row_of[log.user_id[rows]]
-    minutes = pauses_of(log)[rows] / MINUTE_MS
-    octaves = np.floor(np.log2(np.maximum(minutes, 0) + 1)).astype(np.int64)
     columns: Arrays = {
         "user.user_id": log.user_id[rows],
         "user.tab": log.tab[rows],
-        # Octaves: 0, 1, 3, 7, ... minutes; -1 for whom nothing was shown before.
-        "user.pause": np.where(minutes < 0, -1, octaves),
     }
     for name, (codes, texts) in users.texts.items():
         columns[f"user.{name}"], columns[f"user.{name}$"] = texts_of(codes[row], texts)

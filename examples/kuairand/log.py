@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pyarrow import csv
 
-__all__ = ["Log", "Order", "order_of", "pauses_of", "read_log"]
+__all__ = ["Log", "Order", "order_of", "read_log"]
 
 DATA = Path(__file__).resolve().parent / "data"
 COLUMNS = (
@@ -106,19 +106,6 @@ def order_of(log: Log) -> Order:
     within = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
     rows = items_of[np.repeat(begins, counts) + within]
     return Order(rows, np.concatenate(([0], ends)), copy[first])
-
-
-def pauses_of(log: Log) -> Int64s:
-    """Return the milliseconds since the user's previous request, by row; -1 for the first request."""
-    order = np.lexsort((log.time_ms, log.user_id))
-    user, time_ms = log.user_id[order], log.time_ms[order]
-    # All rows of a request have the same pause.
-    begins = np.flatnonzero((np.diff(user, prepend=-1) != 0) | (np.diff(time_ms, prepend=-1) != 0))
-    pauses = np.diff(time_ms[begins], prepend=0)
-    pauses[np.diff(user[begins], prepend=-1) != 0] = -1
-    pauses_of_rows = np.empty_like(pauses, shape=len(log))
-    pauses_of_rows[order] = np.repeat(pauses, np.diff(np.append(begins, len(log))))
-    return pauses_of_rows
 
 
 def _group(left: Int64s, right: Int64s) -> Int64s:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,17 @@ from streamlearn.apps import App
 from streamlearn.events.event import Columns
 from streamlearn.load.load_run import Load
 from streamlearn.load.replayed_requests import requests_of
+from streamlearn.load.served_columns import served_columns
 from streamlearn.schemas.events import score_field
 from streamlearn.serving.infer import InferAnswer
-from streamlearn.serving.protobuf import nested
+from streamlearn.serving.protobuf import integer, nested
+from streamlearn.struct_decoder import from_json
 
 __all__ = ["EncodedRequests", "NodeAnswers", "NodeScores", "OnAnswer"]
 
 _ANSWER_S_MAX, _VERSION_FIELD = 10.0, 2  # the field of a ModelInferRequest
+# The parameter that has the answer bring the computed columns.
+_WANTS_FEATURES = nested(4, nested(1, b"features") + nested(2, integer(1, True)))
 OnAnswer = Callable[[bytes, InferAnswer], None]
 
 
@@ -40,11 +44,13 @@ class NodeAnswers:
         version: int64[requests]. The version that answered; 0 for none.
         scores: float32[candidates, labels]. NaN where no node answered.
         candidates: int64[requests]. The number of candidates of each request.
+        computed: The computed columns of each answer; None without an answer.
     """
 
     version: npt.NDArray[np.int64]
     scores: npt.NDArray[np.float32]
     candidates: npt.NDArray[np.int64]
+    computed: Sequence[Mapping[str, Any] | None] = ()
 
 
 class NodeScores:
@@ -86,6 +92,7 @@ class NodeScores:
     def ask(self, requests: EncodedRequests, version: str = "", on_answer: OnAnswer = lambda *_: None) -> NodeAnswers:
         """Return the answers to requests, by the served version or by one that nodes have ready."""
         pin = nested(_VERSION_FIELD, version.encode()) if version else b""
+        pin += _WANTS_FEATURES if self._app.features.entities else b""
         messages, count = [message + pin for message in requests.messages], len(self._loads)
         answers: list[bytes | None] = [None] * len(messages)
         for turn in range(min(2, count)):
@@ -100,26 +107,30 @@ class NodeScores:
         versions = np.zeros(len(messages), np.int64)
         ends = np.cumsum(requests.candidates).tolist()
         scores = np.full((ends[-1] if ends else 0, len(labels)), np.nan, np.float32)
+        computed: list[Mapping[str, Any] | None] = [None] * len(messages)
         for row, (answer, end) in enumerate(zip(answers, ends, strict=True)):
             if answer is not None:
                 decoded = InferAnswer.decode(answer)
                 versions[row] = int(decoded.version)
                 on_answer(messages[row], decoded)
+                computed[row] = from_json(decoded.parameters.get("features", "{}"), dict[str, Any])
                 of_row = slice(end - requests.candidates[row], end)
                 for label, name in enumerate(labels):
                     scores[of_row, label] = decoded.outputs[name].numbers
         self.requests += len(messages)
         self.unanswered += answers.count(None)
-        return NodeAnswers(versions, scores, requests.candidates)
+        return NodeAnswers(versions, scores, requests.candidates, computed)
 
     @staticmethod
     def _ask_node(load: Load, messages: list[bytes]) -> list[bytes | None]:
         return load.ask_all(messages, _ANSWER_S_MAX) if messages else []
 
     def scored(self, impressions: Columns, answers: NodeAnswers) -> Columns:
-        """Return the columns of impressions with the version that answered and its scores."""
+        """Return the columns of impressions with the version that answered, its scores and what it computed."""
         columns: dict[str, Any] = {"served_version": answers.version, "served_version?": answers.version > 0}
         for at, label in enumerate(self._app.labels):
             scores, name = answers.scores[:, at], f"items.{score_field(label.name)}"
             columns[name], columns[f"{name}?"] = np.nan_to_num(scores), ~np.isnan(scores)
+        if self._app.features.entities:
+            columns |= served_columns(self._app, impressions, answers.computed)
         return {**impressions, **columns}

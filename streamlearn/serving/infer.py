@@ -97,9 +97,12 @@ class InferRequest:
         parts += [
             nested(4, nested(1, name.encode()) + nested(2, _value(value))) for name, value in self.parameters.items()
         ]
-        parts += [nested(5, _head(tensor)) for tensor in self.inputs]
-        parts += [nested(7, tensor.raw) for tensor in self.inputs]
-        return b"".join(parts)
+        return b"".join(parts) + self.encode_inputs()
+
+    def encode_inputs(self) -> bytes:
+        """Encode the inputs alone; appended to an encoded request they are further inputs of it."""
+        heads = [nested(5, _head(tensor)) for tensor in self.inputs]
+        return b"".join([*heads, *(nested(7, tensor.raw) for tensor in self.inputs)])
 
     @property
     def path(self) -> str:
@@ -135,11 +138,12 @@ def _value(value: _Parameter) -> bytes:
 
 @dataclass(frozen=True)
 class InferAnswer:
-    """A ModelInferResponse: the model and the version that answered, and the outputs by name."""
+    """A ModelInferResponse: the model and the version that answered, outputs by name, and parameters that are texts."""
 
     model: str
     version: str
     outputs: Mapping[str, Tensor]
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, message: bytes) -> InferAnswer:
@@ -151,16 +155,19 @@ class InferAnswer:
         texts = {1: "", 2: ""}
         heads: list[bytes] = []
         raws: list[bytes] = []
+        parameters: dict[str, str] = {}
         for number, value in fields_of(message):
             if isinstance(value, bytes) and number in texts:
                 texts[number] = _text(value)
             elif isinstance(value, bytes) and number in (5, 6):
                 (heads if number == 5 else raws).append(value)
+            elif isinstance(value, bytes) and number == 4:
+                parameters |= _text_parameter(value)
         if len(heads) != len(raws):
             reason = f"an answer has {len(heads)} outputs but raw bytes for {len(raws)}"
             raise BadRecord(reason, help="only outputs in raw_output_contents can be read")
         outputs = [_output(head, raw) for head, raw in zip(heads, raws, strict=True)]
-        return cls(texts[1], texts[2], {output.name: output for output in outputs})
+        return cls(texts[1], texts[2], {output.name: output for output in outputs}, parameters)
 
 
 def _text(value: bytes) -> str:
@@ -169,6 +176,13 @@ def _text(value: bytes) -> str:
     except UnicodeDecodeError as error:
         message = f"an answer has {len(value)} bytes that are not a text: {error}"
         raise BadRecord(message, help=_HELP) from None
+
+
+def _text_parameter(entry: bytes) -> dict[str, str]:
+    """Return a parameter that is a text, by its name; nothing for another one."""
+    parts = {number: value for number, value in fields_of(entry) if isinstance(value, bytes)}
+    texts = [value for number, value in fields_of(parts.get(2, b"")) if number == 3 and isinstance(value, bytes)]
+    return {_text(parts.get(1, b"")): _text(text) for text in texts}
 
 
 def _output(head: bytes, raw: bytes) -> Tensor:

@@ -214,7 +214,7 @@ def test_labels_of_another_name_or_order_are_named() -> None:
 
 
 def test_a_few_answers_of_each_version_are_kept() -> None:
-    log = AnswerLog()
+    log = AnswerLog(small_app())
     for at in range(1_000):
         log(b"request", InferAnswer("m", str(1 + at // 500), {}))
     assert log.versions == [1, 2]
@@ -223,7 +223,7 @@ def test_a_few_answers_of_each_version_are_kept() -> None:
 
 
 def test_the_log_has_the_time_of_each_version_s_last_answer() -> None:
-    log = AnswerLog()
+    log = AnswerLog(small_app())
     log(b"", InferAnswer("m", "3", {}))
     between_s = time.monotonic()
     log(b"", InferAnswer("m", "4", {}))

@@ -7,8 +7,10 @@ import time
 
 import numpy as np
 
+from streamlearn.apps import App
 from streamlearn.errors import ServiceError
 from streamlearn.load.load_run import Load
+from streamlearn.load.served_columns import completed
 from streamlearn.serving.infer import InferAnswer
 from streamlearn.serving.protobuf import nested
 
@@ -27,8 +29,8 @@ class AnswerLog:
         is_paused: Whether answers are left out, because another application gives them.
     """
 
-    def __init__(self) -> None:
-        self._lock, self._count = threading.Lock(), 0
+    def __init__(self, app: App) -> None:
+        self._app, self._lock, self._count = app, threading.Lock(), 0
         self.is_paused = False
         self._answers: dict[int, list[tuple[bytes, InferAnswer]]] = {}
         self._last_s: dict[int, float] = {}
@@ -42,7 +44,7 @@ class AnswerLog:
             self._last_s[int(answer.version)] = time.monotonic()
             answers = self._answers.setdefault(int(answer.version), [])
             if len(answers) < _OF_VERSION_MAX and (self._count % _EVERY == 0 or not answers):
-                answers.append((message, answer))
+                answers.append((completed(self._app, message, answer), answer))
 
     @property
     def versions(self) -> list[int]:

@@ -14,6 +14,7 @@ from tools.chaos.answer_log import ask, check_equal
 from tools.chaos.late_node import LateNode
 from tools.chaos.target import PROCESSES, Target
 from tools.demo import Change
+from tools.demo.states import unusable_states
 from tools.services import Kafka, KafkaCluster, Redis
 
 __all__ = ["LONG_S", "QUICK", "faults_of"]
@@ -55,6 +56,7 @@ def faults_of(target: Target, away_s: float) -> dict[str, Fault]:
         "roll back, then accept the newest version": _roll_back_and_accept,
         "roll back past a revert": _roll_back_past_a_revert,
         "rewind": _rewind,
+        "the store of computed columns is unusable": _take_states_away,
         _CHANGE: _change,
     }
     faults |= {f"stop {name} for {away_s:.0f} s": partial(_pause, name=name, away_s=away_s) for name in target.services}
@@ -77,6 +79,11 @@ def _stop(target: Target, name: str) -> None:
     target.loop.signal(name, signal.SIGSTOP)
     time.sleep(target.chance.uniform(*_STOPPED_S))
     target.loop.signal(name, signal.SIGCONT)
+
+
+def _take_states_away(target: Target) -> None:
+    with unusable_states(target.folder):
+        time.sleep(target.chance.uniform(*_STOPPED_S))
 
 
 def _stop_long(target: Target) -> None:

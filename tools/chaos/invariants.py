@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import StreamlearnError
+from streamlearn.online import check_served
 from streamlearn.serving.infer import InferAnswer
 from streamlearn.versions.format.log import read_manifest
 from streamlearn.versions.pointer.moves import taints_of
@@ -20,6 +21,7 @@ from tools.demo import Board
 
 __all__ = [
     "answer_violations",
+    "column_violations",
     "label_violations",
     "sample_violations",
     "sampled_versions",
@@ -31,7 +33,11 @@ _OLDER, _NAMED = 5, 5
 
 
 def sample_violations(
-    board: Board, labels: Sequence[str], settled: SettledLabels, metrics: dict[str, float]
+    board: Board,
+    labels: Sequence[str],
+    settled: SettledLabels,
+    metrics: dict[str, float],
+    unavailable: Set[tuple[str, Any]] = frozenset(),
 ) -> Iterator[str]:
     """Check that each shown row is in the samples, and each label was learned once with the users' actions.
 
@@ -40,12 +46,14 @@ def sample_violations(
         labels: The names of the labels.
         settled: The labels in the samples.
         metrics: The metrics of the newest version.
+        unavailable: Rows that were scored while the store of computed columns was away, and need not be learned.
     """
     keys, done = board.keys(), board.rows().done
+    may_lack = np.array([key in unavailable for key in keys], np.bool_)
     ids = np.fromiter((row_id(*key) for key in keys), np.int64, len(keys))
     sample_ids, first, times = np.unique(settled.rows, return_index=True, return_counts=True)
     is_sampled = np.isin(ids, sample_ids)
-    yield from _named(keys, ~is_sampled, "rows were shown, and are in no sample")
+    yield from _named(keys, ~is_sampled & ~may_lack, "rows were shown, and are in no sample")
     yield from _named(keys, np.isin(ids, sample_ids[times > 1]), "rows are in the samples under more than one identity")
     unknown = [*settled.unknown, *("one that was not shown" for _ in range(int((~np.isin(sample_ids, ids)).sum())))]
     if unknown:
@@ -69,6 +77,13 @@ def _named(keys: Sequence[tuple[str, Any]], are_bad: npt.NDArray[np.bool_], viol
     if len(bad):
         names = (f"item {keys[row][1]} of request {keys[row][0]}" for row in bad[:_NAMED].tolist())
         yield f"{len(bad):,} {violation}: {', '.join(names)}"
+
+
+def column_violations(target: Target) -> Iterator[str]:
+    """Check that computed columns were served as their interactions say."""
+    checked = check_served(target.folder, 0)
+    if checked.differences or not checked.values:
+        yield f"{checked.differences} of {checked.values:,} computed values differ: {'; '.join(checked.examples)}"
 
 
 def verify_violations(target: Target) -> Iterator[str]:

@@ -14,7 +14,13 @@ from streamlearn.errors import StreamlearnError
 from streamlearn.replay import History, HistoryBlock, load_history
 from tools.chaos.answer_log import AnswerLog
 from tools.chaos.faults import LONG_S, QUICK, faults_of
-from tools.chaos.invariants import answer_violations, label_violations, sample_violations, verify_violations
+from tools.chaos.invariants import (
+    answer_violations,
+    column_violations,
+    label_violations,
+    sample_violations,
+    verify_violations,
+)
 from tools.chaos.inverted_history import InvertedHistory
 from tools.chaos.late_node import LateNode
 from tools.chaos.plan import planned
@@ -131,7 +137,7 @@ def run(
         changes: Settings for `--set` that name the services.
         on_progress: Called with each line of progress.
     """
-    outcome, answer_log = Outcome(), AnswerLog()
+    outcome, answer_log = Outcome(), AnswerLog(load_app(_EXAMPLE).app)
     full_history = load_history(_EXAMPLE, {"delayed": "0.05"})
     begin_ms, end_ms = span_of(full_history)
     share = min(1.0, options.seconds * _ROWS_PER_S_MAX / 94_000)
@@ -221,7 +227,9 @@ def _check_invariants(target: Target, board: Board, outcome: Outcome, on_progres
     outcome.versions = len(loop.versions())
     on_progress("everything is learned and served; comparing it with what was shown")
     labels = [label.name for label in target.folder.app.labels]
-    outcome.violations += sample_violations(board, labels, read_settled(target.folder), target.newest.metrics)
+    settled = read_settled(target.folder)
+    outcome.violations += sample_violations(board, labels, settled, target.newest.metrics, feed.unavailable)
+    outcome.violations += column_violations(target)
     if loop.dead_letters:
         outcome.violations.append(f"{loop.dead_letters} dead letters")
     outcome.violations += [*verify_violations(target), *label_violations(target)]

@@ -19,7 +19,7 @@ from tools.services import KafkaCluster, Service
 
 __all__ = ["PROCESSES", "Target"]
 
-PROCESSES = ("ingest", "trainer", "shard-0", "shard-1", "node-1", "node-2")
+PROCESSES = ("ingest", "fold", "trainer", "shard-0", "shard-1", "node-1", "node-2")
 _LOOK_S_MAX = 120.0
 
 

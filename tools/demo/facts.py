@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from streamlearn.online.served_check import ServedCheck
 from tools.demo.board import Rows
 from tools.demo.change import Takeover
 from tools.demo.scenario import Observations
@@ -44,6 +45,8 @@ class Outcome:
         rejected: Versions that the judge rejected.
         served: The version that each node answers with.
         takeover: How a changed application took over the callers.
+        unavailable: Rows that were scored with defaults, and are not learned.
+        checked: Served values of computed columns, compared with their interactions; None without such columns.
     """
 
     impressions: int
@@ -62,6 +65,8 @@ class Outcome:
     served: tuple[int, ...]
     takeover: Takeover
     unlabelled: int = 0
+    unavailable: int = 0
+    checked: ServedCheck | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,8 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
     """Return each promise, and whether the demo kept it."""
     served, frozen = _compared(observed, rows)
     before, bad, after = _around(observed, rows)
-    least = (len(rows) - outcome.skipped_rows) * (outcome.labels - outcome.unlabelled)
+    learned_rows = len(rows) - outcome.skipped_rows - outcome.unavailable
+    least = learned_rows * (outcome.labels - outcome.unlabelled)
     most = len(rows) * outcome.labels
     learned, slowest_ms = outcome.learned["labels_learned"], max(observed.acted_ms.values(), default=float("inf"))
     return [
@@ -125,9 +131,9 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
         ),
         Promise("every event is joined", not outcome.dead_letters, f"{outcome.dead_letters} dead letters"),
         Promise(
-            "each label is learned once, except poisoned ones",
+            "each label is learned once, except poisoned ones and those of unavailable columns",
             least <= learned <= most,
-            f"{learned:,} labels learned; expected between {least:,} (not poisoned) and {most:,} (all)",
+            f"{learned:,} labels learned; expected between {least:,} (neither) and {most:,} (all)",
         ),
         Promise(
             "training continues after a shard is killed",
@@ -165,6 +171,7 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
             f"nodes serve versions {', '.join(map(str, outcome.served))}; version {observed.reverted} was "
             "written by the rewind",
         ),
+        *_of_columns(observed, outcome),
         Promise(
             "a changed application keeps what was learned, takes over and gives back",
             _has_taken_over(outcome.takeover),
@@ -173,6 +180,19 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
             f"{max(outcome.takeover.moved_ms):.0f} ms, scores differ by {outcome.takeover.difference:.0e}",
         ),
     ]
+
+
+def _of_columns(observed: Observations, outcome: Outcome) -> list[Promise]:
+    """Return the promise on computed columns, if the application has any."""
+    checked = outcome.checked
+    if checked is None:
+        return []
+    is_kept = not checked.differences and checked.values > 0 and observed.away > 0
+    seen = (
+        f"{checked.differences} of {checked.values:,} values differ; {observed.away} requests got defaults while the "
+        "store was unusable"
+    )
+    return [Promise("computed columns are served as interactions say, or with defaults", is_kept, seen)]
 
 
 def _has_taken_over(takeover: Takeover) -> bool:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class Feed:
     Attributes:
         kept: Versions that score all requests too, from when they are set.
         last: The last version that each node answered with.
+        unavailable: Rows that were scored with defaults, since the store of computed columns was away.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Feed:
         kept: int = 1,
         on_answer: OnAnswer = lambda *_: None,
     ) -> None:
-        self._on_answer = on_answer
+        self._on_answer, self.unavailable = on_answer, set[tuple[str, Any]]()
         self._folder, self._history, self._board, self._speed = folder, history, board, speed
         self._nodes = NodeScores(folder.app, nodes)
         self.kept: list[int | None] = [None] * kept
@@ -160,4 +162,8 @@ class Feed:
         items = ids_of(columns, f"items.{self._folder.app.features.item_id}")
         keys = [(requests[row], item) for row, item in zip(of_row.tolist(), items, strict=True)]
         self._board.shown(keys, columns["event_time_ms"][of_row], answers.version[of_row], answers.scores, kept)
-        return self._nodes.scored(columns, answers)
+        scored = self._nodes.scored(columns, answers)
+        if "served_features" in scored:
+            is_away = np.array([text == "unavailable" for text in ids_of(scored, "served_features")])
+            self.unavailable.update(keys[row] for row in np.flatnonzero(is_away[of_row]).tolist())
+        return scored

@@ -44,6 +44,7 @@ class Loop:
         beside: The folder of a running application whose addresses the nodes share.
 
     Attributes:
+        folder: The application.
         model: Its versions and nodes.
         on_wait: Called repeatedly during `wait`.
     """
@@ -58,7 +59,7 @@ class Loop:
         *,
         beside: Path | None = None,
     ) -> None:
-        self._folder, self._logs = folder, place / "logs"
+        self.folder, self._logs = folder, place / "logs"
         self.model = Model(folder.app.name, folder.store_url, folder.registry_url, folder.settings)
         if beside is None:
             with open_replay_topics(folder):  # creates those that are missing
@@ -84,7 +85,7 @@ class Loop:
             ServiceError: They did not become ready in time.
         """
         line = ""
-        mark = f"{self._folder.app.name} is up: "
+        mark = f"{self.folder.app.name} is up: "
 
         def is_up() -> bool:
             nonlocal line
@@ -180,7 +181,7 @@ class Loop:
 
     def ends(self, topic: str) -> list[int]:
         """Return the end offset of each partition of a topic."""
-        with self._folder.open_topic(topic) as opened, opened.reader() as reader:
+        with self.folder.open_topic(topic) as opened, opened.reader() as reader:
             return [reader.end(partition) for partition in range(opened.partitions)]
 
     def has_learned(self, version: Known, ends: Sequence[int]) -> bool:

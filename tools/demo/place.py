@@ -23,6 +23,7 @@ def one_machine_settings(place: Path, speed: float) -> tuple[str, ...]:
         f"versions.store={place}/versions",
         f"registry.url=sqlite://{place}/registry.db",
         f"validation.folder={place}/validation",
+        f"features.store=sqlite://{place}/features.db",
         "ingest.runner=prism",
         "publisher.publish_interval_s=3",
         # The version kept for comparison scores requests until the end.

@@ -23,7 +23,10 @@ from streamlearn.apps import load_app
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.cli.report.page import page_of
 from streamlearn.errors import StreamlearnError
+from streamlearn.load.served_columns import completed
+from streamlearn.online import check_served
 from streamlearn.replay import load_history, open_replay_topics
+from streamlearn.serving.infer import InferAnswer
 from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.telemetry import set_up_logging
 from tools.demo.board import Board
@@ -79,22 +82,27 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
         view.tell("all processes are ready; the replay begins, and each request is scored by a node first")
         scenario = Scenario(loop, board, span, view.tell)
         poisoned = Poison(Witness(history, board.did), folder.app, *scenario.poisoned)
-        asked: deque[bytes] = deque(maxlen=_ASKED)
+        asked: deque[tuple[bytes, InferAnswer]] = deque(maxlen=_ASKED)
         feed = ends.enter_context(
-            closing(
-                Feed(folder, poisoned, loop.nodes, board, speed, on_answer=lambda message, _: asked.append(message))
-            )
+            closing(Feed(folder, poisoned, loop.nodes, board, speed, on_answer=lambda *both: asked.append(both)))
         )
         window_ms = round(max(group.window_s for group in folder.app.groups) * 1_000)
         view.show(loop, feed, board, window_ms, span)
         loop.on_wait = view.refresh
         observations = scenario.run(feed)
         view.tell("a copy of the application with one more feature is migrated, and started beside the first")
-        takeover = take_over(loop, folder, place / "changed", asked)
+        messages = [completed(folder.app, message, answer) for message, answer in asked]
+        checked = check_served(folder, 0) if folder.app.features.entities else None
+        takeover = take_over(loop, folder, place / "changed", messages)
         view.tell("it has answered all callers, and the first one answers them again: streamlearn switch")
         numbers = [label.number for label in folder.app.labels if label.number is not None]
         unlabelled = sum(number.missing == "unlabelled" for number in numbers)
-        outcome = replace(_outcome(loop, feed, board, scenario, takeover), unlabelled=unlabelled)
+        outcome = replace(
+            _outcome(loop, feed, board, scenario, takeover),
+            unlabelled=unlabelled,
+            unavailable=len(feed.unavailable),
+            checked=checked,
+        )
     rows, label = board.rows(), folder.app.labels[0].name
     promises = promises_of(observations, rows, outcome)
     facts = facts_of(observations, rows, outcome, label) | {"seconds in total": round(time.monotonic() - begin_s, 1)}

@@ -10,12 +10,14 @@ from streamlearn.versions import Known
 from tools.demo.board import Board
 from tools.demo.feed import Feed
 from tools.demo.loop import Loop
+from tools.demo.states import unusable_states
 
 __all__ = ["TIMELINE", "Observations", "Scenario", "Timeline"]
 
 _WAIT_S_MAX, _LEARN_S_MAX = 60.0, 240.0
 # The standard error of an AUC over this many rows is about 0.015.
 _BAD_ROWS = 1_500
+_FEATURE_REQUESTS = "streamlearn_serving_feature_requests_total"
 _RECOVERIES = "streamlearn_trainer_recoveries_total"
 
 
@@ -26,6 +28,8 @@ class Timeline:
     Attributes:
         kill: A shard is killed.
         freeze: The version served now is kept; from here on it scores all requests too.
+        away: The store of computed columns becomes unusable.
+        back: It can be used again.
         poison: From here on the replay inverts the users' actions.
         force: A rejected version that has learned up to `learned` is promoted by force.
         learned: Until here a version has learned enough poison to lower the AUC visibly.
@@ -35,6 +39,8 @@ class Timeline:
 
     kill: float = 0.2
     freeze: float = 0.35
+    away: float = 0.41
+    back: float = 0.45
     poison: float = 0.52
     force: float = 0.62
     learned: float = 0.57
@@ -52,6 +58,7 @@ class Observations:
     Attributes:
         killed_s: Seconds until training continued after a shard was killed.
         frozen: The version kept for comparison.
+        away: Requests that nodes answered with defaults, since the store of computed columns was unusable.
         rejected: The first version that the judge rejected after the poison began.
         why: The judge's reason.
         forced: The version that was served by force.
@@ -65,6 +72,7 @@ class Observations:
 
     killed_s: float = 0.0
     frozen: int = 0
+    away: int = 0
     rejected: int = 0
     why: str = ""
     forced: int = 0
@@ -111,6 +119,7 @@ class Scenario:
         self._feed, self._begin_s = feed, time.monotonic()
         self._kill()
         self._freeze()
+        self._take_states_away()
         self._poison()
         self._force()
         self._roll_back()
@@ -132,6 +141,27 @@ class Scenario:
         self._wait(lambda: self._active() > 1, "a version to be served")
         self.observations.frozen = self._feed.kept[0] = self._active()
         self._note(f"version {self.observations.frozen} is kept for comparison: it scores every request too", "frozen")
+
+    def _take_states_away(self) -> None:
+        folder = self._loop.folder
+        if not folder.app.features.entities:
+            return
+        self._reach(self._timeline.away)
+        before = self._requests("unavailable")
+        with unusable_states(folder):
+            self._note("the store of computed columns becomes unusable", "states away")
+            self._reach(self._timeline.back)
+            self._wait(lambda: self._requests("unavailable") > before, "nodes to answer with defaults")
+        self.observations.away, known = self._requests("unavailable") - before, self._requests("known")
+        self._note(
+            f"it can be used again; {self.observations.away} requests were answered with defaults", "states back"
+        )
+        self._wait(lambda: self._requests("known") > known, "nodes to compute columns again")
+
+    def _requests(self, outcome: str) -> int:
+        """Return the requests that all nodes answered with this outcome of reading states."""
+        names = [f"node-{number + 1}" for number in range(len(self._loop.nodes))]
+        return round(sum(self._loop.metric(name, _FEATURE_REQUESTS, outcome=outcome) for name in names))
 
     def _poison(self) -> None:
         self._reach(self._timeline.poison)

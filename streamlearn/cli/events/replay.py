@@ -63,7 +63,9 @@ def replay(
     from streamlearn.replay import Replayer, computed_history, load_history, open_replay_topics, stop_on_signals
 
     folder = load_app(app, set_ or ())
-    history = computed_history(load_history(app, named_values(option)), folder.app)
+    history = load_history(app, named_values(option))
+    if not ask:  # nodes compute what requests lack, and say what it was
+        history = computed_history(history, folder.app)
     if (pin or token_file) and not ask:
         message = f"{'--pin' if pin else '--token-file'} was given without --ask"
         raise UsageError(message, help="give --ask with the addresses of nodes")
