@@ -159,7 +159,9 @@ def _with(folder: AppFolder, model: str) -> AppFolder:
 def of_one_label(folder: AppFolder, week: Week, number: int) -> tuple[AppFolder, Week]:
     """Return the application and its week with one label alone: rows lack the numbers of the others."""
     app, fewer = folder.app, len(folder.app.labels) - 1
-    slots = tuple(replace(slot, dim=slot.dim - fewer) for slot in app.features.slots)
+    # Rows have their columns, and actions of other labels are unknown to the application.
+    slots = tuple(replace(slot, dim=slot.dim - fewer, computed=None) for slot in app.features.slots)
+    dense = tuple(replace(column, computed=None) for column in app.features.dense)
     label = app.labels[number]
-    alone = replace(app, features=replace(app.features, slots=slots), labels=(label,))
+    alone = replace(app, features=replace(app.features, slots=slots, dense=dense), labels=(label,))
     return replace(folder, app=alone), replace(week, batch=replace(week.batch, labels=(week.batch.labels[number],)))

@@ -68,7 +68,7 @@ def made(sets: list[str], verb: str, runner: str, *more: str) -> tuple[AppFolder
     own = [f"topics.{name}={root}/{runner}.{verb}.{name}" for name in ("samples", "progress", "dead_letters")]
     changes = [*sets, *own, *more]
     folder = load_app(FOLDER, changes)
-    for name, partitions in (("samples", 3), ("dead_letters", 1), ("progress", 1)):
+    for name, partitions in (("samples", 3), ("interactions", 3), ("dead_letters", 1), ("progress", 1)):
         create_topic(folder.topic_url(name), folder.topic_settings(name, partitions), exist_ok=True).close()
     words = [part for change in changes for part in ("--set", change)]
     call = [sys.executable, "-m", "streamlearn", verb, str(FOLDER), "--json", *words]

@@ -29,7 +29,7 @@ from streamlearn.ingest.reading.blob import decode_blob, encode_blob
 from streamlearn.ingest.reading.pair import PairReader
 from streamlearn.ingest.reading.watermark import BEFORE_ALL
 from streamlearn.marks import MarkedRows, Marks
-from streamlearn.replay import Replayer, load_history, open_replay_topics
+from streamlearn.replay import Replayer, computed_history, load_history, open_replay_topics
 from streamlearn.samples import SampleBatch
 from streamlearn.settings import Settings
 from streamlearn.settings.join import MarksSettings
@@ -86,7 +86,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Week:
     said["ingest"] |= {"poll_s": 0.01, "fetch_wait_s": 0.01, "lots": 4}
     folder = replace(loaded, settings=msgspec.convert(said, Settings))
     with open_replay_topics(folder) as topics, Producer(folder, impressions=topics[0], actions=topics[1]) as producer:
-        Replayer(load_history(FOLDER), producer, folder.settings.replay).run()
+        Replayer(computed_history(load_history(FOLDER), folder.app), producer, folder.settings.replay).run()
     plan = begin_run(folder)
     return _joined(folder, replace(plan, progress_url=""))
 
@@ -245,8 +245,9 @@ def _identities_of(batch: SampleBatch) -> list[Identity]:
 
 
 def test_features_of_the_week_are_those_of_the_history_byte_for_byte(week: Week) -> None:
-    (block,) = load_history(FOLDER).blocks(FOREVER_MS)
-    columns, app = block.impressions, week.folder.app
+    app = week.folder.app
+    (block,) = computed_history(load_history(FOLDER), app).blocks(FOREVER_MS)
+    columns = block.impressions
     of_item = np.repeat(np.arange(block.impressions_rows), np.diff(columns["items[]"]))
     requests, videos = _texts(columns, "request_id"), columns["items.video_id"].tolist()
     # Copies of a request have the same features: any of them will do.
@@ -292,8 +293,8 @@ def _made(batches: list[SampleBatch], slot: Slot) -> list[Any]:
     for batch in batches:
         columns = (batch.user if slot.side == "user" else batch.item).slots[slot.name]
         if columns.offsets is not None:
-            assert slot.side == "item"
-            found += [tuple(columns.keys[begin:end].tolist()) for begin, end in pairwise(columns.offsets.tolist())]
+            lists = [tuple(columns.keys[begin:end].tolist()) for begin, end in pairwise(columns.offsets.tolist())]
+            found += [lists[request] for request in batch.request_index.tolist()] if slot.side == "user" else lists
         else:
             found += columns.keys[batch.request_index if slot.side == "user" else slice(None)].tolist()
     return found

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamlearn.online.served_check import ServedCheck
 from tools.demo.board import Rows
 from tools.demo.change import Takeover
 from tools.demo.facts import Outcome, facts_of, promises_of
@@ -32,7 +33,7 @@ def _rows(bad: float = -1.0, frozen: float = 0.3) -> Rows:
 
 _OBSERVED = Observations(
     killed_s=2.0, frozen=2, rejected=6, forced=_FORCED, good=_GOOD, acted_ms={"a": 20.0, "b": 30.0}, bad_rows=_BAD,
-    reverted=9,
+    reverted=9, away=12,
 )  # fmt: skip
 _OUTCOME = Outcome(
     impressions=_ROWS, actions=10, events_per_s=100.0, requests=1_800, repeated=0, unanswered=0, refusal="",
@@ -40,6 +41,7 @@ _OUTCOME = Outcome(
     learned={"samples": 800, "labels_learned": 800, "labels_corrected": 0}, labels=1, skipped_rows=100, versions=12,
     rejected=2, served=(11, 11),
     takeover=Takeover(kept=9, moved_ms=(80.0, 70.0), requests=100, answered=40),
+    checked=ServedCheck(impressions=900, values=4_500),
 )  # fmt: skip
 
 _TAKEOVERS: tuple[dict[str, Any], ...] = (
@@ -55,7 +57,16 @@ def _broken(observed: Observations = _OBSERVED, outcome: Outcome = _OUTCOME, row
 def test_a_label_that_few_items_have_is_not_missed_on_the_others() -> None:
     some = replace(_OUTCOME, labels=2, unlabelled=1, learned={**_OUTCOME.learned, "labels_learned": 812})
     assert _broken(outcome=some) == []
-    assert _broken(outcome=replace(some, unlabelled=0)) == ["each label is learned once, except poisoned ones"]
+    assert _broken(outcome=replace(some, unlabelled=0)) == [
+        "each label is learned once, except poisoned ones and those of unavailable columns"
+    ]
+
+
+def test_rows_that_were_served_with_defaults_need_not_be_learned() -> None:
+    fewer = replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 790})
+    assert _broken(outcome=replace(fewer, unavailable=10)) == []
+    assert len(_broken(outcome=replace(fewer, unavailable=9))) == 1
+    assert len(promises_of(_OBSERVED, _rows(), replace(_OUTCOME, checked=None))) == 11
 
 
 def test_all_are_kept_where_all_went_well() -> None:
@@ -73,6 +84,8 @@ def test_all_are_kept_where_all_went_well() -> None:
         (replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 799}), "each label is learned once"),
         (replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 901}), "each label is learned once"),
         (replace(_OUTCOME, served=(11, 8)), "all nodes follow"),
+        (replace(_OUTCOME, checked=ServedCheck(values=4_500, differences=1)), "computed columns are served"),
+        (replace(_OUTCOME, checked=ServedCheck()), "computed columns are served"),
         *(
             (replace(_OUTCOME, takeover=replace(_OUTCOME.takeover, **broken)), "a changed application")
             for broken in _TAKEOVERS
@@ -92,6 +105,7 @@ def test_an_outcome_breaks_one(outcome: Outcome, broken: str) -> None:
         (replace(_OBSERVED, acted_ms={"a": 20.0}), "every node rolls back"),
         (replace(_OBSERVED, acted_ms={"a": 20.0, "b": 2_000.0}), "every node rolls back"),
         (replace(_OBSERVED, reverted=0), "all nodes follow"),
+        (replace(_OBSERVED, away=0), "computed columns are served"),
     ],
 )
 def test_an_observation_breaks_one(observed: Observations, broken: str) -> None:
