@@ -132,7 +132,7 @@ def _measure_reads(folder: AppFolder, url: str, users: int, seconds: float, resu
                 pipeline.get(name)
             return pipeline.execute()
 
-        if (outcome := read(0)) != "known":
+        if (outcome := read(0).outcome) != "known":
             raise AssertionError(outcome)
         end_s, turn, number = time.perf_counter() + seconds, 0, 0
         while time.perf_counter() < end_s:

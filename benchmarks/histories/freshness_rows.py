@@ -38,9 +38,10 @@ class Week:
     settled_ms: Int64s
 
 
-def read_week(folder: AppFolder) -> Week:
-    """Return the week of an application with a history, without repeated requests."""
-    (block,) = computed_history(load_history(folder.folder, {}), folder.app).blocks(_FOREVER_MS)
+def read_week(folder: AppFolder, *, lag_ms: int | None = None) -> Week:
+    """Return the week of an application with a history, without repeated requests; `lag_ms` as `computed_history`."""
+    history = computed_history(load_history(folder.folder, {}), folder.app, lag_ms=lag_ms)
+    (block,) = history.blocks(_FOREVER_MS)
     shown, done = block.impressions, block.actions
     request = _texts(shown, "request_id")
     first = np.unique(request, return_index=True)[1]

@@ -5,6 +5,7 @@ They are like the samples that ingest would make, but without topics, jobs and w
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,7 +15,7 @@ from examples.synthetic.history import SyntheticHistory, Truth
 from examples.synthetic.options import options_of
 from streamlearn.apps import App
 from streamlearn.ingest.output.sample_features import features_of
-from streamlearn.replay import HistoryBlock
+from streamlearn.replay import HistoryBlock, computed_history
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, SampleHeader
 
 __all__ = ["truths"]
@@ -28,16 +29,35 @@ Truths = npt.NDArray[np.float32]
 def truths(app: App, samples: int) -> Iterator[tuple[SampleBatch, Truths]]:
     """Yield at least `samples` samples in the order of time, with the true probabilities of labels, float32[n, labels].
 
-    `app` must have the events of the synthetic application.
+    `app` must have the events of the synthetic application. Columns that it computes come from the clicks, and not from
+    the history.
     """
     chance = np.random.default_rng(_SEED)
     history = SyntheticHistory(options_of({"events": str(int(samples * _EVENTS_BY_SAMPLE) + 1_000)}))
-    made = 0
-    for block, truth in history.blocks_with_truth(_SPAN_MS):
+    made, known = 0, _WithoutComputed(history, app)
+    for block in computed_history(known, app).blocks(_SPAN_MS):
+        truth = known.truths.popleft()
         if made < samples and block.impressions_rows:
             batch = _batch(app, block, truth, chance)
             made += len(batch)
             yield batch, np.stack([truth.click, truth.long_view], axis=1)
+
+
+class _WithoutComputed:
+    """The history without the columns that an application computes, and the truth of each block that it gave."""
+
+    def __init__(self, history: SyntheticHistory, app: App) -> None:
+        computed = [column for entity in app.features.entities for column in entity.columns]
+        self._names = {f"{'items' if one.side == 'item' else 'user'}.{one.name}" for one in computed}
+        self._history, self.truths = history, deque[Truth]()
+        self.events_count, self.begin_ms = history.events_count, history.begin_ms
+
+    def blocks(self, span_ms: int) -> Iterator[HistoryBlock]:
+        for block, truth in self._history.blocks_with_truth(span_ms):
+            self.truths.append(truth)
+            shown = block.impressions.items()
+            kept = {name: column for name, column in shown if name.removesuffix("[]") not in self._names}
+            yield block._replace(impressions=kept)
 
 
 def _batch(app: App, block: HistoryBlock, truth: Truth, chance: np.random.Generator) -> SampleBatch:

@@ -66,13 +66,13 @@ class BareExecutables:
         return json.loads(line)
 
 
-def export(graphs: Path) -> None:
-    """Export the graphs of all applications.
+def export(graphs: Path, *names: str) -> None:
+    """Export the graphs of some applications; by default those of the benchmark of serving.
 
     Raises:
         ServiceError: The export failed.
     """
-    command = [sys.executable, "-m", _MODULE, "export", str(graphs)]
+    command = [sys.executable, "-m", _MODULE, "export", str(graphs), *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_EXPORT_S_MAX, cwd=_ROOT, check=False)
     if done.returncode:
         message = f"graphs could not be exported: {done.stderr[-2_000:]}"

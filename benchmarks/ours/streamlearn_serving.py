@@ -1,7 +1,7 @@
 """The part of the benchmark of serving that needs TensorFlow, in its own process.
 
-`export FOLDER` writes graphs. `bare FOLDER CACHE SETTING...` runs executables alone: for each line with seconds and
-numbers of candidates on stdin, it prints a line with the microseconds of each execution.
+`export FOLDER [NAME...]` writes graphs. `bare FOLDER CACHE SETTING...` runs executables alone: for each line with
+seconds and numbers of candidates on stdin, it prints a line with the microseconds of each execution.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _APPS = Path(__file__).parents[1]
 def main(words: list[str]) -> None:
     """Run `export` or `bare`."""
     if words[0] == "export":
-        _export(Path(words[1]))
+        _export(Path(words[1]), words[2:] or ("serving_din", "serving_din_rich", "serving_small"))
     else:
         _bare(Path(words[1]), words[2], words[3:])
 
 
-def _export(folder: Path) -> None:
+def _export(folder: Path, names: Sequence[str]) -> None:
     from streamlearn.models import Din, export_graphs, model_of
 
-    for name in ("serving_din", "serving_din_rich", "serving_small"):
+    for name in names:
         opened = load_app(_APPS / name, ())
         features, labels = opened.app.features, [label.name for label in opened.app.labels]
         export_graphs(model_of(opened), features, labels, folder / name, outputs=opened.app.outputs)

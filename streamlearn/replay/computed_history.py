@@ -55,10 +55,12 @@ class ComputedHistory:
 
     Each has the values that a node would have served: those of interactions that had arrived `LAG_MS` before. They
     come from the history and not from a store of states, because a replay runs much faster than events are joined and
-    folded: one second of that would be an hour of the history.
+    folded: one second of that would be an hour of the history. With a lag below zero, columns are those of later: a
+    leak, to show what it would claim.
     """
 
-    def __init__(self, history: History, app: App) -> None:
+    def __init__(self, history: History, app: App, lag_ms: int = LAG_MS) -> None:
+        self.lag_ms = lag_ms
         self._history, self._app, spec = history, app, app.features
         self._entities = spec.entities
         self._kinds = list(dict.fromkeys(kind for entity in self._entities for kind in entity.kinds))
@@ -99,7 +101,7 @@ class ComputedHistory:
         item = keys_of(spec.slot(spec.item_id), ids_of(columns, f"items.{spec.item_id}"))
         kind = self._kinds.index(IMPRESSION) if IMPRESSION in self._kinds else _EVALUATION
         return _Behaviour(
-            seen_ms=np.maximum(time_ms + LAG_MS, begin_ms),
+            seen_ms=np.maximum(time_ms + max(0, self.lag_ms), begin_ms),
             time_ms=time_ms,
             identity=_mixed(hashed[request], item),
             user=user[request],
@@ -185,7 +187,7 @@ class _Run:
             # Each action with a number counts, and others once.
             is_number = np.isin(kind, [self._kinds.index(one) for one in app.number_actions if one in self._kinds])
             identity = np.where(is_number, _mixed(identity, time_ms.astype(np.uint64)), identity)
-        seen_ms = np.maximum(time_ms + LAG_MS, begin_ms)
+        seen_ms = np.maximum(time_ms + max(0, self._of.lag_ms), begin_ms)
         return replace(shown, seen_ms=seen_ms, time_ms=time_ms, kind=kind, number=number, identity=identity)
 
     def _shown_at(self, places: npt.NDArray[np.int64]) -> _Behaviour:
@@ -250,15 +252,21 @@ class _Run:
         """Return the entities of a block's impressions, and when each is evaluated."""
         if "event_time_ms" not in columns:
             return np.zeros(0, np.uint64), np.zeros(0, np.int64)
-        slot, at_ms = self._of.app.features.slot(entity.slot), columns["event_time_ms"]
+        slot = self._of.app.features.slot(entity.slot)
+        at_ms = columns["event_time_ms"] - min(0, self._of.lag_ms)
         if entity.side == "user":
             return keys_of(slot, ids_of(columns, f"user.{slot.name}")), at_ms
         return keys_of(slot, ids_of(columns, f"items.{slot.name}")), at_ms[request]
 
 
-def computed_history(history: History, app: App) -> History:
-    """Return a history with the computed columns of an application, or as it is if there are none."""
-    return ComputedHistory(history, app) if app.features.entities else history
+def computed_history(history: History, app: App, *, lag_ms: int | None = None) -> History:
+    """Return a history with the computed columns of an application, or as it is if there are none.
+
+    `lag_ms` is the time from an action to the value that is served; by default `LAG_MS`.
+    """
+    if not app.features.entities:
+        return history
+    return ComputedHistory(history, app, LAG_MS if lag_ms is None else lag_ms)
 
 
 def _columns_of(path: str, column: Slot | Dense, arrays: Sequence[Any], rows: npt.NDArray[np.int64]) -> dict[str, Any]:

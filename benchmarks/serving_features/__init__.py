@@ -1,0 +1,1 @@
+"""The application of the benchmark of serving: attention over a history of 50 items."""
