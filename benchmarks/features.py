@@ -22,7 +22,7 @@ from streamlearn.settings import Settings
 from streamlearn.topics import Topic, TopicSettings, create_topic, delete_topic
 from tools.services import Redis
 
-__all__ = ["run"]
+__all__ = ["SPEC", "run"]
 
 Note = Callable[[str], None]
 
@@ -30,7 +30,7 @@ _KINDS = ("click", "like", "impression")
 _ITEMS, _MESSAGE_ROWS, _REPEATS_MAX = 36, 4_096, 1 << 24
 _BEGIN_MS = 1_700_000_000_000
 _TURN_S = 2.0
-_SPEC = FeatureSpec(
+SPEC = FeatureSpec(
     slots=(
         Slot("user_id", "user"),
         Slot("seen", "user", multi=True, keys_of="item_id", computed=Last("item_id", ("click", "like"), 50)),
@@ -65,7 +65,7 @@ def run(quick: bool, note: Note) -> Result:
 
 def _application(folder: Path, store: str) -> AppFolder:
     labels = (Label("click", "click", "fast"), Label("like", "like", "fast"))
-    app = App("features", _SPEC, (LabelGroup("fast", 60, 600),), labels)
+    app = App("features", SPEC, (LabelGroup("fast", 60, 600),), labels)
     said = {"topics": {"root": f"memory://{folder.name}-"}, "features": {"store": store}}
     return AppFolder(app, folder, msgspec.convert(said, Settings))
 
@@ -85,8 +85,8 @@ def _write(topic: Topic, count: int, users: int) -> None:
                 sources=("item_id",),
                 ingest_run=1,
                 identity=(numbers + 1).astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15),
-                user=keys_of(_SPEC.slot("user_id"), of_users),
-                item=keys_of(_SPEC.slot("item_id"), of_items),
+                user=keys_of(SPEC.slot("user_id"), of_users),
+                item=keys_of(SPEC.slot("item_id"), of_items),
                 kind=rng.choice(3, rows, p=(0.2, 0.05, 0.75)).astype(np.uint8),
                 event_time_ms=_BEGIN_MS + (numbers * (86_400_000 / count)).astype(np.int64),
                 weight=np.ones(rows, np.float32),
@@ -98,7 +98,7 @@ def _write(topic: Topic, count: int, users: int) -> None:
 
 def _measure_fold(folder: AppFolder, topic: Topic, count: int, figures: dict[str, float]) -> None:
     with topic.reader() as reader, open_state_store(folder) as store:
-        for entity in _SPEC.entities:
+        for entity in SPEC.entities:
             group = StateGroup.of(folder.app.name, entity, 1)
             store.switch(group)
             settings = folder.settings.features
@@ -152,9 +152,9 @@ def _measure_reads(folder: AppFolder, url: str, users: int, seconds: float, resu
 
 def _names(folder: AppFolder, user: int, items: list[int]) -> list[str]:
     """Return the names of the states of a request, as the store has them."""
-    keys = {"user": keys_of(_SPEC.slot("user_id"), [user]), "item": keys_of(_SPEC.slot("item_id"), items)}
+    keys = {"user": keys_of(SPEC.slot("user_id"), [user]), "item": keys_of(SPEC.slot("item_id"), items)}
     found = []
-    for entity in _SPEC.entities:
+    for entity in SPEC.entities:
         group = StateGroup.of(folder.app.name, entity, 1)
         found += [f"streamlearn:{{{group.name}:0}}:s:{key:016x}" for key in keys[entity.side].tolist()]
     return found

@@ -1,0 +1,1 @@
+"""The application of the benchmark of computed features that follows actions to values."""
