@@ -126,6 +126,10 @@ class StateStore(Resource, ABC):
     def read(self, places: Sequence[StatePlace]) -> list[bytes | None]:
         """Return the states of entities; None for those without one."""
 
+    def read_partition(self, group: StateGroup, partition: int, keys: Sequence[int]) -> list[bytes | None]:
+        """Return the states of entities of one partition; as `read`, and faster where they are many."""
+        return self.read([StatePlace(group, key) for key in keys])
+
     def write(
         self,
         group: StateGroup,

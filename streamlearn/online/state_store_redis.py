@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,9 +33,27 @@ if not run then return 2 end
 if run ~= ARGV[1] then return 0 end
 if (position or '0') ~= ARGV[7] and position ~= ARGV[2] then return 2 end
 redis.call('HSET', KEYS[1], 'position', ARGV[2], 'seen_from', ARGV[3], 'newest_ms', ARGV[4], 'topic_id', ARGV[5])
-for at = 2, #KEYS do redis.call('SET', KEYS[at], ARGV[at + 6], 'PX', ARGV[6]) end
+local states, at = ARGV[9], 1
+while at <= #states do
+  local size = struct.unpack('<I4', states, at + 16)
+  local name = ARGV[8] .. string.sub(states, at, at + 15)
+  redis.call('SET', name, string.sub(states, at + 20, at + 19 + size), 'PX', ARGV[6])
+  at = at + 20 + size
+end
 return 1
 """
+# Many states as one text: redis-py takes longer for a thousand values than Redis and the fold together. Each has its
+# size before it, as states have in a write, which also have the key.
+_READ = """
+local found, missing = {}, struct.pack('<I4', 4294967295)
+for at = 1, #ARGV[2], 16 do
+  local state = redis.call('GET', ARGV[1] .. string.sub(ARGV[2], at, at + 15))
+  found[#found + 1] = state and struct.pack('<I4', #state) or missing
+  if state then found[#found + 1] = state end
+end
+return table.concat(found)
+"""
+_MISSING, _SIZE = 0xFFFF_FFFF, struct.Struct("<I")
 
 
 class RedisStateStore(StateStore):
@@ -66,6 +85,19 @@ class RedisStateStore(StateStore):
         with self._call():
             values: Any = self._redis.mget([_state(place.group, place.partition, place.key) for place in places])
             return list(values)
+
+    def read_partition(self, group: StateGroup, partition: int, keys: Sequence[int]) -> list[bytes | None]:
+        states: list[bytes | None] = []
+        with self._call():
+            names = "".join(f"{key:016x}" for key in keys)
+            found: Any = self._redis.eval(_READ, 1, _at(group, partition), _prefix(group, partition), names)
+            at = 0
+            for _ in keys:
+                (size,) = _SIZE.unpack_from(found, at)
+                at += _SIZE.size
+                states.append(None if size == _MISSING else found[at : at + size])
+                at += 0 if size == _MISSING else size
+        return states
 
     def remove(self, group: StateGroup, partition: int, keys: Sequence[int]) -> int:
         with self._call():
@@ -104,10 +136,11 @@ class RedisStateStore(StateStore):
         keep_ms: int,
     ) -> Written:
         before, after = moved
-        names = [_at(group, partition), *(_state(group, partition, key) for key in states)]
-        where = (after.run, after.position, after.seen_from, after.newest_ms, after.topic_id, keep_ms)
+        where = (after.run, after.position, after.seen_from, after.newest_ms, after.topic_id, keep_ms, before.position)
+        parts = (b"%016x%b%b" % (key, _SIZE.pack(len(state)), state) for key, state in states.items())
         with self._call():
-            return Written(self._redis.eval(_WRITE, len(names), *names, *where, before.position, *states.values()))
+            name, prefix = _at(group, partition), _prefix(group, partition)
+            return Written(self._redis.eval(_WRITE, 1, name, *where, prefix, b"".join(parts)))
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -132,5 +165,9 @@ def _at(group: StateGroup, partition: int) -> str:
     return f"streamlearn:{{{group.name}:{partition}}}:at"
 
 
+def _prefix(group: StateGroup, partition: int) -> str:
+    return f"streamlearn:{{{group.name}:{partition}}}:s:"
+
+
 def _state(group: StateGroup, partition: int, key: int) -> str:
-    return f"streamlearn:{{{group.name}:{partition}}}:s:{key:016x}"
+    return f"{_prefix(group, partition)}{key:016x}"
