@@ -14,10 +14,12 @@ _AUC_LEAST = 0.68  # whoever knows nothing has 0.5
 def test_a_newcomer_gets_from_a_log_to_a_trained_model(tmp_path: Path) -> None:
     said = walk(tmp_path, _script((ROOT / "docs" / "tutorial.md").read_text()), s_max=_S_MAX)
     trained = re.findall(r"^trained +\n((?:[\w.]+ +[\d.,]+ *\n)+)", said, flags=re.M)
-    first, own = [dict(re.findall(r"^(\w+) +([\d.,]+) *$", one, flags=re.M)) for one in trained]
+    first, own, recent = [dict(re.findall(r"^(\w+) +([\d.,]+) *$", one, flags=re.M)) for one in trained]
     assert (first["version"], first["rows"]) == ("2", "20,000"), said
     assert (own["version"], own["rows"]) == ("2", "20,000"), said
-    assert min(float(first["auc"]), float(own["auc"])) > _AUC_LEAST, said
+    assert (recent["version"], recent["rows"]) == ("2", "20,000"), said
+    assert min(float(one["auc"]) for one in (first, own, recent)) > _AUC_LEAST, said
+    assert re.search(r"^clicked +\[\d+(, \d+){9}\] *$", said, flags=re.M), said
 
     listed = re.findall(r"^ +([12]) .* (base|delta) .* (unscored|active) ", said, flags=re.M)
     assert listed == [("1", "base", "unscored"), ("2", "delta", "active")] * 2, said
