@@ -12,7 +12,7 @@ import numpy.typing as npt
 from streamlearn.features.behaviour import Last, Since
 from streamlearn.features.spec import Dense, Slot
 
-__all__ = ["ColumnArrays", "column_arrays", "column_values"]
+__all__ = ["ColumnArrays", "column_arrays", "row_values"]
 
 ColumnArrays = tuple[npt.NDArray[Any], npt.NDArray[np.int32] | None]
 """The values of all rows, and where each row's begin; None if each row has one value."""
@@ -36,8 +36,7 @@ def column_arrays(column: Slot | Dense, evaluated: Sequence[npt.NDArray[Any]], r
     return values, None if column.width == 1 else np.arange(rows + 1, dtype=np.int32) * np.int32(column.width)
 
 
-def column_values(column: Slot | Dense, evaluated: Sequence[npt.NDArray[Any]], rows: int) -> list[Any]:
+def row_values(column: ColumnArrays) -> list[Any]:
     """Return the value of each row as a plain one, or as a list."""
-    arrays, begins = column_arrays(column, evaluated, rows)
-    values: list[Any] = arrays.tolist()
-    return values if begins is None else [values[begin:end] for begin, end in pairwise(begins.tolist())]
+    values: list[Any] = column[0].tolist()
+    return values if column[1] is None else [values[begin:end] for begin, end in pairwise(column[1].tolist())]

@@ -62,6 +62,13 @@ class InteractionBatch:
         return InteractionBatch(side or self.side, self.kinds, self.sources, self.ingest_run, **columns)
 
     @classmethod
+    def empty(cls, kinds: Sequence[str] = (), sources: Sequence[str] = ()) -> InteractionBatch:
+        """Return a batch without interactions."""
+        u8, f4 = np.zeros(0, np.uint64), np.zeros(0, np.float32)
+        times, values = np.zeros(0, np.int64), np.zeros((0, len(sources)), np.int64)
+        return cls("user", tuple(kinds), tuple(sources), 0, u8, u8, u8, np.zeros(0, np.uint8), times, f4, f4, values)
+
+    @classmethod
     def concatenated(cls, batches: Sequence[InteractionBatch]) -> InteractionBatch:
         """Return the rows of batches of one application, one batch after the other."""
         first = batches[0]

@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +13,14 @@ import numpy.typing as npt
 from streamlearn.errors import DataError
 from streamlearn.features import Entity
 from streamlearn.interactions import InteractionBatch, decode_interactions
+from streamlearn.interactions.evaluation import fold_columns, kind_numbers
 from streamlearn.native import native
 from streamlearn.online.state_store import Standing, StateGroup, StateStore
 from streamlearn.settings.features import FeatureSettings
 from streamlearn.topics import Reader, Records
 from streamlearn.topics.topic import replaced
 
-__all__ = ["PLACE_BITS", "Fold", "FoldCounts", "fold_columns", "numbers_of"]
+__all__ = ["PLACE_BITS", "Fold", "FoldCounts"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Fold:
         batches, positions = [], []
         for offset, batch in decoded:
             is_new = self._note(offset, batch)
-            of_kind = numbers_of(batch.kinds, self.entity.kinds)[batch.kind] >= 0
+            of_kind = kind_numbers(self.entity, batch) >= 0
             is_known = batch.entity != 0
             begin_ms, end_ms = self._without
             is_out = (batch.event_time_ms >= begin_ms) & (batch.event_time_ms < end_ms)
@@ -224,30 +224,3 @@ class Fold:
             self._seen_rows -= self._seen.popleft()[1]
         seen_from = self._seen[0][0] if self._seen else position
         return replace(self.standing, position=position, seen_from=seen_from, newest_ms=newest_ms)
-
-
-def fold_columns(entity: Entity, batches: Sequence[InteractionBatch]) -> tuple[npt.NDArray[Any], ...]:
-    """Return what the native code folds, a row for each interaction: times, identities, kinds, numbers and values.
-
-    The values are those of the definition's sources, as it numbers them; 0 for one that a batch lacks.
-    """
-    kinds = [numbers_of(batch.kinds, entity.kinds)[batch.kind] for batch in batches]
-    values = []
-    for batch in batches:
-        columns = np.zeros((len(batch), len(entity.sources)), np.int64)
-        for place, source in enumerate(entity.sources):
-            if source in batch.sources:
-                columns[:, place] = batch.values[:, batch.sources.index(source)]
-        values.append(columns)
-    return (
-        np.ascontiguousarray(np.concatenate([batch.event_time_ms for batch in batches]), np.int64),
-        np.concatenate([batch.identity for batch in batches]).astype(np.uint64),
-        np.concatenate(kinds).astype(np.uint8),
-        np.concatenate([batch.number for batch in batches]).astype(np.float32),
-        np.concatenate(values).view(np.uint64),
-    )
-
-
-def numbers_of(names: Sequence[str], wanted: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the place of each name among the wanted ones; -1 for others."""
-    return np.array([wanted.index(name) if name in wanted else -1 for name in names], np.int64)

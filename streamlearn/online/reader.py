@@ -14,7 +14,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import StatesUnreachable, UsageError
 from streamlearn.features import Dense, Entity, Slot, keys_of
-from streamlearn.features.column_values import column_values
+from streamlearn.features.column_values import column_arrays, row_values
 from streamlearn.native import native
 from streamlearn.online.state_store import GROUP_S, StateGroup, StatePlace, open_state_store
 from streamlearn.resource import Resource
@@ -156,7 +156,7 @@ class FeatureReader(Resource):
         self.states_bad += int(np.count_nonzero(read >= _DAMAGED))
         outcomes: list[Outcome] = ["known" if one == _KNOWN else "unknown" for one in read.tolist()]
         values = {
-            column.name: column_values(column, of_column, count)
+            column.name: row_values(column_arrays(column, of_column, count))
             for column, of_column in zip(entity.columns, arrays, strict=True)
         }
         return ComputedFeatures(tuple(outcomes), values, tuple(positions.tolist()))

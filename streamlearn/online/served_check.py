@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,12 @@ from streamlearn.apps import AppFolder
 from streamlearn.errors import DataError
 from streamlearn.events import EventColumns, EventDecoder
 from streamlearn.events.columns import ids_of
-from streamlearn.features import Entity, FeatureSpec, keys_of
-from streamlearn.features.column_values import column_values
+from streamlearn.features import Dense, Entity, FeatureSpec, Slot, keys_of
+from streamlearn.features.column_values import row_values
 from streamlearn.interactions import InteractionBatch, decode_interactions
+from streamlearn.interactions.evaluation import evaluated, kind_numbers
 from streamlearn.native import native
-from streamlearn.online.fold import PLACE_BITS, fold_columns, numbers_of
+from streamlearn.online.fold import PLACE_BITS
 from streamlearn.online.fold_loop import computed_entities
 from streamlearn.topics import Reader
 
@@ -83,69 +83,20 @@ class _Wanted:
             if len(here):
                 until = int(positions[here].max()) >> PLACE_BITS
                 log = _Log(self.entity, reader, partition, repeats_max).of(set(keys[here].tolist()), until)
-                self._check(log, here, (keys[here], positions[here], at_ms[here]), result)
+                asked = keys[here], at_ms[here], positions[here]
+                found = evaluated(self.entity, native.MemoryStates(self.entity.definition), log, asked)
+                for column, arrays in zip(self.entity.columns, found, strict=True):
+                    self._compare(column, row_values(arrays), here.tolist(), result)
 
-    def _check(
-        self,
-        log: tuple[list[InteractionBatch], npt.NDArray[np.int64]],
-        here: npt.NDArray[np.int64],
-        wanted: tuple[npt.NDArray[Any], ...],
-        result: ServedCheck,
-    ) -> None:
-        batches, log_positions = log
-        keys, positions, at_ms = wanted
-        features, states = native.Features(self.entity.definition), dict[int, bytes | None]()
-        columns = fold_columns(self.entity, batches) if batches else None
-        log_keys = np.concatenate([batch.entity for batch in batches]) if batches else np.zeros(0, np.uint64)
-        # A step folds the interactions of each entity up to its next position; log positions ascend.
-        ranks, order = _ranks(keys, positions), np.argsort(log_keys, kind="stable")
-        begins = dict.fromkeys(set(keys.tolist()), 0)
-        rows_of_key = _rows_of(log_keys, order)
-        for rank in range(int(ranks.max()) + 1):
-            rows = np.flatnonzero(ranks == rank)
-            named, numbers = np.unique(keys[rows], return_inverse=True)
-            upto = dict(zip(keys[rows].tolist(), positions[rows].tolist(), strict=True))
-            folded: list[npt.NDArray[np.int64]] = []
-            for key in named.tolist():
-                of_key = rows_of_key.get(key, order[:0])
-                end = int(np.searchsorted(log_positions[of_key], upto[key], side="right"))
-                folded.append(of_key[begins[key] : end])
-                begins[key] = max(begins[key], end)
-            chosen = np.concatenate(folded)
-            if columns is not None and len(chosen):
-                places = np.repeat(np.arange(len(named)), list(map(len, folded))).astype(np.uint32)
-                arrays = tuple(np.ascontiguousarray(column[chosen].reshape(-1)) for column in columns)
-                stored = [states.get(key) for key in named.tolist()]
-                positions_of = log_positions[chosen]
-                _, encoded, _ = features.fold(stored, (places, *arrays[:2], positions_of, *arrays[2:]))
-                states.update(zip(named.tolist(), encoded, strict=True))
-            self._compare(
-                features, [states.get(key) for key in named.tolist()], (numbers, at_ms[rows]), here[rows], result
-            )
-
-    def _compare(
-        self,
-        features: Any,
-        stored: Sequence[bytes | None],
-        asked: tuple[npt.NDArray[Any], npt.NDArray[np.int64]],
-        rows: npt.NDArray[np.int64],
-        result: ServedCheck,
-    ) -> None:
-        numbers, at_ms = asked[0].astype(np.uint32), np.ascontiguousarray(asked[1], np.int64)
-        _, _, arrays = features.evaluate(stored, numbers, at_ms)
-        for column, of_column in zip(self.entity.columns, arrays, strict=True):
-            served = self._served[column.name]
-            result.values += len(rows)
-            for row, value, time_ms in zip(
-                rows.tolist(), column_values(column, of_column, len(rows)), at_ms.tolist(), strict=True
-            ):
-                if served[row] != value:
-                    result.differences += 1
-                    if len(result.examples) < _EXAMPLES_MAX:
-                        text = (
-                            f"{self.entity.side} column {column.name} at {time_ms} ms: served {served[row]}, is {value}"
-                        )
-                        result.examples.append(text)
+    def _compare(self, column: Slot | Dense, values: list[Any], rows: list[int], result: ServedCheck) -> None:
+        served = self._served[column.name]
+        result.values += len(rows)
+        for row, value in zip(rows, values, strict=True):
+            if served[row] != value:
+                result.differences += 1
+                if len(result.examples) < _EXAMPLES_MAX:
+                    text = f"{self.entity.side} column {column.name}: served {served[row]}, interactions say {value}"
+                    result.examples.append(text)
 
 
 class _Log:
@@ -157,14 +108,11 @@ class _Log:
 
     def of(self, keys: set[int], until: int) -> tuple[list[InteractionBatch], npt.NDArray[np.int64]]:
         """Return those of some entities, up to an offset, and their positions."""
-        batches, positions, wanted = (
-            list[InteractionBatch](),
-            [np.zeros(0, np.int64)],
-            np.array(sorted(keys), np.uint64),
-        )
+        batches, positions = [InteractionBatch.empty()], [np.zeros(0, np.int64)]
+        wanted = np.array(sorted(keys), np.uint64)
         for offset, batch in self._messages(until):
             is_new = self._repeats.note(np.ascontiguousarray(batch.identity, np.uint64))
-            of_kind = numbers_of(batch.kinds, self._entity.kinds)[batch.kind] >= 0
+            of_kind = kind_numbers(self._entity, batch) >= 0
             rows = np.flatnonzero(is_new & of_kind & np.isin(batch.entity, wanted))
             if len(rows):
                 batches.append(batch.take(rows))
@@ -226,30 +174,4 @@ def _take(found: EventColumns, wanted: Sequence[_Wanted], result: ServedCheck) -
 
 def _values_of(columns: Any, path: str) -> list[Any]:
     """Return the value of each row, as events carry it."""
-    values, ends = columns[path].tolist(), columns.get(f"{path}[]")
-    return values if ends is None else [values[begin:end] for begin, end in pairwise(ends)]
-
-
-def _ranks(keys: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return for each row the number of smaller positions of its key.
-
-    Examples:
-        >>> _ranks(np.array([7, 7, 8, 7], np.uint64), np.array([5, 3, 9, 3])).tolist()
-        [1, 0, 0, 0]
-    """
-    order = np.lexsort((positions, keys))
-    is_new_key = np.append(True, np.diff(keys[order]) != 0)
-    is_new = is_new_key | np.append(True, np.diff(positions[order]) != 0)
-    number = np.cumsum(is_new) - 1
-    first = np.maximum.accumulate(np.where(is_new_key, number, 0))
-    ranks = np.empty(len(keys), np.int64)
-    ranks[order] = number - first
-    return ranks
-
-
-def _rows_of(keys: npt.NDArray[np.uint64], order: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
-    """Return the rows of each key, ascending."""
-    if not len(order):
-        return {}
-    begins = np.flatnonzero(np.append(True, np.diff(keys[order]) != 0))
-    return dict(zip(keys[order][begins].tolist(), np.split(order, begins[1:]), strict=True))
+    return row_values((columns[path], columns.get(f"{path}[]")))
