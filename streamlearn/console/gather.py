@@ -10,6 +10,7 @@ from streamlearn.errors import FileMissing, VersionDefect
 from streamlearn.given_up import GivenUpProcess
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.versions import Known, Pointer, Request, Requests
+from streamlearn.versions.pointer.facts import Facts
 from streamlearn.versions.pointer.model import Model
 from streamlearn.versions.pointer.request import Refusal
 from streamlearn.versions.pointer.switch_log import Switch, SwitchLog
@@ -21,8 +22,8 @@ class Gatherer:
     """Reads a model, for one thread at a time.
 
     `served_name` is the model's name for callers, by default its own. `dead_share` returns the share of ingest's recent
-    events that became dead letters; it is called when versions are listed. `given_up` returns the processes that `up`
-    gave up.
+    events that became dead letters, and `features` how far computed features are folded; they are called when versions
+    are listed. `given_up` returns the processes that `up` gave up.
     """
 
     def __init__(
@@ -34,9 +35,12 @@ class Gatherer:
         clock: Clock = SYSTEM_CLOCK,
         dead_share: Callable[[], float] = lambda: 0.0,
         given_up: Callable[[], tuple[GivenUpProcess, ...]] = tuple,
+        features: Callable[[], Facts | None] = lambda: None,
     ) -> None:
         self._model, self._settings, self._clock = model, settings, clock
         self._dead_share, self._dead, self._given_up = dead_share, 0.0, given_up
+        self._read_features = features
+        self._features: Facts | None = None
         self._switches = SwitchLog(model.store, served_name or model.name)
         self._switch: Switch | None = None
         self._known: tuple[Known, ...] = ()
@@ -76,6 +80,7 @@ class Gatherer:
             is_live=self._model.settings.topics.time == "wall",
             given_up=self._given_up(),
             dead_share=self._dead if self._dead > self._model.settings.ingest.dead_share_max else 0.0,
+            features=self._features,
         )
 
     def _list(self, pointer: Pointer) -> None:
@@ -88,7 +93,7 @@ class Gatherer:
             requests = Requests(self._model.store, self._model.name)
             self._requests, self._refused = tuple(requests.waiting(self._known)), requests.refused_last()
             self._switch = self._switches.newest(self._switch)
-            self._dead, self._listed_s = self._dead_share(), now_s
+            self._dead, self._features, self._listed_s = self._dead_share(), self._read_features(), now_s
 
     def _moves_of(self, pointer: Pointer) -> tuple[Pointer, ...]:
         """Return the newest moves. Unless the store is restored, a move never changes, so each is read once."""

@@ -31,6 +31,7 @@ from streamlearn.loopback import is_loopback
 from streamlearn.settings import Settings
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.telemetry import counter, gauge
+from streamlearn.versions.pointer.facts import Facts
 from streamlearn.versions.pointer.model import Model
 
 __all__ = ["ConsoleServer"]
@@ -57,7 +58,7 @@ class ConsoleServer:
     """The console of one model, from its construction until it is closed; it listens at `address`, HOST:PORT.
 
     Without a token for moves it is read-only. `tls` are the files of a certificate and its key. `served_name`,
-    `dead_share` and `given_up` are those of `Gatherer`. `given` completes the commands that the page shows.
+    `dead_share`, `given_up` and `features` are those of `Gatherer`. `given` completes the commands that the page shows.
     `first_window` says when there will be figures of validation, as `AppFolder.first_window` does.
     """
 
@@ -71,6 +72,7 @@ class ConsoleServer:
         served_name: str = "",
         dead_share: Callable[[], float] = lambda: 0.0,
         given_up: Callable[[], tuple[GivenUpProcess, ...]] = tuple,
+        features: Callable[[], Facts | None] = lambda: None,
         given: Given | None = None,
         first_window: Callable[[Sequence[int]], str] = lambda _: "",
     ) -> None:
@@ -79,7 +81,9 @@ class ConsoleServer:
         self._server.context = context
         self.address = socket_address(self._server.socket)
         self.url = f"{'http' if context is None else 'https'}://{self.address}/"
-        gatherer = Gatherer(model, settings, served_name=served_name, dead_share=dead_share, given_up=given_up)
+        gatherer = Gatherer(
+            model, settings, served_name=served_name, dead_share=dead_share, given_up=given_up, features=features
+        )
         given, after = given or Given(model=model.name), _late_after(model.settings)
         self._watch = Watch(
             gatherer.gather,

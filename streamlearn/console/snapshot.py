@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from streamlearn.given_up import GivenUpProcess
 from streamlearn.versions import Known, Node, Pointer, Request
+from streamlearn.versions.pointer.facts import Facts
 from streamlearn.versions.pointer.request import Refusal
 from streamlearn.versions.pointer.switch_log import Switch
 
@@ -33,6 +34,7 @@ class Gathered:
         switch: Which application answers the callers of this one; None if no other has its served name.
         dead_share: The share of ingest's recent events that became dead letters, if it is above its limit; else 0.
         given_up: The processes of this machine that `up` gave up.
+        features: How far computed features are folded; None if the application has none.
     """
 
     model: str
@@ -51,6 +53,7 @@ class Gathered:
     switch: Switch | None = None
     dead_share: float = 0.0
     given_up: tuple[GivenUpProcess, ...] = ()
+    features: Facts | None = None
 
     @property
     def answers_callers(self) -> bool:

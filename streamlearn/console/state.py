@@ -64,6 +64,7 @@ def state_of(
         "registry": found.registry,
         "moves": _moves(found.moves),
         "moves_left": found.moves_left,
+        "features": found.features,
         "requests": [
             {name: getattr(request, name) for name in ("seq", "by", "reason", "wall_ms")} | {"to": request.to.version}
             for request in found.requests

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from streamlearn.apps import load_app
+from streamlearn.apps import AppFolder, load_app
 from streamlearn.cli.doctor.app_findings import app_findings, durability_findings
 from streamlearn.cli.doctor.machine_findings import Finding, machine_findings
 from streamlearn.given_up import GivenUpFile, GivenUpProcess
 from streamlearn.ingest import ProgressLog, begin_run
+from streamlearn.online import FoldLoop
 from streamlearn.publisher import Lineage
 from streamlearn.samples import SampleCodec
 from streamlearn.settings.versions import RegistrySettings
@@ -27,6 +28,7 @@ from streamlearn.testing import small_batch, wait_until
 from streamlearn.topics import TopicSettings, create_topic
 from streamlearn.topics.settings import Durability
 from streamlearn.versions import Cut, Node, Registry, VersionWriter, open_registry, open_store
+from tests.online.shop import some, topic_of, write
 from tools.services import Kafka
 
 __all__: list[str] = []
@@ -196,6 +198,64 @@ def test_a_running_ingest_whose_events_become_dead_letters_is_wrong(small: Path)
     assert finding is not None
     assert finding.detail == "40.0% of ingest's recent events became dead letters; at most 5.0% is allowed"
     assert "dead letters" not in _found(small, "ingest.dead_share_max=0.5")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> AppFolder:
+    """An application with computed columns; its topics and its store are in its folder."""
+    declared = "from pathlib import Path\nfrom tests.online.shop import folder_of\n\napp = folder_of(Path('.')).app\n"
+    (tmp_path / "app.py").write_text(declared)
+    return load_app(tmp_path)
+
+
+def _states(shop: AppFolder, *overrides: str) -> Finding:
+    (found,) = (one for what, one in _found(shop.folder, *overrides).items() if what.startswith("feature states"))
+    return found
+
+
+def test_interactions_that_are_not_folded_are_wrong_until_they_are(shop: AppFolder) -> None:
+    assert (_states(shop).state, _states(shop).detail) == ("ok", "the store answers; see topic interactions")
+    with topic_of(shop) as topic, FoldLoop(shop) as loop:
+        nothing = "user: 0 of 3 partitions claimed, 0 messages left; item: 0 of 3 partitions claimed, 0 messages left"
+        assert (_states(shop).state, _states(shop).detail) == ("ok", nothing)
+        write(topic, some(20, users=1, items=1))
+        found = _states(shop)
+        each = "0 of 3 partitions claimed, 2 messages left"
+        assert found.detail == f"no interaction is folded (user: {each}; item: {each})"
+        assert (found.state, "features fold" in found.help) == ("wrong", True)
+        while loop.step():
+            pass
+        each = "3 of 3 partitions claimed, 0 messages left"
+        assert (_states(shop).state, _states(shop).detail) == ("ok", f"user: {each}; item: {each}")
+
+
+@pytest.mark.parametrize(("count", "state"), [(5_000, "ok"), (5_001, "wrong")])
+def test_folding_is_far_behind_with_more_than_ten_thousand_messages(shop: AppFolder, count: int, state: str) -> None:
+    with topic_of(shop) as topic, FoldLoop(shop) as loop, topic.writer() as writer:
+        write(topic, some(20))
+        while loop.step():
+            pass
+        # Those who fold for users read them, and those who fold for items.
+        writer.append(0, [b"a message"] * count)
+    found = _states(shop)
+    assert (found.state, found.detail.startswith("folding is far behind (")) == (state, state == "wrong")
+    assert f"user: 3 of 3 partitions claimed, {count:,} messages left" in found.detail
+
+
+def test_a_store_of_feature_states_that_is_away_is_wrong(shop: AppFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMLEARN_FEATURES_PASSWORD", "a-secret")
+    found = _states(shop, "features.store=redis://127.0.0.1:1")
+    assert (found.state, "a-secret" in found.detail) == ("wrong", False)
+    assert "the feature states at redis://127.0.0.1:1/0 do not answer" in found.detail
+
+
+def test_the_store_of_feature_states_is_checked_where_no_topic_answers(shop: AppFolder) -> None:
+    found = _states(shop, "topics.root=kafka://127.0.0.1:1", "topics.reach_s=0.3")
+    assert (found.state, found.detail) == ("ok", "the store answers; see topic interactions")
+
+
+def test_an_application_without_computed_columns_has_no_such_finding(small: Path) -> None:
+    assert not any("feature" in what for what in _found(small))
 
 
 def test_a_schema_file_that_is_not_there_is_wrong(small: Path) -> None:

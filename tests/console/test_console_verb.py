@@ -77,6 +77,23 @@ def test_it_serves_until_it_is_told_to_end_and_keeps_its_token_to_itself(app: Pa
     assert TOKEN.decode() not in line + out + err
 
 
+def test_it_shows_how_far_computed_features_are_folded(app: Path) -> None:
+    declared = "from pathlib import Path\nfrom tests.online.shop import folder_of\n\n"
+    (app / "app.py").write_text(f"{declared}app = folder_of(Path('.'), name='ctr').app\n")
+    words = [sys.executable, "-m", "streamlearn", "console", str(app), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None
+            found = re.search(r"http://(.*)/", running.stdout.readline())
+            assert found is not None
+            state = Asked(found[1]).state()["state"]
+        finally:
+            running.kill()
+    assert state["pointer"]["active"] == 5
+    assert state["features"]["store"] == f"sqlite://{app.resolve()}/.streamlearn/features.db"
+    assert "interactions does not exist" in state["features"]["error"], "there is no topic"
+
+
 def test_others_reach_it_only_with_a_token(still_app: Path, tmp_path: Path) -> None:
     refused = run(still_app, "--listen", "0.0.0.0:0")
     assert refused.returncode == 2

@@ -51,6 +51,13 @@ def test_events_that_become_dead_letters_are_trouble() -> None:
     assert state["trouble"][0]["said"] == "40.0% of ingest's recent events became dead letters"
 
 
+def test_computed_features_are_shown_where_there_are_some() -> None:
+    assert said(gathered(moved(3, 10)))["features"] is None
+    facts = {"store": "redis://here:6379/0", "error": "", "behind": 3, "newest_ms": NOW_MS}
+    state = said(gathered(moved(3, 10), features=facts))
+    assert (state["features"], state["trouble"]) == (facts, [])
+
+
 def test_a_process_that_was_given_up_is_trouble() -> None:
     """All was green for minutes otherwise: nodes answer without ingest, and versions become late much later."""
     ingest = GivenUpProcess("ingest", "status 2", "/logs/ingest.log", 1_000, 1)

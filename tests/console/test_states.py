@@ -173,10 +173,34 @@ def test_a_model_that_is_well_is_green_and_shows_its_auc(stage: Stage) -> None:
     assert stage.browser.run("return document.querySelector('#figure').value") == "auc"
     assert stage.browser.text("#window") == ""
     assert stage.browser.text("#trouble") == ""
+    assert stage.browser.run("return document.querySelector('#features').offsetHeight") == 0
     assert stage.browser.run("return document.querySelectorAll('.mark, .mild, .wrong').length") == 0
     assert [stage.button(move) for move in ("hold", "release", "rewind", "rollback")] == [
         "enabled", "none", "enabled", "enabled",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({"behind": 1, "newest_ms": 1_700_000_000_000}, " in STORE: 1 message LEFT, NEWEST is of 2023-11-14 22:13:20"),
+        ({"behind": 12_000}, " in STORE: 12,000 messages LEFT, none is folded yet"),
+        ({"newest_ms": 1 << 62}, " in STORE: 0 messages LEFT, NEWEST is of 4611686018427388000 ms"),
+        ({"error": "the feature states at STORE do not answer"}, ": the feature states at STORE do not answer"),
+    ],
+    ids=["folded", "begun", "a wrong clock", "away"],
+)
+def test_a_line_says_how_far_computed_features_are_folded(stage: Stage, facts: dict[str, Any], line: str) -> None:
+    store = f"redis://{'a-long-name.' * 9}example:6379/0"
+    shown = {"store": store, "error": "", "behind": 0, "newest_ms": 0} | facts
+    shown["error"] = str(shown["error"]).replace("STORE", store)
+    stage.show(
+        "features", lambda now_ms: changed(well(stage, now_ms), features=shown), "Version 5 is served, by all 2 nodes"
+    )
+    words = {"STORE": store, "LEFT": "of interactions left to fold", "NEWEST": "the newest folded interaction"}
+    for name, text in words.items():
+        line = line.replace(name, text)
+    assert stage.browser.text("#features") == f"Computed features{line}"
 
 
 def test_after_a_rollback_the_page_leads_out_by_a_rewind_and_makes_it(stage: Stage) -> None:

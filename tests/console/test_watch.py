@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -16,6 +17,7 @@ from streamlearn.console.gather import Gatherer
 from streamlearn.console.snapshot import Gathered
 from streamlearn.console.watch import Watch
 from streamlearn.errors import StoreUnreachable
+from streamlearn.online.fold_progress import fold_facts
 from streamlearn.settings import Settings
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.settings.versions import RegistrySettings
@@ -28,6 +30,7 @@ from streamlearn.versions.pointer.switch_log import SwitchLog
 from streamlearn.versions.store.interface import Entry
 from tests.cli.place import Place
 from tests.console.gathered import gathered, moved
+from tests.online.shop import folder_of
 from tests.versions.history import MODEL
 
 DEADLINE_S = 60.0
@@ -189,6 +192,24 @@ def test_the_switches_are_those_of_the_served_name(place: Place) -> None:
     clock.sleep(5.0)
     assert gatherer.gather().answers_callers is True
     assert gatherer.gather().switch == log.newest()
+
+
+def test_features_are_read_as_often_as_versions_and_what_is_away_fails_nothing(place: Place) -> None:
+    model = Model(MODEL, str(place.folder / "store"), "", Settings())
+    clock, read = ManualClock(), list[Any]()
+
+    def features() -> Any:
+        read.append(fold_facts(folder_of(place.folder, "redis://127.0.0.1:1")))
+        return read[-1]
+
+    gatherer = Gatherer(model, ConsoleSettings(versions_s=5.0), clock=clock, features=features)
+    found = [gatherer.gather() for _ in range(3)]
+    assert len(read) == 1
+    assert [(one.pointer, one.features) for one in found] == [(place.pointer, read[0])] * 3
+    assert "the feature states at redis://127.0.0.1:1/0 do not answer" in read[0]["error"]
+    clock.sleep(5.0)
+    gatherer.gather()
+    assert len(read) == 2
 
 
 def test_an_ack_counts_until_the_next_heartbeat_even_if_that_is_of_an_older_move(place: Place) -> None:

@@ -17,6 +17,8 @@ from streamlearn.errors import StreamlearnError, TopicMissing, TopicUnreachable,
 from streamlearn.events import EventDecoder
 from streamlearn.given_up import GivenUpFile
 from streamlearn.ingest.output.progress_log import DeadShare
+from streamlearn.online import open_state_store
+from streamlearn.online.fold_progress import read_progress
 from streamlearn.printable import printable
 from streamlearn.publisher import Lineage
 from streamlearn.samples import SampleCodec
@@ -40,6 +42,9 @@ _WINDOWS_HELP = (
     "if you meant to change them, restart ingest and the trainer: samples whose windows are still open get the new "
     "ones. Otherwise restore app.py"
 )
+# Folding that keeps up leaves fewer messages.
+_BEHIND_MESSAGES_MAX = 10_000
+_FOLD_HELP = "`streamlearn features fold APP` folds them, and `up` starts it; if it runs, see its log"
 _SILENT_HELP = "it may still answer, with an old version: end it, and start it again if it is needed"
 
 
@@ -112,6 +117,8 @@ def _topics(folder: AppFolder) -> Iterator[Finding]:
         yield _samples(folder, access)
     if "progress" in partitions:
         yield from _dead_letters(folder)
+    if folder.app.features.entities:
+        yield _features(folder, has_topic="interactions" in partitions)
     impressions, actions = partitions.get("impressions"), partitions.get("actions")
     if impressions and actions and impressions != actions:
         detail = f"impressions has {impressions}, actions has {actions}"
@@ -189,6 +196,29 @@ def _registry(folder: AppFolder) -> Finding:
         names = printable(", ".join(node.name for node in silent))
         return Finding(f"registry {registry.url}", "wrong", f"{detail}; no heartbeat from {names}", _SILENT_HELP)
     return Finding(f"registry {registry.url}", "ok", detail)
+
+
+def _features(folder: AppFolder, *, has_topic: bool) -> Finding:
+    """Check that the store of feature states answers, and that folding is not far behind."""
+    try:
+        with open_state_store(folder) as store:
+            what = f"feature states {store.url}"
+            if not has_topic:
+                store.current(folder.app.name, folder.app.features.entities[0])
+                return Finding(what, "ok", "the store answers; see topic interactions")
+            found = read_progress(folder, store)
+    except StreamlearnError as error:
+        return wrong("feature states", error)
+    detail = "; ".join(
+        f"{one.entity.side}: {one.claimed} of {counted(one.partitions, 'partition')} claimed, "
+        f"{counted(one.behind, 'message')} left"
+        for one in found
+    )
+    if any(one.behind == one.messages > 0 for one in found):
+        return Finding(what, "wrong", f"no interaction is folded ({detail})", _FOLD_HELP)
+    if sum(one.behind for one in found) > _BEHIND_MESSAGES_MAX:
+        return Finding(what, "wrong", f"folding is far behind ({detail})", _FOLD_HELP)
+    return Finding(what, "ok", detail)
 
 
 def _newest(topic: Topic) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +58,7 @@ def console(
     from streamlearn.hints import Given
     from streamlearn.ingest.output.progress_log import DeadShare
     from streamlearn.metrics_server import serve_metrics
+    from streamlearn.online.fold_progress import fold_facts
     from streamlearn.telemetry import set_up_logging
 
     model = open_model(None, Place(app=app, store=store, registry=registry, set_=set_))
@@ -86,6 +88,7 @@ def console(
             served_name=folder.app.served_name,
             dead_share=dead_share,
             given_up=GivenUpFile(app).read,
+            features=partial(fold_facts, folder),
             given=given,
             first_window=folder.first_window,
         ) as server,

@@ -66,28 +66,23 @@ def fold(app: AppArgument, set_: SetOption = None) -> None:
 @features.command()
 def show(app: AppArgument, set_: SetOption = None, json: JsonOption = False) -> None:
     """Show the computed columns of APP, and how far interactions are folded."""
-    from streamlearn.online import Standing, open_state_store
+    from streamlearn.online import open_state_store
+    from streamlearn.online.fold_progress import read_progress
 
     folder = _computed(app, set_ or ())
-    rows = []
-    with folder.open_topic("interactions") as topic, topic.reader() as reader, open_state_store(folder) as store:
-        for entity in folder.app.features.entities:
-            group = store.current(folder.app.name, entity)
-            numbers = range(topic.partitions)
-            found = [(None if group is None else store.standing(group, number)) or Standing() for number in numbers]
-            froms = [max(standing.position, reader.earliest(number)) for number, standing in enumerate(found)]
-            newest_ms = max(standing.newest_ms for standing in found)
-            rows.append(
-                {
-                    "of": entity.side,
-                    "columns": ", ".join(column.name for column in entity.columns),
-                    "definition": f"{entity.id:016x}",
-                    "epoch": None if group is None else group.epoch,
-                    "messages behind": sum(reader.end(number) - begin for number, begin in enumerate(froms)),
-                    "newest interaction": time_text(newest_ms) if newest_ms else None,
-                }
-            )
-        url = store.url
+    with open_state_store(folder) as store:
+        found, url = read_progress(folder, store), store.url
+    rows = [
+        {
+            "of": one.entity.side,
+            "columns": ", ".join(column.name for column in one.entity.columns),
+            "definition": f"{one.entity.id:016x}",
+            "epoch": None if one.group is None else one.group.epoch,
+            "messages behind": one.behind,
+            "newest interaction": time_text(one.newest_ms) if one.newest_ms else None,
+        }
+        for one in found
+    ]
     if json:
         print_json({"store": url, "states": rows})
         return

@@ -6,7 +6,7 @@ import { look, Refused, token } from "./link.js";
 import { oneVersion } from "./one.js";
 import { dot, flag, picture, STANDINGS } from "./signs.js";
 import { figureName, movesList, nodesTable, versionsTable } from "./tables.js";
-import { age, ageText, counted, figureText, make, refill, withCode } from "./text.js";
+import { age, ageText, counted, figureText, make, refill, timeText, withCode } from "./text.js";
 
 const at = (id) => document.getElementById(id);
 const THEMES = ["system", "light", "dark"];
@@ -99,6 +99,14 @@ function showTop(state) {
       make("span", { class: "when soft" }, one.since_ms ? age(one.since_ms) : ""),
       one.help ? make("span", { class: "help" }, ...withCode(one.help)) : null))));
   part("tiles", [state.pointer, state.nodes, state.versions.at(-1), state.versions_left, state.registry, state.late], () => refill(at("tiles"), tiles(state)));
+  part("features", state.features, () => { at("features").textContent = featuresText(state.features); });
+}
+
+function featuresText(features) {
+  if (!features) return "";
+  if (features.error) return `Computed features: ${features.error}`;
+  const newest = features.newest_ms ? `the newest folded interaction is of ${timeText(features.newest_ms)}` : "none is folded yet";
+  return `Computed features in ${features.store}: ${counted(features.behind, "message")} of interactions left to fold, ${newest}`;
 }
 
 function lastMove(state) {

@@ -33,6 +33,7 @@ export function figureText(value, name = "") {
 }
 
 export function timeText(ms, long = true) {
+  if (Math.abs(ms) > 8.64e15) return `${ms} ms`; // an event's time may be more than a Date can be
   const said = new Date(ms).toISOString();
   return long ? said.slice(0, 19).replace("T", " ") : said.slice(11, 16);
 }
