@@ -1,8 +1,9 @@
-"""Computed features: interactions folded on one core, and values read beside the same bytes read by redis-py."""
+"""Computed features: folded, read, served by a node, checked under faults; and what they are worth."""
 
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,14 +14,19 @@ import msgspec
 import numpy as np
 from redis import Redis as Client
 
+from benchmarks.histories.features_gain import kuairand_figures, recent_figures
+from benchmarks.nodes.features_node import node_figures
 from benchmarks.result import Result
+from benchmarks.streams.features_check import check_figures
+from benchmarks.streams.features_latency import latency_figures
+from benchmarks.streams.ingest_place import running
 from streamlearn.apps import App, AppFolder
 from streamlearn.features import Count, Dense, FeatureSpec, Label, LabelGroup, Last, Rate, Since, Slot, keys_of
 from streamlearn.interactions import InteractionBatch, encode_interactions
 from streamlearn.online import FeatureReader, Fold, StateGroup, open_state_store
 from streamlearn.settings import Settings
 from streamlearn.topics import Topic, TopicSettings, create_topic, delete_topic
-from tools.services import Redis
+from tools.services import Redis, prism_path
 
 __all__ = ["SPEC", "run"]
 
@@ -28,6 +34,7 @@ Note = Callable[[str], None]
 
 _KINDS = ("click", "like", "impression")
 _ITEMS, _MESSAGE_ROWS, _REPEATS_MAX = 36, 4_096, 1 << 24
+_PEER, _QUICK_PEER, _PEER_S_MAX = 20_000, 3_000, 300.0
 _BEGIN_MS = 1_700_000_000_000
 _TURN_S = 2.0
 SPEC = FeatureSpec(
@@ -46,7 +53,7 @@ SPEC = FeatureSpec(
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Measure folding and reading, with states in a Redis."""
+    """Measure folding, reading and serving, with states in a Redis."""
     result, users, count = Result("features"), 2_000 if quick else 50_000, 100_000 if quick else 2_000_000
     with tempfile.TemporaryDirectory() as folder, Redis.start(Path(folder) / "redis") as redis:
         app = _application(Path(folder), redis.url)
@@ -60,7 +67,24 @@ def run(quick: bool, note: Note) -> Result:
         finally:
             delete_topic(topic.url)
             topic.close()
+    _measure_peer(quick, note, result)
+    result.figures |= node_figures(note, quick=quick)
+    result.figures |= latency_figures(note, quick=quick)
+    result.figures |= check_figures(note, quick=quick)
+    result.figures |= kuairand_figures(note, quick=quick)
+    result.figures |= recent_figures(note, quick=quick)
     return result
+
+
+def _measure_peer(quick: bool, note: Note, result: Result) -> None:
+    """Fold as a Beam job of single interactions."""
+    note("per_event_beam: a job of single interactions")
+    command = [sys.executable, "-m", "benchmarks.streams.fold_job", str(_QUICK_PEER if quick else _PEER)]
+    command += [f"--prism_location={prism_path()}", "--prism_log_level=error"]
+    with tempfile.TemporaryDirectory() as folder, running(command, Path(folder) / "log") as process:
+        rate = float(process.communicate(timeout=_PEER_S_MAX)[0].splitlines()[-1])
+    result.figures["per_event_beam_interactions_per_s"] = rate
+    result.ratios["ratio_per_event_beam"] = result.figures["user.fold_interactions_per_s"] / rate
 
 
 def _application(folder: Path, store: str) -> AppFolder:
