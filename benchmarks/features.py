@@ -16,6 +16,7 @@ from redis import Redis as Client
 
 from benchmarks.histories.features_gain import kuairand_figures, recent_figures
 from benchmarks.nodes.features_node import node_figures
+from benchmarks.online_reads import compare_reads
 from benchmarks.result import Result
 from benchmarks.streams.features_check import check_figures
 from benchmarks.streams.features_latency import latency_figures
@@ -35,8 +36,11 @@ Note = Callable[[str], None]
 _KINDS = ("click", "like", "impression")
 _ITEMS, _MESSAGE_ROWS, _REPEATS_MAX = 36, 4_096, 1 << 24
 _PEER, _QUICK_PEER, _PEER_S_MAX = 20_000, 3_000, 300.0
-_BEGIN_MS = 1_700_000_000_000
+_BEGIN_MS, _DAY_MS = 1_700_000_000_000, 86_400_000
+_END_MS = _BEGIN_MS + _DAY_MS
 _TURN_S = 2.0
+# So long that no slow read becomes a short one without values.
+_READER_WAIT_S = 5.0
 SPEC = FeatureSpec(
     slots=(
         Slot("user_id", "user"),
@@ -53,7 +57,7 @@ SPEC = FeatureSpec(
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Measure folding, reading and serving, with states in a Redis."""
+    """Measure folding, reading and serving, with states in a Redis; if quick, without Feast."""
     result, users, count = Result("features"), 2_000 if quick else 50_000, 100_000 if quick else 2_000_000
     with tempfile.TemporaryDirectory() as folder, Redis.start(Path(folder) / "redis") as redis:
         app = _application(Path(folder), redis.url)
@@ -64,6 +68,9 @@ def run(quick: bool, note: Note) -> Result:
             _measure_fold(app, topic, count, result.figures)
             note("reading")
             _measure_reads(app, redis.url, users, 10.0 if quick else 60.0, result)
+            if not quick:
+                with FeatureReader(app, wait_s=_READER_WAIT_S) as reader:
+                    compare_reads(reader, redis.address, result, note, users=users, at_ms=_END_MS)
         finally:
             delete_topic(topic.url)
             topic.close()
@@ -112,7 +119,7 @@ def _write(topic: Topic, count: int, users: int) -> None:
                 user=keys_of(SPEC.slot("user_id"), of_users),
                 item=keys_of(SPEC.slot("item_id"), of_items),
                 kind=rng.choice(3, rows, p=(0.2, 0.05, 0.75)).astype(np.uint8),
-                event_time_ms=_BEGIN_MS + (numbers * (86_400_000 / count)).astype(np.int64),
+                event_time_ms=_BEGIN_MS + (numbers * (_DAY_MS / count)).astype(np.int64),
                 weight=np.ones(rows, np.float32),
                 number=np.full(rows, np.nan, np.float32),
                 values=of_items[:, None],
@@ -140,7 +147,7 @@ def _measure_fold(folder: AppFolder, topic: Topic, count: int, figures: dict[str
 
 def _measure_reads(folder: AppFolder, url: str, users: int, seconds: float, result: Result) -> None:
     """Read a user and candidates, beside a pipeline of redis-py for the same keys, in turns."""
-    rng, now_ms = np.random.default_rng(2), _BEGIN_MS + 86_400_000
+    rng = np.random.default_rng(2)
     requests = [(int(rng.integers(users)), (rng.zipf(1.3, _ITEMS) % (users // 2)).tolist()) for _ in range(2_000)]
     names = [_names(folder, user, items) for user, items in requests]
     durations: dict[str, list[float]] = {"read": [], "redis": []}
@@ -148,7 +155,7 @@ def _measure_reads(folder: AppFolder, url: str, users: int, seconds: float, resu
 
         def read(number: int) -> Any:
             user, items = requests[number]
-            return reader.fill({"user_id": user}, [{"item_id": item} for item in items], now_ms)
+            return reader.fill({"user_id": user}, [{"item_id": item} for item in items], _END_MS)
 
         def bare(number: int) -> Any:
             pipeline = client.pipeline(transaction=False)

@@ -85,7 +85,9 @@ WALLS = {
     **dict.fromkeys(
         (
             "fbgemm_gpu",
+            "feast",
             "mosec",
+            "pandas",
             "tensorflow_recommenders_addons",
             "tf_keras",
             "torch",

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.nodes.serving_workload import Workload
-from benchmarks.peers.environment import PYTHON_VERSION, Environment
+from benchmarks.peers.environment import PYTHON_VERSION, Environment, ready_environments
 from benchmarks.peers.serving_folder import DELAY_MS, FOLDER, READY, WORKERS
 from streamlearn.errors import ServiceError
 from streamlearn.load.load_run import Load, LoadPlan
@@ -279,18 +279,7 @@ class PeerServer:
 
 def ready_servers(names: Sequence[str], note: Note) -> list[str]:
     """Build missing environments of peers, and return the peers that have one. `note` gets failures and progress."""
-    ready, cache = [], Cache()
-    for name in names:
-        environment = SERVING_PEERS[name]().environment
-        try:
-            if environment.find(cache) is None:
-                note(f"peer {name}: building its environment")
-            environment.build(cache)
-        except ServiceError as error:
-            note(f"peer {name} is not available, so its ratios are missing: {error}")
-        else:
-            ready.append(name)
-    return ready
+    return ready_environments({name: SERVING_PEERS[name]().environment for name in names}, note)
 
 
 def best_delay_ms(

@@ -7,10 +7,12 @@ import json
 import sys
 
 from benchmarks.nodes.serving_peers import SERVING_PEERS, ready_servers
+from benchmarks.online_reads import READING_PEERS
+from benchmarks.peers.environment import ready_environments
 from benchmarks.peers.peer import PEERS, ready_peers, run_peer
 from streamlearn.errors import EXIT_DONE, EXIT_FAILED, EXIT_PARTLY, StreamlearnError, UsageError
 
-_ALL = [*PEERS, *SERVING_PEERS]
+_ALL = [*PEERS, *SERVING_PEERS, *READING_PEERS]
 
 
 def main() -> int:
@@ -45,6 +47,7 @@ def _build(names: list[str]) -> int:
     chosen = names or _ALL
     ready = ready_peers([name for name in chosen if name in PEERS], _note)
     ready += ready_servers([name for name in chosen if name in SERVING_PEERS], _note)
+    ready += ready_environments({name: READING_PEERS[name] for name in chosen if name in READING_PEERS}, _note)
     for name in ready:
         _note(f"peer {name}: ready")
     if len(ready) == len(chosen):

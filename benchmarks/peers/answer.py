@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TextIO, TypeAlias
 
-__all__ = ["Answers", "Order", "Wrong", "answer"]
+__all__ = ["Answers", "Order", "Wrong", "answer", "reserve_stdout"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def answer(answers: Answers, prepare: Callable[[Order], None] = lambda order: No
     """
     order = Order.parse(sys.argv[1])
     signal.alarm(max(1, round(order.wait_s_max)))
-    stdout = _reserve_stdout()
+    stdout = reserve_stdout()
     prepare(order)
     figures: dict[str, float] = {}
     for name in order.figures:
@@ -73,7 +73,7 @@ def answer(answers: Answers, prepare: Callable[[Order], None] = lambda order: No
     stdout.close()
 
 
-def _reserve_stdout() -> TextIO:
+def reserve_stdout() -> TextIO:
     """Return stdout for the answer alone, and redirect all other output of libraries to stderr."""
     sys.stdout.flush()
     stdout = os.dup(1)

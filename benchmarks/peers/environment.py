@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from streamlearn.errors import ServiceError
 from tools.services.cache import Cache
 from tools.services.process import run_to_end
 
-__all__ = ["Environment"]
+__all__ = ["Environment", "ready_environments"]
+
+Note = Callable[[str], None]
 
 # All peers have wheels for this version, and one of them for no newer one.
 PYTHON_VERSION = "3.11"
@@ -84,6 +87,21 @@ class Environment:
             message = f"there is no python{PYTHON_VERSION} in {_SYSTEM}, which {self.name} needs"
             raise ServiceError(message, help="install the distribution's package, if it has this version")
         return python
+
+
+def ready_environments(environments: Mapping[str, Environment], note: Note) -> list[str]:
+    """Build missing environments, and return the peers that have one. `note` gets failures and progress."""
+    ready, cache = [], Cache()
+    for name, environment in environments.items():
+        try:
+            if environment.find(cache) is None:
+                note(f"peer {name}: building its environment")
+            environment.build(cache)
+        except ServiceError as error:
+            note(f"peer {name} is not available, so its ratios are missing: {error}")
+        else:
+            ready.append(name)
+    return ready
 
 
 def _python(entry: Path) -> Path:

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from benchmarks.keys import BATCH_KEYS
 from benchmarks.peers.answer import Order
-from benchmarks.peers.environment import Environment
+from benchmarks.peers.environment import Environment, ready_environments
 from streamlearn.errors import ServiceError, UsageError
 from tools.services.cache import Cache
 from tools.services.process import log_tail
 
-__all__ = ["PEERS", "Peer", "ask", "ready_peers", "run_peer"]
+__all__ = ["PEERS", "Peer", "ask", "peer_variables", "ready_peers", "run_peer"]
 
 Note = Callable[[str], None]
 
@@ -64,18 +64,7 @@ PEERS: dict[str, Peer] = {
 
 def ready_peers(names: Collection[str], note: Note) -> list[str]:
     """Build missing environments of peers, and return the peers that have one. `note` gets failures and progress."""
-    ready, cache = [], Cache()
-    for name in names:
-        environment = PEERS[name].environment
-        try:
-            if environment.find(cache) is None:
-                note(f"peer {name}: building its environment")
-            environment.build(cache)
-        except ServiceError as error:
-            note(f"peer {name} is not available, so its ratios are missing: {error}")
-        else:
-            ready.append(name)
-    return ready
+    return ready_environments({name: PEERS[name].environment for name in names}, note)
 
 
 def run_peer(
@@ -130,7 +119,7 @@ def ask(command: Sequence[str], order: Order, cores: int) -> dict[str, float]:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 cwd=_ROOT,
-                env=_environment(),
+                env=peer_variables(),
                 start_new_session=True,
             )
         try:
@@ -175,7 +164,7 @@ def _pinned(cores: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _environment() -> dict[str, str]:
+def peer_variables() -> dict[str, str]:
     """Return the environment variables without those that affect packages of the peer."""
     foreign = ("PYTHON", "VIRTUAL_ENV", "OMP_", "MKL_", "OPENBLAS_", "TF_", "KERAS_", "TORCH_")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}

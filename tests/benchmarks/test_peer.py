@@ -115,7 +115,9 @@ def test_a_peer_whose_environment_cannot_be_built_is_named_and_left_out(
     assert any("peer tfra is not available, so its ratios are missing: no uv" in note for note in notes)
 
 
-@pytest.mark.parametrize("name", sorted({*(peer.environment.name for peer in PEERS.values()), "mosec", "triton"}))
+@pytest.mark.parametrize(
+    "name", sorted({*(peer.environment.name for peer in PEERS.values()), "feast", "mosec", "triton"})
+)
 def test_an_environment_is_pinned_with_hashes_and_named_by_them(name: str) -> None:
     environment = Environment(name)
     lines = environment.lock.read_text().splitlines()
