@@ -14,11 +14,12 @@ import numpy.typing as npt
 
 from streamlearn.ingest.join.plan import JoinRules
 from streamlearn.load.load_run import LoadLimits, LoadPlan
+from streamlearn.online.redis_address import RedisAddress
 from streamlearn.ps.remote import ClientIdentity
 from streamlearn.ps.server import ShardIdentity
 from streamlearn.serving.front import FrontLimits
 from streamlearn.serving.node import NodeLimits
-from streamlearn.serving.node_features import ReadLimits, RedisAddress
+from streamlearn.serving.node_features import ReadLimits
 from streamlearn.table.options import Expiry, TableOptions
 from streamlearn.table.source import ColumnArrays, PackShape
 from streamlearn.table.table import PushOptions, RowArrays
@@ -908,7 +909,7 @@ class NodeFeatures:
         description: JSON of the computed columns: by side, `{"definition", "key", "columns": [{"name", "form",
             "default"}]}`.
         limits: A `ReadLimits` of `streamlearn.serving.node_features`.
-        redis: A `RedisAddress` of the same, to read states from.
+        redis: A `RedisAddress`, to read states from.
         read: In place of it, what reads states: it takes pairs of a side, 0 for the user, and a key.
 
     Raises:
@@ -931,6 +932,19 @@ class NodeFeatures:
 
     def figures(self) -> FeatureFigures:
         """The counts."""
+
+class StateClient:
+    """Reads states of a Redis, with one connection and a thread of its own."""
+
+    def __init__(self, redis: RedisAddress, value_bytes_max: int, reach_s: float) -> None: ...
+    def set_group(self, side: int, name: str, partitions: int) -> None:
+        """Set where the states of a side are; 0 is the user's."""
+
+    def connect(self, wait_s: float) -> bool:
+        """Wait until there is a connection; return whether there is one."""
+
+    def read(self, keys: list[tuple[int, int]], wait_s: float) -> list[bytes | None] | None:
+        """Return the states of pairs of a side and a key; None if there is no answer in time."""
 
 class ShownFigures:
     """The state of an impression log.

@@ -16,13 +16,16 @@ from streamlearn.errors import StatesUnreachable, UsageError
 from streamlearn.features import Dense, Entity, Slot, keys_of
 from streamlearn.features.column_values import column_arrays, row_values
 from streamlearn.native import native
+from streamlearn.online.redis_address import redis_address
 from streamlearn.online.state_store import GROUP_S, StateGroup, StatePlace, open_state_store
 from streamlearn.resource import Resource
+from streamlearn.settings.features import FeatureSettings
 
 __all__ = ["ComputedFeatures", "FeatureReader", "FilledRequest"]
 
 Outcome: TypeAlias = Literal["known", "unknown", "unavailable"]
 
+_SIDES = ("user", "item")
 _KNOWN, _DAMAGED = 0, 2
 # While the store does not answer it is asked again this often.
 _AWAY_S = 1.0
@@ -89,6 +92,7 @@ class FeatureReader(Resource):
             side: native.Features(entity.definition) for side, entity in self._entities.items()
         }
         self._groups: dict[str, tuple[StateGroup | None, float]] = {}
+        self._client, self._wait_s, self._is_connected = self._native_client(limits), wait_s, False
         self._away_until_s = 0.0
         self.states_bad = 0
 
@@ -127,6 +131,7 @@ class FeatureReader(Resource):
 
     def close(self) -> None:
         """Close the store."""
+        self._client = None
         self._store.close()
 
     def _at_ms(self, at_ms: int | None) -> int:
@@ -167,7 +172,7 @@ class FeatureReader(Resource):
         if now_s < self._away_until_s:
             return None
         try:
-            places = []
+            places, named = [], []
             for side, of_side in keys.items():
                 group, until_s = self._groups.get(side, (None, 0.0))
                 if now_s >= until_s:
@@ -175,12 +180,31 @@ class FeatureReader(Resource):
                     # Before the first is known, none of its states exist.
                     group = self._store.current(self._app.name, entity) or StateGroup.of(self._app.name, entity, 1)
                     self._groups[side] = (group, now_s + GROUP_S)
+                    if self._client is not None:
+                        self._client.set_group(_SIDES.index(side), group.name, group.partitions)
                 assert group is not None
-                places += [StatePlace(group, key) for key in of_side.tolist()]
-            return self._store.read(places)
+                if self._client is None:
+                    places += [StatePlace(group, key) for key in of_side.tolist()]
+                named += [(_SIDES.index(side), key) for key in of_side.tolist()]
+            stored = self._store.read(places) if self._client is None else self._read_natively(self._client, named)
         except StatesUnreachable:
+            stored = None
+        if stored is None:
             self._away_until_s = now_s + _AWAY_S
+        return stored
+
+    def _native_client(self, limits: FeatureSettings) -> native.StateClient | None:
+        """Return what reads a Redis in native code: redis-py takes longer for a request than the states themselves."""
+        address = redis_address(limits.store)
+        if address is None or not self._features:
             return None
+        bytes_max = max(features.bytes_max for features in self._features.values())
+        return native.StateClient(address, bytes_max, limits.reach_s)
+
+    def _read_natively(self, client: native.StateClient, named: list[tuple[int, int]]) -> list[bytes | None] | None:
+        if not self._is_connected:
+            self._is_connected = client.connect(self._wait_s)
+        return client.read(named, self._wait_s)
 
 
 def _nothing(count: int) -> ComputedFeatures:

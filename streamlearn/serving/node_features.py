@@ -13,28 +13,15 @@ from streamlearn.apps import AppFolder
 from streamlearn.errors import StatesUnreachable
 from streamlearn.features import Count, Dense, Entity, Last, Rate, Slot, Sum
 from streamlearn.native import native
+from streamlearn.online.redis_address import redis_address
 from streamlearn.online.state_store import GROUP_S, StateGroup, StatePlace, StateStore, open_state_store
-from streamlearn.online.state_store_redis import SECRET_VARIABLE
-from streamlearn.versions.pointer.redis_url import RedisUrl
 
-__all__ = ["NodeFeatures", "ReadLimits", "RedisAddress"]
+__all__ = ["NodeFeatures", "ReadLimits"]
 
 _LOG = logging.getLogger(__name__)
 _SIDES = ("user", "item")
 # A file is read by Python, which shares its time with lanes.
 _FILE_WAITS = 10
-
-
-class RedisAddress(NamedTuple):
-    """A Redis that the native reader speaks to."""
-
-    host: str
-    port: int
-    authority: str | None  # the file of the authority that signed its certificate, with TLS
-    socket: str | None  # in place of host and port
-    user: str
-    password: str
-    database: int
 
 
 class ReadLimits(NamedTuple):
@@ -59,7 +46,7 @@ class NodeFeatures:
         self._entities = {entity.side: entity for entity in folder.app.features.entities}
         self._store: StateStore = open_state_store(folder)
         self._groups: dict[int, StateGroup] = {}
-        place = _redis_address(settings.store)
+        place = redis_address(settings.store)
         waits = 1 if place else _FILE_WAITS
         limits = ReadLimits(waits * settings.wait_s, settings.item_cache_bytes, settings.item_age_s, settings.reach_s)
         described = {side: _described(entity) for side, entity in self._entities.items()}
@@ -114,20 +101,6 @@ class NodeFeatures:
             return self._store.read([StatePlace(self._groups[side], key) for side, key in keys])
         except StatesUnreachable:
             return None
-
-
-def _redis_address(url: str) -> RedisAddress | None:
-    """Return what the native reader needs; None for a store that it cannot read."""
-    if url.partition(":")[0] not in ("redis", "rediss", "unix"):
-        return None
-    options = RedisUrl.parse(url, SECRET_VARIABLE).options
-    authority = options.get("ssl_ca_certs")
-    if "ssl_certfile" in options or (url.startswith("rediss:") and authority is None):
-        return None  # it knows neither certificates of its own nor the authorities of the machine
-    login = options.get("username", ""), options.get("password", "")
-    return RedisAddress(
-        options.get("host", ""), options.get("port", 0), authority, options.get("path"), *login, options["db"]
-    )
 
 
 def _described(entity: Entity) -> dict[str, Any]:

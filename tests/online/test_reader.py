@@ -14,7 +14,7 @@ import pytest
 from streamlearn.apps import AppFolder
 from streamlearn.features import FeatureSpec, Slot
 from streamlearn.online import FeatureReader, FoldLoop, StateGroup, open_state_store
-from streamlearn.testing import ManualClock
+from streamlearn.testing import ManualClock, wait_until
 from streamlearn.topics import delete_topic
 from tests.online.shop import PARTITIONS, SPEC, T_MS, batch_of, folder_of, topic_of, write
 from tools.services import Redis
@@ -107,9 +107,13 @@ def test_a_store_that_is_away_gives_defaults_at_once_and_is_asked_again(own_redi
         assert time.monotonic() - began_s < 5.0  # it is not asked
         own_redis.restart()
         assert reader.users([1]).outcomes == ("unavailable",)
-        clock.sleep(1.5)
-        # It came back with nothing, or with all that it had.
-        assert reader.users([1], T_MS + 8_000).outcomes in (("known",), ("unknown",))
+
+        def answers() -> bool:
+            clock.sleep(1.5)
+            # It came back with nothing, or with all that it had.
+            return reader.users([1], T_MS + 8_000).outcomes in (("known",), ("unknown",))
+
+        wait_until(answers, "the store to be asked again", 30)
 
 
 def test_a_state_that_cannot_be_read_counts_as_none(folder: AppFolder) -> None:

@@ -38,8 +38,8 @@ impl MemoryStates {
             return Err(Error::Definition(format!("kind {kind}: there are {} kinds", definition.kinds)));
         }
         let (mut values, nothing) = (Values::new(definition), State::new(definition));
-        for row in 0..rows {
-            let (key, kind, time_ms) = (entities[row], all.kinds[row], all.times_ms[row]);
+        for (row, &key) in entities.iter().enumerate() {
+            let (kind, time_ms) = (all.kinds[row], all.times_ms[row]);
             if kind == EVALUATION {
                 let state = self.states.get(&key).unwrap_or(&nothing);
                 state.evaluate(definition, time_ms, &mut values);

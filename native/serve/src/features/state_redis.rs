@@ -22,6 +22,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 const WAITING_MAX: usize = 1_024;
 /// How long after an error a connection is tried again.
 const RETRY: Duration = Duration::from_millis(250);
+/// How often a connection is waited for.
+const LOOK: Duration = Duration::from_millis(1);
 /// The length of a line of the protocol.
 const LINE_BYTES_MAX: u64 = 4_096;
 /// The bytes of all values of an answer.
@@ -83,6 +85,13 @@ impl RedisReader {
         let (asks, waiting) = mpsc::channel(WAITING_MAX);
         let is_connected = Arc::new(AtomicBool::new(false));
         (Self { asks, is_connected: is_connected.clone() }, keep(settings, waiting, is_connected))
+    }
+
+    /// Waits until there is a connection.
+    pub async fn connected(&self) {
+        while !self.is_connected.load(Ordering::Relaxed) {
+            sleep(LOOK).await;
+        }
     }
 
     /// Reads values; `None` without a connection, and if it is lost.

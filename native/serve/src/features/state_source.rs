@@ -78,6 +78,13 @@ impl StateSource {
         is_new
     }
 
+    /// Waits until the store can be asked.
+    pub async fn connected(&self) {
+        if let StateReader::Redis(reader) = &self.reader {
+            reader.connected().await;
+        }
+    }
+
     /// Reads states; `None` if there is no answer within `wait`.
     pub async fn read(&self, keys: &[StateKey], wait: Duration) -> Option<Vec<Option<Bytes>>> {
         let now_ms = self.began.elapsed().as_millis() as u64;
