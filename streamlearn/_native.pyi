@@ -894,12 +894,14 @@ class FeatureFigures:
         items: Candidates whose states were in the cache, and those whose states were read.
         states_bad: States that could not be read as such.
         waits: The time that requests waited for states, in microseconds.
+        error: Why there is no connection; empty while there is one.
     """
 
     requests: list[int]
     items: list[int]
     states_bad: int
     waits: FrontHistogram
+    error: str
 
 class NodeFeatures:
     """Computes the columns that requests to a node lack.

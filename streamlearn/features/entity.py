@@ -174,7 +174,8 @@ def _check_last(spec: FeatureSpec, column: Slot, computed: Last) -> None:
     require(_length(column) > 0, f"{owner}: Last has no length", "set length of Last")
     for other in spec.slots if column.pooling == "sequence" else ():
         is_fit = other.pooling != "sequence" or (
-            isinstance(other.computed, Last) and set(_kinds(other)) == set(_kinds(column))
+            isinstance(other.computed, Last)
+            and (set(_kinds(other)), _length(other)) == (set(_kinds(column)), _length(column))
         )
         message = f"{owner} and {other.name!r} are columns of one history"
-        require(is_fit, message, "compute all sequence slots from the same kinds, or none")
+        require(is_fit, message, "compute all sequence slots, from the same kinds and of one length, or none")

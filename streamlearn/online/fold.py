@@ -15,7 +15,7 @@ from streamlearn.features import Entity
 from streamlearn.interactions import InteractionBatch, decode_interactions
 from streamlearn.interactions.evaluation import fold_columns, kind_numbers
 from streamlearn.native import native
-from streamlearn.online.state_store import Standing, StateGroup, StateStore
+from streamlearn.online.state_store import Standing, StateGroup, StatePlace, StateStore
 from streamlearn.settings.features import FeatureSettings
 from streamlearn.topics import Reader, Records
 from streamlearn.topics.topic import replaced
@@ -216,8 +216,8 @@ class Fold:
 
     def _states(self, keys: Set[int]) -> dict[int, bytes | None]:
         """Return the states of entities. They are read each time, so that one which is removed is gone."""
-        named = list(keys)
-        return dict(zip(named, self._store.read_partition(self.group, self.partition, named), strict=True))
+        places = [StatePlace(self.group, key) for key in keys]
+        return dict(zip(keys, self._store.read(places), strict=True))
 
     def _moved(self, position: int, newest_ms: int) -> Standing:
         while self._seen and self._seen_rows - self._seen[0][1] >= self._repeats_max:

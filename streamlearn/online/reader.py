@@ -23,7 +23,7 @@ from streamlearn.settings.features import FeatureSettings
 
 __all__ = ["ComputedFeatures", "FeatureReader", "FilledRequest"]
 
-Outcome: TypeAlias = Literal["known", "unknown", "unavailable"]
+Outcome: TypeAlias = Literal["known", "unknown", "unavailable", ""]
 
 _SIDES = ("user", "item")
 _KNOWN, _DAMAGED = 0, 2
@@ -56,7 +56,7 @@ class FilledRequest:
     """What became of the columns that a request lacked.
 
     Attributes:
-        outcome: What is known of the user; "unavailable" if the store did not answer.
+        outcome: What is known of the user; "unavailable" if the store did not answer, and empty if nothing was lacking.
         at_ms: The time of evaluation.
         position: That of the last interaction in the user's columns, if all of them were computed; -1 without any.
         item_positions: Likewise of each item; empty if not all columns of items were computed.
@@ -71,7 +71,7 @@ class FilledRequest:
         """Return `computed` for `Producer.impression`, and note in its items, in place, what theirs came from."""
         for item, position in zip(items, self.item_positions, strict=False):
             item["served_position"] = position
-        if self.outcome == "unavailable":
+        if self.outcome in ("unavailable", ""):
             return {"served_features": self.outcome}
         return {"served_features": self.outcome, "served_at_ms": self.at_ms, "served_position": self.position}
 
@@ -116,7 +116,12 @@ class FeatureReader(Resource):
             if any(slots[side] not in row for row in rows[side]):
                 message = f"a request lacks the slot {slots[side]!r}, from which its {side} is known"
                 raise UsageError(message, help="computed columns follow from it: give it")
-        read = self._read({side: [row[slots[side]] for row in rows[side]] for side in self._entities}, now_ms)
+        lacking = {
+            side: [row[slots[side]] for row in rows[side]] for side in self._entities if self._lacks(side, rows[side])
+        }
+        if not any(map(len, lacking.values())):
+            return FilledRequest("", now_ms)
+        read = self._read(lacking, now_ms)
         positions: dict[str, tuple[int, ...]] = {}
         for side, found in read.items():
             if not any(name in row for row in rows[side] for name in found.values):
@@ -128,6 +133,17 @@ class FeatureReader(Resource):
         outcome: Outcome = "unavailable" if "unavailable" in outcomes else outcomes[0] if "user" in read else "known"
         of_user = positions.get("user") or (None,)
         return FilledRequest(outcome, now_ms, of_user[0], positions.get("item", ()))
+
+    def _lacks(self, side: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether some row lacks a computed column; raises `UsageError` if a row has only a part of a history."""
+        columns = self._entities[side].columns
+        history = [column.name for column in columns if isinstance(column, Slot) and column.pooling == "sequence"]
+        for row in rows:
+            given = [name for name in history if name in row]
+            if given and len(given) < len(history):
+                message = f"{', '.join(history)} are columns of one history, and only {', '.join(given)} are given"
+                raise UsageError(message, help="give all of them, or leave them out to have them computed")
+        return any(column.name not in row for row in rows for column in columns)
 
     def close(self) -> None:
         """Close the store."""
@@ -177,12 +193,14 @@ class FeatureReader(Resource):
                 group, until_s = self._groups.get(side, (None, 0.0))
                 if now_s >= until_s:
                     entity = self._entities[side]
-                    # Before the first is known, none of its states exist.
-                    group = self._store.current(self._app.name, entity) or StateGroup.of(self._app.name, entity, 1)
+                    group = self._store.current(self._app.name, entity)
                     self._groups[side] = (group, now_s + GROUP_S)
+                    if group is None:
+                        return None  # nothing was ever folded, or everything is lost
                     if self._client is not None:
                         self._client.set_group(_SIDES.index(side), group.name, group.partitions)
-                assert group is not None
+                if group is None:
+                    return None
                 if self._client is None:
                     places += [StatePlace(group, key) for key in of_side.tolist()]
                 named += [(_SIDES.index(side), key) for key in of_side.tolist()]

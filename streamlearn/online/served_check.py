@@ -38,6 +38,7 @@ class ServedCheck:
         differences: Values that were served otherwise.
         unavailable: Impressions that were served while the store was away, with defaults.
         sent: Impressions whose columns callers sent.
+        unchecked: Values whose interactions the topic does not have from the beginning.
         examples: The first differences.
     """
 
@@ -46,6 +47,7 @@ class ServedCheck:
     differences: int = 0
     unavailable: int = 0
     sent: int = 0
+    unchecked: int = 0
     examples: list[str] = field(default_factory=list)
 
 
@@ -80,7 +82,9 @@ class _Wanted:
         keys, positions, at_ms = map(np.concatenate, zip(*self._parts, strict=True))
         for partition in range(partitions):
             here = np.flatnonzero(keys % np.uint64(partitions) == partition)
-            if len(here):
+            if len(here) and reader.earliest(partition):
+                result.unchecked += len(here) * len(self.entity.columns)
+            elif len(here):
                 until = int(positions[here].max()) >> PLACE_BITS
                 log = _Log(self.entity, reader, partition, repeats_max).of(set(keys[here].tolist()), until)
                 asked = keys[here], at_ms[here], positions[here]
@@ -138,8 +142,8 @@ class _Log:
 def check_served(folder: AppFolder, since_ms: int) -> ServedCheck:
     """Check the impressions since an event time against the topic of interactions.
 
-    Differences are 0 if the topic has all interactions since its beginning, whatever process was killed. Impressions of
-    states that a rebuild made without some interactions differ.
+    Differences are 0, whatever process was killed. Impressions differ whose states were made otherwise: by a rebuild
+    without some interactions, of another definition, or after a state had expired or was removed.
 
     Raises:
         UsageError: The application has no computed columns.

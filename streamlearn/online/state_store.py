@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from streamlearn.apps import AppFolder
-from streamlearn.errors import FoldOver, StatesLost, UsageError
+from streamlearn.errors import FoldOver, StatesLost, StatesUnreachable, UsageError
 from streamlearn.features import Entity
 from streamlearn.resource import Resource
 from streamlearn.settings.features import FeatureSettings
@@ -18,6 +18,7 @@ from streamlearn.settings.features import FeatureSettings
 __all__ = ["GROUP_S", "Standing", "StateGroup", "StatePlace", "StateStore", "Written", "new_run", "open_state_store"]
 
 
+_PARTITIONS_MAX = 100_000
 GROUP_S = 1.0
 """How often a reader of states asks which group is read."""
 
@@ -103,7 +104,7 @@ def new_run() -> int:
 class StateStore(Resource, ABC):
     """Stores states by the key of their entity.
 
-    Guaranteed: states and the standing of a partition change together or not at all; of two processes that fold a
+    Guaranteed: the standing of a partition moves after all its states were written; of two processes that fold a
     partition, only the one that claimed it last can write. Not guaranteed: that a state is there which was written: one
     is dropped `keep_ms` after its last write, and a store in memory may lose its last seconds. States and standing then
     go back together, so folding goes on from there.
@@ -126,10 +127,6 @@ class StateStore(Resource, ABC):
     def read(self, places: Sequence[StatePlace]) -> list[bytes | None]:
         """Return the states of entities; None for those without one."""
 
-    def read_partition(self, group: StateGroup, partition: int, keys: Sequence[int]) -> list[bytes | None]:
-        """Return the states of entities of one partition; as `read`, and faster where they are many."""
-        return self.read([StatePlace(group, key) for key in keys])
-
     def write(
         self,
         group: StateGroup,
@@ -140,7 +137,8 @@ class StateStore(Resource, ABC):
     ) -> None:
         """Write states of a partition by their keys, and move its standing from the first to the second.
 
-        A repeated call changes nothing. Where an error is raised, nothing is written, or all of it.
+        A repeated call changes nothing. Where an error is raised, states may be written and the standing not moved:
+        states know how far they are folded, so folding again changes nothing in them.
 
         Raises:
             FoldOver: Another process has claimed the partition since.
@@ -184,7 +182,12 @@ class StateStore(Resource, ABC):
         """Return the group of an entity that is read; None before any."""
         group = StateGroup.of(app, entity, 0)
         found = self._current(group.base)
-        return None if found is None else replace(group, epoch=found[0], partitions=found[1])
+        if found is None:
+            return None
+        if not 1 <= found[1] <= _PARTITIONS_MAX:
+            message = f"the feature states at {self.url} are damaged: {found[1]} partitions"
+            raise StatesUnreachable(message, help="`streamlearn features rebuild APP` makes them again")
+        return replace(group, epoch=found[0], partitions=found[1])
 
 
 def open_state_store(folder: AppFolder, settings: FeatureSettings | None = None) -> StateStore:

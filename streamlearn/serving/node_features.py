@@ -86,8 +86,10 @@ class NodeFeatures:
         """Learn which states are read, and in a replay at which time."""
         newest_ms = 0
         for side, entity in self._entities.items():
-            # Before the first is known, none of its states exist.
-            group = self._store.current(self._app.name, entity) or StateGroup.of(self._app.name, entity, 1)
+            group = self._store.current(self._app.name, entity)
+            if group is None:  # columns are unavailable then, and not learned
+                message = f"no interactions of {self._app.name} were ever folded into {self._store.url}"
+                raise StatesUnreachable(message, help="start `streamlearn features fold APP`")
             self._groups[_SIDES.index(side)] = group
             self.native.set_group(_SIDES.index(side), group.name, group.partitions)
             for partition in range(group.partitions if self._is_replay else 0):
@@ -95,6 +97,9 @@ class NodeFeatures:
                 newest_ms = max(newest_ms, standing.newest_ms if standing else 0)
         if newest_ms:
             self.native.set_time(newest_ms)
+        if error := self.native.figures().error:
+            message = f"the feature states at {self._store.url} cannot be read by the node: {error}"
+            raise StatesUnreachable(message, help="see docs/features.md for the certificates that it takes")
 
     def _read(self, keys: Sequence[tuple[int, int]]) -> list[bytes | None] | None:
         try:

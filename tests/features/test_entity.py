@@ -125,6 +125,11 @@ def test_kinds_are_the_actions_of_labels_and_impressions() -> None:
         ({"slots": (replace(WATCHED, computed=Last("watched", "view")),)}, "'watched' has several values", "one value"),
         ({"slots": (replace(WATCHED, computed=Last("nothing", "view")),)}, "no slot is named 'nothing'", "the slots"),
         ({"slots": (replace(TABS, side="user", computed=Last("tab", "view")), TAB)}, "Last has no length", "of Last"),
+        (
+            {"slots": (WATCHED, replace(WATCHED, name="also", computed=Last("video_id", "view", 2)))},
+            "'watched' and 'also' are columns of one history",
+            "of one length",
+        ),
         ({"slots": (replace(PAUSE, default=None),)}, "'pause' is computed and has no default", "set default"),
         ({"slots": (replace(PAUSE, value="str", default=""),)}, "Since is one whole number", "leave multi and value"),
         ({"slots": (replace(PAUSE, computed=Sum("view", "1h")),)}, "'pause': computed is Sum(", "Last, Since"),

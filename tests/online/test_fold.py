@@ -18,8 +18,9 @@ from streamlearn.errors import FoldOver, StatesUnreachable, TopicReplaced
 from streamlearn.features import Entity
 from streamlearn.interactions import InteractionBatch
 from streamlearn.native import native
-from streamlearn.online import Fold, FoldLoop, Standing, StateGroup, StateStore, open_state_store
+from streamlearn.online import Fold, FoldLoop, Standing, StateGroup, StateStore, open_state_store, state_store_redis
 from streamlearn.online.state_store import StatePlace
+from streamlearn.online.state_store_redis import RedisStateStore
 from streamlearn.settings.features import FeatureSettings
 from streamlearn.testing import ManualClock
 from streamlearn.topics import Topic, create_topic, delete_topic
@@ -40,8 +41,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
 class Place:
     """The topic and the store of an application."""
 
-    def __init__(self, path: Path) -> None:
-        self.folder = folder_of(path)
+    def __init__(self, path: Path, store: str = "") -> None:
+        self.folder = folder_of(path, store)
         self.topic: Topic = topic_of(self.folder)
         self.reader = self.topic.reader()
         self.store = open_state_store(self.folder)
@@ -227,6 +228,42 @@ def test_a_store_that_fails_before_or_after_a_write_changes_nothing(place: Place
                 failures += 1
     assert failures >= 5
     place.check(batch)
+
+
+def test_a_fold_that_ends_between_the_parts_of_a_write_is_gone_on_with(
+    own_redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_store_redis, "_WRITE_MAX", 3)
+    monkeypatch.setattr(state_store_redis, "_READ_MAX", 2)
+    write_part, written = RedisStateStore._write_part, 0
+
+    def ends(self: RedisStateStore, *given: Any) -> Any:
+        nonlocal written
+        written += 1
+        if written % 4 == 0:
+            message = "the process was killed"
+            raise KeyboardInterrupt(message)
+        return write_part(self, *given)
+
+    place = Place(tmp_path, own_redis.url)
+    try:
+        batch = some(600, users=40)
+        write(place.topic, batch, rows_max=30)
+        monkeypatch.setattr(RedisStateStore, "_write_part", ends)
+        killed = 0
+        for entity, partition in itertools.product(SPEC.entities, range(PARTITIONS)):
+            while True:
+                try:
+                    if not place.fold(entity, partition).step():
+                        break
+                except KeyboardInterrupt:
+                    killed += 1
+                if killed > 40:
+                    monkeypatch.setattr(RedisStateStore, "_write_part", write_part)
+        assert killed > 5
+        place.check(batch)
+    finally:
+        place.close()
 
 
 def test_of_two_folds_the_newer_goes_on_and_the_other_ends(place: Place) -> None:

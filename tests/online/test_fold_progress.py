@@ -119,7 +119,7 @@ def test_a_store_that_answers_slowly_for_many_partitions_is_given_up_too(
 
     monkeypatch.setattr("streamlearn.online.fold_progress.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     with open_state_store(shop) as store:
-        store.switch(StateGroup.of(shop.app.name, shop.app.features.entities[0], 1_000_000))
+        store.switch(StateGroup.of(shop.app.name, shop.app.features.entities[0], 100_000))
         monkeypatch.setattr(type(store), "standing", standing)
         with pytest.raises(ServiceError, match=r"not all partitions were read within topics.reach_s"):
             read_progress(within(shop, 1.0), store)

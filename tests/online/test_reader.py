@@ -79,11 +79,19 @@ def test_an_application_without_such_columns_gets_none(tmp_path: Path) -> None:
         assert reader.users([1, 2]).values == {}
 
 
-def test_before_anything_is_folded_all_are_unknown(tmp_path: Path) -> None:
+def test_before_anything_is_folded_columns_are_unavailable(tmp_path: Path) -> None:
     with FeatureReader(folder_of(tmp_path)) as reader:
         found = reader.users([1])
-        assert found.outcomes == ("unknown",)
-        assert found.row(0) == {"seen": [], "pause": -1, "counts": [0.0] * 4, "spent": 0.0, "idle": -1}
+        assert found.outcomes == ("unavailable",)
+        assert found.row(0) == {"seen": [], "pause": -1, "counts": [0] * 4, "spent": 0, "idle": -1}
+
+
+def test_a_request_that_lacks_nothing_asks_nothing(tmp_path: Path) -> None:
+    user = {"user_id": 1, "seen": [], "pause": -1, "counts": [0.0] * 4, "spent": 0.0, "idle": 1.0}
+    with FeatureReader(folder_of(tmp_path, "redis://127.0.0.1:1")) as reader:
+        filled = reader.fill(dict(user), [{"item_id": 5, "buyers": [], "rate": 0.5}])
+        assert (filled.outcome, filled.of_impression()) == ("", {"served_features": ""})
+        assert reader.fill(dict(user), [{"item_id": 5}]).outcome == "unavailable"
 
 
 def test_a_store_that_is_away_gives_defaults_at_once_and_is_asked_again(own_redis: Redis, tmp_path: Path) -> None:

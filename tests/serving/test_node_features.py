@@ -7,7 +7,7 @@ import struct
 import time
 import urllib.error
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ MINUTE_MS = 60_000
 class Shop:
     """A node of the application with computed columns, whose interactions were folded lately."""
 
-    def __init__(self, path: Path, store: str, *, kept: bool = False) -> None:
+    def __init__(self, path: Path, store: str, *, kept: bool = False, folded: bool = True) -> None:
         self.now_ms = round(1_000 * time.time())
         folder = folder_of(path, store)
         settings = msgspec.structs.replace(
@@ -52,9 +52,10 @@ class Shop:
         self.impressions = create_topic(folder.topic_url("impressions"), TopicSettings(partitions=1))
         self.topic = topic_of(folder)
         write(self.topic, batch_of(self.rows()))
-        with closing(FoldLoop(folder)) as loop:
-            while loop.behind:
-                loop.step()
+        if folded:
+            with closing(FoldLoop(folder)) as loop:
+                while loop.behind:
+                    loop.step()
         if not kept:
             delete_topic(self.topic.url)
         self.rig = Rig(self.folder)
@@ -211,6 +212,32 @@ def test_a_column_of_some_items_alone_is_refused(shop: Shop) -> None:
         text = refused.value.read().decode()
         assert "items[1].rate" in text
         assert "only some items have it" in text
+
+
+def test_before_anything_is_folded_columns_are_unavailable_and_the_node_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Shop(tmp_path, f"sqlite:///{tmp_path}/states.db", folded=False)) as shop:
+        assert by_rows(shop, 1, 10)["served_features"] == "unavailable"
+        wait_until(lambda: "no interactions of shop were ever folded" in caplog.text, "a line of the log", 30)
+
+
+def test_a_node_says_why_it_cannot_read_a_redis(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(Shop(tmp_path, f"sqlite:///{tmp_path}/states.db")) as shop:
+        settings = msgspec.structs.replace(shop.folder.settings.features, store="redis://127.0.0.1:1")
+        changed = msgspec.structs.replace(shop.folder.settings, features=settings)
+        features = NodeFeatures(replace(shop.folder, settings=changed), shop.rig.front)
+        assert features.native.figures().error == "there was no connection yet"
+        features.start(shop.rig.node)
+        wait_until(lambda: "Connection refused" in caplog.text, "a line of the log", 30)
+        features.close()
+
+
+def test_requests_of_short_deadlines_keep_nobody_else_from_reading(shop: Shop) -> None:
+    for _ in range(20):
+        with suppress(urllib.error.HTTPError):
+            shop.score(user={"user_id": 1}, items=[{"item_id": 10}], timeout=1)
+    assert by_rows(shop, 1, 10)["served_features"] == "known"
 
 
 def test_items_are_read_once_and_then_come_from_the_cache(shop: Shop) -> None:

@@ -67,6 +67,8 @@ struct NativeFeatureFigures {
     states_bad: u64,
     /// The time that requests waited for states, in microseconds.
     waits: NativeHistogram,
+    /// Why there is no connection; empty while there is one.
+    error: String,
 }
 
 #[pyclass(frozen, name = "NodeFeatures", module = "streamlearn._native")]
@@ -144,6 +146,7 @@ impl NativeNodeFeatures {
             items: counts.items.each_ref().map(|count| count.load(Ordering::Relaxed)),
             states_bad: counts.states_bad.load(Ordering::Relaxed),
             waits: histogram(counts.waits()),
+            error: self.reader.error(),
         }
     }
 }
@@ -190,7 +193,7 @@ impl NativeStateClient {
         wait_s: f64,
     ) -> PyResult<Option<Vec<Option<Bound<'py, PyBytes>>>>> {
         let wait = seconds(wait_s)?;
-        let found = py.detach(|| self.runtime.block_on(self.source.read(&keys, wait)));
+        let found = py.detach(|| self.runtime.block_on(self.source.read(&keys, wait, true)));
         let of_state = |state: Option<Bytes>| state.map(|state| PyBytes::new(py, &state));
         Ok(found.map(|found| found.into_iter().map(of_state).collect()))
     }

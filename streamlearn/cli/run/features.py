@@ -127,9 +127,7 @@ def get(
 @features.command()
 def check(
     app: AppArgument,
-    last: Annotated[
-        str, typer.Option(metavar="TIME", help="Only impressions of the last TIME, such as 1h.", show_default="all")
-    ] = "",
+    last: Annotated[str, typer.Option(metavar="TIME", help="Impressions of the last TIME, such as 30m.")] = "1h",
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -140,8 +138,7 @@ def check(
     from streamlearn.online import check_served
 
     folder = _computed(app, set_ or ())
-    since_ms = _newest_ms(folder) - parse_duration_ms(last) if last else 0
-    result = asdict(check_served(folder, since_ms))
+    result = asdict(check_served(folder, _newest_ms(folder) - parse_duration_ms(last)))
     if json:
         print_json(result)
     else:

@@ -14,7 +14,7 @@ use crate::distribution::{Distributed, Distribution};
 use crate::features::state_cache::{Cached, StateCache};
 use crate::features::state_source::{StateGroup, StateKey, StateSource};
 use crate::features::{Computed, Outcome};
-use crate::inputs::{Input, Inputs, Kind};
+use crate::inputs::{Count, Input, Inputs, Kind};
 use crate::request::{Request, Values};
 
 /// The upper bound of the first bucket of durations, in microseconds.
@@ -158,6 +158,11 @@ impl FeatureReader {
         self.at_ms.store(at_ms.unwrap_or(-1), Ordering::Relaxed);
     }
 
+    /// Why there is no connection to the store; empty while there is one.
+    pub fn error(&self) -> String {
+        self.source.error()
+    }
+
     /// Counters since the start.
     pub fn counts(&self) -> &ReaderCounts {
         &self.counts
@@ -200,6 +205,7 @@ impl FeatureReader {
             computed.outcome = if is_known { Outcome::Known } else { Outcome::Unknown };
             self.evaluate(0, &user, request, &mut computed)?;
             self.evaluate(1, &items, request, &mut computed)?;
+            self.check_history(request)?;
         }
         self.counts.requests[computed.outcome as usize].fetch_add(1, Ordering::Relaxed);
         Ok(Some(computed))
@@ -226,7 +232,9 @@ impl FeatureReader {
         self.counts.items[1].fetch_add(absent.len() as u64, Ordering::Relaxed);
         let mut keys: Vec<StateKey> = user.iter().map(|&key| (0, key)).collect();
         keys.extend(absent.iter().map(|&at| (1, items[at])));
-        let found = if keys.is_empty() { Vec::new() } else { self.source.read(&keys, wait).await? };
+        // Only the full wait says something of the store.
+        let is_full = wait == self.limits.wait;
+        let found = if keys.is_empty() { Vec::new() } else { self.source.read(&keys, wait, is_full).await? };
         let (of_user, of_items) = found.split_at(user.len());
         let states = self.decode(1, of_items);
         self.cache.put(absent.iter().map(|&at| items[at]).zip(states.iter().cloned()));
@@ -249,6 +257,21 @@ impl FeatureReader {
             }
         });
         decoded.collect()
+    }
+
+    /// Checks that the columns of the user's history have one length, which a caller may have given in part.
+    fn check_history(&self, request: &Request) -> Result<(), Refusal> {
+        let columns = self.inputs.user.iter().zip(&request.user);
+        let mut lengths = columns.filter_map(|(input, values)| match (&input.kind, values) {
+            (Kind::Slot { values: Count::Newest(_), .. }, Values::Lists { keys, .. }) => Some(keys.len()),
+            _ => None,
+        });
+        let first = lengths.next();
+        if lengths.all(|length| Some(length) == first) {
+            return Ok(());
+        }
+        let text = "columns of one history differ in length; help: give all of them, or leave all out to have them computed";
+        Err(Refusal::Bad(text.to_owned()))
     }
 
     /// Computes the columns of one side that the request lacks.

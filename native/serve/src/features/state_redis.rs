@@ -4,8 +4,8 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -77,6 +77,7 @@ struct ReadOrder {
 pub struct RedisReader {
     asks: mpsc::Sender<ReadOrder>,
     is_connected: Arc<AtomicBool>,
+    error: Arc<Mutex<String>>,
 }
 
 impl RedisReader {
@@ -84,19 +85,34 @@ impl RedisReader {
     pub fn new(settings: RedisSettings) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (asks, waiting) = mpsc::channel(WAITING_MAX);
         let is_connected = Arc::new(AtomicBool::new(false));
-        (Self { asks, is_connected: is_connected.clone() }, keep(settings, waiting, is_connected))
+        let error = Arc::new(Mutex::new("there was no connection yet".to_owned()));
+        let reader = Self { asks, is_connected: is_connected.clone(), error: error.clone() };
+        (reader, keep(settings, waiting, is_connected, error))
+    }
+
+    /// Whether there is a connection.
+    pub fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// Why there is none; empty while there is one.
+    pub fn error(&self) -> String {
+        if self.is_connected() {
+            return String::new();
+        }
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until there is a connection.
     pub async fn connected(&self) {
-        while !self.is_connected.load(Ordering::Relaxed) {
+        while !self.is_connected() {
             sleep(LOOK).await;
         }
     }
 
     /// Reads values; `None` without a connection, and if it is lost.
     pub async fn read(&self, keys: impl ExactSizeIterator<Item = String>) -> Option<Found> {
-        if !self.is_connected.load(Ordering::Relaxed) {
+        if !self.is_connected() {
             return None;
         }
         let count = keys.len();
@@ -116,13 +132,25 @@ fn write_command(out: &mut Vec<u8>, name: &str, arguments: impl ExactSizeIterato
     }
 }
 
-async fn keep(settings: RedisSettings, mut asks: mpsc::Receiver<ReadOrder>, is_connected: Arc<AtomicBool>) {
+async fn keep(
+    settings: RedisSettings,
+    mut asks: mpsc::Receiver<ReadOrder>,
+    is_connected: Arc<AtomicBool>,
+    error: Arc<Mutex<String>>,
+) {
     while !asks.is_closed() {
-        if let Ok(Ok(stream)) = timeout(settings.reach, connect(&settings)).await {
-            is_connected.store(true, Ordering::Relaxed);
-            // An error ends a connection; callers count the answers that they do not get.
-            let _ = talk(stream, &mut asks, &settings).await;
-            is_connected.store(false, Ordering::Relaxed);
+        let outcome = match timeout(settings.reach, connect(&settings)).await {
+            Ok(Ok(stream)) => {
+                is_connected.store(true, Ordering::Relaxed);
+                let outcome = talk(stream, &mut asks, &settings).await;
+                is_connected.store(false, Ordering::Relaxed);
+                outcome
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        };
+        if let Err(failed) = outcome {
+            *error.lock().unwrap_or_else(PoisonError::into_inner) = failed.to_string();
         }
         while asks.try_recv().is_ok() {}
         sleep(RETRY).await;
@@ -184,8 +212,11 @@ async fn talk(
         while let Some(ask) = asks.recv().await {
             let mut next = Some(ask);
             while let Some(ReadOrder { command, count, reply }) = next {
-                commands.extend_from_slice(&command);
-                sent.send((count, reply)).await.map_err(io::Error::other)?;
+                // Who asked may have gone.
+                if !reply.is_closed() {
+                    commands.extend_from_slice(&command);
+                    sent.send((count, reply)).await.map_err(io::Error::other)?;
+                }
                 next = if commands.len() < 64 << 10 { asks.try_recv().ok() } else { None };
             }
             to.write_all(&commands).await?;
@@ -196,12 +227,22 @@ async fn talk(
     };
     let receive = async move {
         let mut from = BufReader::with_capacity(64 << 10, &mut from);
-        while let Some((count, reply)) = unanswered.recv().await {
+        loop {
+            // While nothing is asked, a connection that the other side ends is noticed.
+            let next = tokio::select! {
+                biased;
+                next = unanswered.recv() => next,
+                read = from.fill_buf() => {
+                    let is_over = read?.is_empty();
+                    let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
+                    return Err(if is_over { ended() } else { invalid("an answer that nobody asked for") });
+                }
+            };
+            let Some((count, reply)) = next else { return Ok(()) };
             let found = timeout(settings.reach, values(&mut from, count, settings.value_bytes_max));
             // Who asked may have gone.
             let _ = reply.send(found.await??);
         }
-        Ok(())
     };
     tokio::select! {
         outcome = send => outcome,

@@ -34,7 +34,7 @@ pub type ReadStates = Box<dyn Fn(&[StateKey]) -> Option<Vec<Option<Vec<u8>>>> + 
 
 enum StateReader {
     Redis(RedisReader),
-    Function(Arc<ReadStates>, Semaphore),
+    Function(Arc<ReadStates>, Arc<Semaphore>),
 }
 
 /// A store of states.
@@ -55,7 +55,7 @@ impl StateSource {
 
     /// A function that may block.
     pub fn function(read: ReadStates) -> Self {
-        Self::new(StateReader::Function(Arc::new(read), Semaphore::new(CALLS_MAX)))
+        Self::new(StateReader::Function(Arc::new(read), Arc::new(Semaphore::new(CALLS_MAX))))
     }
 
     fn new(reader: StateReader) -> Self {
@@ -85,8 +85,20 @@ impl StateSource {
         }
     }
 
-    /// Reads states; `None` if there is no answer within `wait`.
-    pub async fn read(&self, keys: &[StateKey], wait: Duration) -> Option<Vec<Option<Bytes>>> {
+    /// Why there is no connection; empty while there is one.
+    pub fn error(&self) -> String {
+        match &self.reader {
+            StateReader::Redis(reader) => reader.error(),
+            StateReader::Function(..) => String::new(),
+        }
+    }
+
+    /// Reads states; `None` if there is no answer within `wait`. Only if `is_full` does that count as a failure of the
+    /// store, and so does no missing connection, which is known at once.
+    pub async fn read(&self, keys: &[StateKey], wait: Duration, is_full: bool) -> Option<Vec<Option<Bytes>>> {
+        if matches!(&self.reader, StateReader::Redis(reader) if !reader.is_connected()) {
+            return None;
+        }
         let now_ms = self.began.elapsed().as_millis() as u64;
         if now_ms < self.paused_until_ms.load(Ordering::Relaxed) {
             return None;
@@ -94,7 +106,7 @@ impl StateSource {
         let found = tokio::time::timeout(wait, self.ask(keys)).await.ok().flatten();
         if found.is_some() {
             self.failures.store(0, Ordering::Relaxed);
-        } else if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX {
+        } else if is_full && self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX {
             self.paused_until_ms.store(now_ms + PAUSE.as_millis() as u64, Ordering::Relaxed);
         }
         found.filter(|found| found.len() == keys.len())
@@ -115,9 +127,15 @@ impl StateSource {
                 reader.read(keys.iter().map(name)).await
             }
             StateReader::Function(read, calls) => {
-                let _call = calls.acquire().await.ok()?;
+                // The call holds it until it ends, also if its caller has gone.
+                let call = calls.clone().acquire_owned().await.ok()?;
                 let (read, keys) = (read.clone(), keys.to_vec());
-                let states = tokio::task::spawn_blocking(move || read(&keys)).await.ok()??;
+                let blocking = move || {
+                    let states = read(&keys);
+                    drop(call);
+                    states
+                };
+                let states = tokio::task::spawn_blocking(blocking).await.ok()??;
                 Some(states.into_iter().map(|state| state.map(Bytes::from)).collect())
             }
         }
