@@ -227,7 +227,7 @@ def test_a_node_says_why_it_cannot_read_a_redis(tmp_path: Path, caplog: pytest.L
         settings = msgspec.structs.replace(shop.folder.settings.features, store="redis://127.0.0.1:1")
         changed = msgspec.structs.replace(shop.folder.settings, features=settings)
         features = NodeFeatures(replace(shop.folder, settings=changed), shop.rig.front)
-        assert features.native.figures().error == "there was no connection yet"
+        assert features.native.figures().error == "it was not connected yet"
         features.start(shop.rig.node)
         wait_until(lambda: "Connection refused" in caplog.text, "a line of the log", 30)
         features.close()

@@ -85,7 +85,7 @@ impl RedisReader {
     pub fn new(settings: RedisSettings) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (asks, waiting) = mpsc::channel(WAITING_MAX);
         let is_connected = Arc::new(AtomicBool::new(false));
-        let error = Arc::new(Mutex::new("there was no connection yet".to_owned()));
+        let error = Arc::new(Mutex::new("it was not connected yet".to_owned()));
         let reader = Self { asks, is_connected: is_connected.clone(), error: error.clone() };
         (reader, keep(settings, waiting, is_connected, error))
     }
@@ -235,7 +235,7 @@ async fn talk(
                 read = from.fill_buf() => {
                     let is_over = read?.is_empty();
                     let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
-                    return Err(if is_over { ended() } else { invalid("an answer that nobody asked for") });
+                    return Err(if is_over { ended() } else { invalid("an answer without a request") });
                 }
             };
             let Some((count, reply)) = next else { return Ok(()) };
