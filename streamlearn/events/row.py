@@ -21,7 +21,7 @@ __all__ = ["action_row", "impression_row"]
 
 _INT64 = range(-(2**63), 2**63)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_COMPUTED = ("served_at_ms", "served_position")
+_COMPUTED = ("served_at_ms", "served_states", "served_position")
 _SEE_SPEC = "see the slot's type in the FeatureSpec"
 
 

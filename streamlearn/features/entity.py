@@ -14,7 +14,7 @@ from streamlearn.times import parse_duration_ms
 if TYPE_CHECKING:
     from streamlearn.features.spec import Dense, FeatureSpec, Side, Slot
 
-__all__ = ["OUTCOMES", "Entity", "entities_of"]
+__all__ = ["OUTCOMES", "Entity", "entities_of", "states_id"]
 
 OUTCOMES = ("known", "unknown", "unavailable")
 """The states of a user: it has interactions; it has none; the store of states did not answer."""
@@ -48,6 +48,11 @@ class Entity:
 def entities_of(spec: FeatureSpec) -> tuple[Entity, ...]:
     """Return the entities that have computed columns, the user first; raises SpecError for a wrong declaration."""
     return (*_entity_of(spec, "user"), *_entity_of(spec, "item"))
+
+
+def states_id(app: str, entities: tuple[Entity, ...]) -> int:
+    """Return a number that names the states of an application: those of another one, or of other columns, differ."""
+    return int(fingerprint([app, [entity.id for entity in entities]]), 16) >> 1
 
 
 def _entity_of(spec: FeatureSpec, side: Side) -> list[Entity]:

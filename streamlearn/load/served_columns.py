@@ -42,7 +42,8 @@ def served_columns(app: App, impressions: Columns, answers: Sequence[Mapping[str
             if path not in impressions:
                 columns |= _column(path, column, [row.get(column.name) for row in rows])
     columns |= text_columns("served_features", [answer.get("served_features", "") for answer in found])
-    for path, rows in (("served_at_ms", found), ("served_position", found), ("items.served_position", items)):
+    of_request = ("served_at_ms", "served_states", "served_position")
+    for path, rows in (*((name, found) for name in of_request), ("items.served_position", items)):
         name = path.rpartition(".")[2]
         columns |= _optional(path, [row.get(name) for row in rows])
     return columns

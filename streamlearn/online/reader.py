@@ -15,6 +15,7 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import StatesUnreachable, UsageError
 from streamlearn.features import Dense, Entity, Slot, keys_of
 from streamlearn.features.column_values import column_arrays, row_values
+from streamlearn.features.entity import states_id
 from streamlearn.native import native
 from streamlearn.online.redis_address import redis_address
 from streamlearn.online.state_store import GROUP_S, StateGroup, StatePlace, open_state_store
@@ -59,12 +60,14 @@ class FilledRequest:
         outcome: What is known of the user; "unavailable" if the store did not answer, and empty if nothing was lacking.
         at_ms: The time of evaluation.
         position: That of the last interaction in the user's columns, if all of them were computed; -1 without any.
+        states: Names the application and its columns, whose log the positions are of.
         item_positions: Likewise of each item; empty if not all columns of items were computed.
     """
 
     outcome: Outcome
     at_ms: int
     position: int | None = None
+    states: int = 0
     item_positions: tuple[int, ...] = ()
 
     def of_impression(self, items: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
@@ -73,7 +76,8 @@ class FilledRequest:
             item["served_position"] = position
         if self.outcome in ("unavailable", ""):
             return {"served_features": self.outcome}
-        return {"served_features": self.outcome, "served_at_ms": self.at_ms, "served_position": self.position}
+        fields = {"served_features": self.outcome, "served_at_ms": self.at_ms, "served_states": self.states}
+        return fields | {"served_position": self.position}
 
 
 class FeatureReader(Resource):
@@ -132,7 +136,8 @@ class FeatureReader(Resource):
         outcomes = [outcome for found in read.values() for outcome in found.outcomes]
         outcome: Outcome = "unavailable" if "unavailable" in outcomes else outcomes[0] if "user" in read else "known"
         of_user = positions.get("user") or (None,)
-        return FilledRequest(outcome, now_ms, of_user[0], positions.get("item", ()))
+        states = states_id(self._app.name, spec.entities)
+        return FilledRequest(outcome, now_ms, of_user[0], states, positions.get("item", ()))
 
     def _lacks(self, side: str, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Whether some row lacks a computed column; raises `UsageError` if a row has only a part of a history."""

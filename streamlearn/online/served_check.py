@@ -15,6 +15,7 @@ from streamlearn.events import EventColumns, EventDecoder
 from streamlearn.events.columns import ids_of
 from streamlearn.features import Dense, Entity, FeatureSpec, Slot, keys_of
 from streamlearn.features.column_values import row_values
+from streamlearn.features.entity import states_id
 from streamlearn.interactions import InteractionBatch, decode_interactions
 from streamlearn.interactions.evaluation import evaluated, kind_numbers
 from streamlearn.native import native
@@ -38,6 +39,7 @@ class ServedCheck:
         differences: Values that were served otherwise.
         unavailable: Impressions that were served while the store was away, with defaults.
         sent: Impressions whose columns callers sent.
+        other: Impressions that another application served, or this one with other computed columns.
         unchecked: Values whose interactions the topic does not have from the beginning.
         examples: The first differences.
     """
@@ -47,6 +49,7 @@ class ServedCheck:
     differences: int = 0
     unavailable: int = 0
     sent: int = 0
+    other: int = 0
     unchecked: int = 0
     examples: list[str] = field(default_factory=list)
 
@@ -54,8 +57,8 @@ class ServedCheck:
 class _Wanted:
     """The users or the items of impressions: where each was evaluated, and what was served."""
 
-    def __init__(self, spec: FeatureSpec, entity: Entity) -> None:
-        self.entity, self._slot = entity, spec.slot(entity.slot)
+    def __init__(self, spec: FeatureSpec, entity: Entity, states: int) -> None:
+        self.entity, self._slot, self._states = entity, spec.slot(entity.slot), states
         self._parts: list[tuple[npt.NDArray[Any], ...]] = []
         self._served: dict[str, list[Any]] = {column.name: [] for column in entity.columns}
 
@@ -63,7 +66,7 @@ class _Wanted:
         """Take what impressions say."""
         columns, is_user = found.columns, self.entity.side == "user"
         path = "user" if is_user else "items"
-        at_ms, has_time = columns["served_at_ms"], columns["served_at_ms?"] == 1
+        at_ms, has_time = columns["served_at_ms"], (columns["served_at_ms?"] == 1) & _is_of(columns, self._states)
         positions = "served_position" if is_user else "items.served_position"
         if not is_user:
             counts = np.diff(columns["items[]"])
@@ -150,14 +153,15 @@ def check_served(folder: AppFolder, since_ms: int) -> ServedCheck:
         TopicError: A topic cannot be read.
     """
     entities, result = computed_entities(folder), ServedCheck()
-    wanted = [_Wanted(folder.app.features, entity) for entity in entities]
+    states = states_id(folder.app.name, entities)
+    wanted = [_Wanted(folder.app.features, entity, states) for entity in entities]
     decoder = EventDecoder.of(folder)
     with folder.open_topic("impressions") as topic, topic.reader() as reader:
         for partition in range(topic.partitions):
             offset, end = reader.offset_for_time(partition, since_ms), reader.end(partition)
             while offset < end:
                 records = reader.read(partition, offset, max_bytes=_READ_BYTES, wait_ms=_WAIT_MS)
-                _take(decoder.decode(records.values).impressions, wanted, result)
+                _take(decoder.decode(records.values).impressions, wanted, states, result)
                 if records.next_offset == offset:
                     break
                 offset = records.next_offset
@@ -167,13 +171,21 @@ def check_served(folder: AppFolder, since_ms: int) -> ServedCheck:
     return result
 
 
-def _take(found: EventColumns, wanted: Sequence[_Wanted], result: ServedCheck) -> None:
+def _take(found: EventColumns, wanted: Sequence[_Wanted], states: int, result: ServedCheck) -> None:
     result.impressions += len(found)
     result.unavailable += found.texts("served_features").count("unavailable")
     result.sent += found.texts("served_features").count("")
+    is_served = found.columns["served_states?"] == 1
+    result.other += int(np.count_nonzero(is_served & ~_is_of(found.columns, states)))
     if len(found):
         for one in wanted:
             one.add(found)
+
+
+def _is_of(columns: Any, states: int) -> npt.NDArray[np.bool_]:
+    """Return which impressions were served from states with this number."""
+    is_of: npt.NDArray[np.bool_] = (columns["served_states?"] == 1) & (columns["served_states"] == states)
+    return is_of
 
 
 def _values_of(columns: Any, path: str) -> list[Any]:

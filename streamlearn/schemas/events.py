@@ -121,6 +121,7 @@ def _computed(app: App, side: Side) -> list[dict[str, Any]]:
     return [
         _field("served_features", "string", outcome, ""),
         _field("served_at_ms", ["null", "long"], "The time at which columns were computed.", None),
+        _field("served_states", ["null", "long"], "Names the application and its computed columns.", None),
         position,
     ]
 

@@ -12,6 +12,7 @@ import msgspec
 from streamlearn.apps import AppFolder
 from streamlearn.errors import StatesUnreachable
 from streamlearn.features import Count, Dense, Entity, Last, Rate, Slot, Sum
+from streamlearn.features.entity import states_id
 from streamlearn.native import native
 from streamlearn.online.redis_address import redis_address
 from streamlearn.online.state_store import GROUP_S, StateGroup, StatePlace, StateStore, open_state_store
@@ -31,6 +32,7 @@ class ReadLimits(NamedTuple):
     cache_bytes: int
     cache_age_s: float
     reach_s: float
+    states: int  # the number that names the states
 
 
 class NodeFeatures:
@@ -47,8 +49,11 @@ class NodeFeatures:
         self._store: StateStore = open_state_store(folder)
         self._groups: dict[int, StateGroup] = {}
         place = redis_address(settings.store)
+        states = states_id(folder.app.name, folder.app.features.entities)
         waits = 1 if place else _FILE_WAITS
-        limits = ReadLimits(waits * settings.wait_s, settings.item_cache_bytes, settings.item_age_s, settings.reach_s)
+        limits = ReadLimits(
+            waits * settings.wait_s, settings.item_cache_bytes, settings.item_age_s, settings.reach_s, states
+        )
         described = {side: _described(entity) for side, entity in self._entities.items()}
         text = msgspec.json.encode(described).decode()
         self.native = native.NodeFeatures(front, text, limits, place, None if place else self._read)

@@ -122,6 +122,7 @@ def of_impression(columns: EventColumns, row: int) -> dict[str, Any]:
     return {
         "served_features": columns.texts("served_features")[row],
         "served_at_ms": optional("served_at_ms", row),
+        "served_states": optional("served_states", row),
         "served_position": optional("served_position", row),
         "user": {name: value(f"user.{name}", row) for name in COMPUTED["user"]},
         "items": [

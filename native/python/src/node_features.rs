@@ -54,6 +54,8 @@ struct FeatureLimits {
     cache_bytes: usize,
     cache_age_s: f64,
     reach_s: f64,
+    /// The number that names the states.
+    states: i64,
 }
 
 /// What a reader has counted since its start.
@@ -114,12 +116,13 @@ impl NativeNodeFeatures {
             }
             _ => return Err(PyValueError::new_err("give either a Redis or a function that reads")),
         };
+        let states = limits.states;
         let limits = ReadLimits {
             wait: seconds(limits.wait_s)?,
             cache_bytes: limits.cache_bytes,
             cache_age: seconds(limits.cache_age_s)?,
         };
-        let reader = FeatureReader::new(front.front.inputs().clone(), description, limits, source)
+        let reader = FeatureReader::new(front.front.inputs().clone(), description, limits, states, source)
             .map_err(PyValueError::new_err)?;
         Ok(Self { reader: Arc::new(reader), talk: Mutex::new(talk) })
     }

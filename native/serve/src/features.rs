@@ -39,6 +39,8 @@ pub struct Computed {
     pub outcome: Outcome,
     /// The time of evaluation, in milliseconds since 1970.
     pub at_ms: i64,
+    /// Names the application and its columns, whose log the positions are of.
+    pub states: i64,
     /// The position of the last interaction in the user's columns, if all of them were computed; -1 without any.
     pub user_position: Option<i64>,
     /// Likewise of each candidate; empty if not all columns of candidates were computed.
@@ -93,6 +95,7 @@ impl Computed {
         json!({
             "served_features": self.outcome.name(),
             "served_at_ms": self.at_ms,
+            "served_states": self.states,
             "served_position": self.user_position,
             "user": user,
             "items": items,

@@ -61,6 +61,7 @@ impl Impression {
             let is_read = computed.filter(|computed| computed.outcome != Outcome::Unavailable);
             text(out, computed.map_or("", |computed| computed.outcome.name()).as_bytes());
             optional(out, is_read.map(|computed| computed.at_ms));
+            optional(out, is_read.map(|computed| computed.states));
             optional(out, computed.and_then(|computed| computed.user_position));
         }
         empty_texts(out, self.user_segments);

@@ -102,6 +102,8 @@ pub struct FeatureReader {
     source: StateSource,
     cache: StateCache,
     limits: ReadLimits,
+    /// As `Computed::states`.
+    states: i64,
     /// The time of evaluation; below 0: the clock's.
     at_ms: AtomicI64,
     counts: ReaderCounts,
@@ -116,6 +118,7 @@ impl FeatureReader {
         inputs: Arc<Inputs>,
         description: &str,
         limits: ReadLimits,
+        states: i64,
         source: StateSource,
     ) -> Result<Self, String> {
         let mut declared: HashMap<String, DeclaredSide> =
@@ -133,7 +136,7 @@ impl FeatureReader {
             waits: Distribution::new(TIME_US_LEAST),
         };
         let cache = StateCache::new(limits.cache_bytes, item_bytes, limits.cache_age);
-        Ok(Self { inputs, sides, source, cache, limits, at_ms: AtomicI64::new(-1), counts })
+        Ok(Self { inputs, sides, source, cache, limits, states, at_ms: AtomicI64::new(-1), counts })
     }
 
     /// The largest state of a side.
@@ -195,6 +198,7 @@ impl FeatureReader {
         let mut computed = Computed {
             outcome: Outcome::Unavailable,
             at_ms,
+            states: self.states,
             user_position: None,
             item_positions: Vec::new(),
             columns: Vec::new(),
