@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -74,8 +74,10 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def threads() -> int:
-    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+def threads(before: Collection[threading.Thread] = ()) -> int:
+    """The threads of connections, without those that other tests may have left."""
+    names = (thread.name for thread in threading.enumerate() if thread not in before)
+    return sum("process_request_thread" in name for name in names)
 
 
 def test_silent_connections_are_bounded_and_prometheus_still_gets_in(server: MetricsServer) -> None:
@@ -93,9 +95,10 @@ def test_silent_connections_are_bounded_and_prometheus_still_gets_in(server: Met
 
 def test_a_connection_that_stays_silent_is_closed(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server._server, "arrival_s", 0.05)
+    before = threading.enumerate()
     with connected(server) as silent:
         wait_until(lambda: is_closed(silent), "the end of the connection")
-    wait_until(lambda: threads() == 0, "the end of its thread")
+    wait_until(lambda: threads(before) == 0, "the end of its thread")
 
 
 def test_connections_without_a_thread_are_closed_and_take_no_place(

@@ -52,7 +52,8 @@ def entities_of(spec: FeatureSpec) -> tuple[Entity, ...]:
 
 def states_id(app: str, entities: tuple[Entity, ...]) -> int:
     """Return a number that names the states of an application: those of another one, or of other columns, differ."""
-    return int(fingerprint([app, [entity.id for entity in entities]]), 16) >> 1
+    # 53 bits, since JSON numbers are exact no further in every language.
+    return int(fingerprint([app, [entity.id for entity in entities]]), 16) >> 11
 
 
 def _entity_of(spec: FeatureSpec, side: Side) -> list[Entity]:

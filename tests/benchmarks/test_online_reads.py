@@ -15,7 +15,7 @@ from benchmarks.online_reads import Reads, ReadsOfPeer, compare_reads, ratios
 from benchmarks.peers.environment import Environment
 from benchmarks.result import Result
 from streamlearn.errors import ServiceError, StatesUnreachable
-from streamlearn.online import ComputedFeatures, FeatureReader
+from streamlearn.online import ComputedFeatures, FeatureReader, FilledRequest
 
 __all__: list[str] = []
 
@@ -42,6 +42,9 @@ class _Reader(FeatureReader):
 
     def items(self, ids: Sequence[Any], at_ms: int | None = None) -> ComputedFeatures:
         return ComputedFeatures((self.outcome,) * len(ids), {"rates": [[0.5, 0.25]] * len(ids)})
+
+    def fill(self, user: dict[str, Any], items: Sequence[dict[str, Any]], at_ms: int | None = None) -> FilledRequest:
+        return FilledRequest(self.outcome, at_ms or 0)
 
 
 @pytest.fixture(autouse=True)

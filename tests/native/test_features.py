@@ -47,6 +47,11 @@ class Happened:
         return (self.order << 2 | self.kind) + (self.time_ms << 8)
 
 
+def whole(number: float) -> float:
+    """The nearest whole number; halves away from zero, as Rust rounds."""
+    return math.copysign(math.floor(abs(number) + 0.5), number)
+
+
 class Oracle:
     """The values of one entity, each from all its interactions."""
 
@@ -74,7 +79,7 @@ class Oracle:
 
     def _sum(self, feature: dict[str, Any], now_ms: int) -> list[float]:
         return [
-            math.fsum(round(one.value * 65_536) / 65_536 for one in self._within(kind, window_ms, now_ms))
+            math.fsum(whole(one.value * 65_536) / 65_536 for one in self._within(kind, window_ms, now_ms))
             for kind in feature["of"]
             for window_ms in feature["windows_ms"]
         ]
