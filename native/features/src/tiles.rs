@@ -45,9 +45,15 @@ impl Tiles {
 
     /// The sum of the tiles of a window that ends with `last`.
     pub fn total(&self, last: i64) -> i64 {
-        self.known()
-            .filter(|&(tile, _)| tile <= last && last.saturating_sub(tile) < TILES as i64)
-            .fold(0, |total, (_, amount)| total.saturating_add(amount))
+        if self.newest == i64::MIN {
+            return 0;
+        }
+        let span = TILES as i64 - 1;
+        let first = last.saturating_sub(span).max(self.newest.saturating_sub(span));
+        // Newest first: the order counts where amounts are as large as they can be.
+        (first..=last.min(self.newest))
+            .rev()
+            .fold(0, |total: i64, tile| total.saturating_add(self.amounts[place(tile)]))
     }
 
     /// The tiles that are not zero, newest first, with their amounts.
