@@ -188,7 +188,7 @@ def _check(outcome: str) -> None:
 
 
 def _requests(users: int) -> list[Request]:
-    """Return users with distinct candidates, of which popular ones are more frequent."""
+    """Return users, each with distinct candidates; popular items are drawn more often."""
     rng, items = np.random.default_rng(3), users // 2
     weights = np.arange(1, items + 1) ** -_ITEM_LAW
     weights /= weights.sum()

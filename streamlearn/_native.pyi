@@ -886,7 +886,7 @@ class SharedSlabs:
         """
 
 class FeatureFigures:
-    """What a reader of states has counted since its start.
+    """The counters of a reader of states since its start.
 
     Attributes:
         requests: Requests whose users are known, and are unknown; those whose states did not come in time, and those
@@ -894,7 +894,7 @@ class FeatureFigures:
         items: Candidates whose states were in the cache, and those whose states were read.
         states_bad: States that could not be read as such.
         waits: The time that requests waited for states, in microseconds.
-        error: Why there is no connection; empty while there is one.
+        error: The error that ended the last connection; empty while there is one.
     """
 
     requests: list[int]

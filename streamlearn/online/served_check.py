@@ -173,8 +173,9 @@ def check_served(folder: AppFolder, since_ms: int) -> ServedCheck:
 
 def _take(found: EventColumns, wanted: Sequence[_Wanted], states: int, result: ServedCheck) -> None:
     result.impressions += len(found)
-    result.unavailable += found.texts("served_features").count("unavailable")
-    result.sent += found.texts("served_features").count("")
+    outcomes = found.texts("served_features")
+    result.unavailable += outcomes.count("unavailable")
+    result.sent += outcomes.count("")
     is_served = found.columns["served_states?"] == 1
     result.other += int(np.count_nonzero(is_served & ~_is_of(found.columns, states)))
     if len(found):

@@ -152,9 +152,5 @@ def _at(group: StateGroup, partition: int) -> str:
     return f"streamlearn:{{{group.name}:{partition}}}:at"
 
 
-def _prefix(group: StateGroup, partition: int) -> str:
-    return f"streamlearn:{{{group.name}:{partition}}}:s:"
-
-
 def _state(group: StateGroup, partition: int, key: int) -> str:
-    return f"{_prefix(group, partition)}{key:016x}"
+    return f"streamlearn:{{{group.name}:{partition}}}:s:{key:016x}"

@@ -58,7 +58,7 @@ struct FeatureLimits {
     states: i64,
 }
 
-/// What a reader has counted since its start.
+/// The counters of a reader since its start.
 #[pyclass(frozen, get_all, name = "FeatureFigures", module = "streamlearn._native")]
 struct NativeFeatureFigures {
     /// Requests whose user is known, is unknown, whose states did not come in time; those that lacked no column.
@@ -69,7 +69,7 @@ struct NativeFeatureFigures {
     states_bad: u64,
     /// The time that requests waited for states, in microseconds.
     waits: NativeHistogram,
-    /// Why there is no connection; empty while there is one.
+    /// The error that ended the last connection; empty while there is one.
     error: String,
 }
 
@@ -80,7 +80,7 @@ pub struct NativeNodeFeatures {
 }
 
 impl NativeNodeFeatures {
-    /// What speaks to the store, once.
+    /// The future that keeps the connection; the first call takes it.
     pub fn talk(&self) -> Option<Talk> {
         self.talk.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

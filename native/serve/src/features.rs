@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::inputs::{Input, Inputs};
 use crate::request::{Request, Values};
 
-/// What is known of a request's user.
+/// Whether a request's user has interactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Interactions of the user, or columns of candidates alone are computed.
@@ -35,7 +35,7 @@ impl Outcome {
 /// The columns that a request lacked, and what they were computed from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Computed {
-    /// What is known of the user.
+    /// Whether the user has interactions.
     pub outcome: Outcome,
     /// The time of evaluation, in milliseconds since 1970.
     pub at_ms: i64,

@@ -110,7 +110,7 @@ pub struct FeatureReader {
 }
 
 impl FeatureReader {
-    /// `description` is `{"user": SIDE, "item": SIDE}`, either of which may be missing.
+    /// `description` is `{"user": SIDE, "item": SIDE}`, each optional.
     ///
     /// # Errors
     /// If it does not match the inputs.

@@ -4,7 +4,6 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tokio::io::{
     AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
 };
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -22,8 +21,6 @@ use tokio_rustls::rustls::pki_types::ServerName;
 const WAITING_MAX: usize = 1_024;
 /// How long after an error a connection is tried again.
 const RETRY: Duration = Duration::from_millis(250);
-/// How often a connection is waited for.
-const LOOK: Duration = Duration::from_millis(1);
 /// The length of a line of the protocol.
 const LINE_BYTES_MAX: u64 = 4_096;
 /// The bytes of all values of an answer.
@@ -76,7 +73,7 @@ struct ReadOrder {
 #[derive(Debug)]
 pub struct RedisReader {
     asks: mpsc::Sender<ReadOrder>,
-    is_connected: Arc<AtomicBool>,
+    is_connected: watch::Receiver<bool>,
     error: Arc<Mutex<String>>,
 }
 
@@ -84,18 +81,18 @@ impl RedisReader {
     /// The future keeps the connection, and ends when the reader is dropped.
     pub fn new(settings: RedisSettings) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (asks, waiting) = mpsc::channel(WAITING_MAX);
-        let is_connected = Arc::new(AtomicBool::new(false));
+        let (connection, is_connected) = watch::channel(false);
         let error = Arc::new(Mutex::new("it was not connected yet".to_owned()));
-        let reader = Self { asks, is_connected: is_connected.clone(), error: error.clone() };
-        (reader, keep(settings, waiting, is_connected, error))
+        let reader = Self { asks, is_connected, error: error.clone() };
+        (reader, keep(settings, waiting, connection, error))
     }
 
     /// Whether there is a connection.
     pub fn is_connected(&self) -> bool {
-        self.is_connected.load(Ordering::Relaxed)
+        *self.is_connected.borrow()
     }
 
-    /// Why there is none; empty while there is one.
+    /// The error that ended the last connection; empty while there is one.
     pub fn error(&self) -> String {
         if self.is_connected() {
             return String::new();
@@ -105,9 +102,8 @@ impl RedisReader {
 
     /// Waits until there is a connection.
     pub async fn connected(&self) {
-        while !self.is_connected() {
-            sleep(LOOK).await;
-        }
+        // It fails only once the future of `new` has ended.
+        let _ = self.is_connected.clone().wait_for(|&is_connected| is_connected).await;
     }
 
     /// Reads values; `None` without a connection, and if it is lost.
@@ -135,15 +131,15 @@ fn write_command(out: &mut Vec<u8>, name: &str, arguments: impl ExactSizeIterato
 async fn keep(
     settings: RedisSettings,
     mut asks: mpsc::Receiver<ReadOrder>,
-    is_connected: Arc<AtomicBool>,
+    connection: watch::Sender<bool>,
     error: Arc<Mutex<String>>,
 ) {
     while !asks.is_closed() {
         let outcome = match timeout(settings.reach, connect(&settings)).await {
             Ok(Ok(stream)) => {
-                is_connected.store(true, Ordering::Relaxed);
+                connection.send_replace(true);
                 let outcome = talk(stream, &mut asks, &settings).await;
-                is_connected.store(false, Ordering::Relaxed);
+                connection.send_replace(false);
                 outcome
             }
             Ok(Err(error)) => Err(error),
@@ -212,7 +208,7 @@ async fn talk(
         while let Some(ask) = asks.recv().await {
             let mut next = Some(ask);
             while let Some(ReadOrder { command, count, reply }) = next {
-                // Who asked may have gone.
+                // Its request may have timed out.
                 if !reply.is_closed() {
                     commands.extend_from_slice(&command);
                     sent.send((count, reply)).await.map_err(io::Error::other)?;
@@ -240,7 +236,7 @@ async fn talk(
             };
             let Some((count, reply)) = next else { return Ok(()) };
             let found = timeout(settings.reach, values(&mut from, count, settings.value_bytes_max));
-            // Who asked may have gone.
+            // Its request may have timed out.
             let _ = reply.send(found.await??);
         }
     };

@@ -85,7 +85,7 @@ impl StateSource {
         }
     }
 
-    /// Why there is no connection; empty while there is one.
+    /// The error that ended the last connection; empty while there is one.
     pub fn error(&self) -> String {
         match &self.reader {
             StateReader::Redis(reader) => reader.error(),

@@ -224,7 +224,7 @@ messages! {
         /// The numbers, unless they are raw.
         #[prost(message, optional, tag = "5")] contents: Option<TypedContents>,
     }
-    /// An integer parameter of a reply.
+    /// A parameter of a reply.
     ReplyParameter {
         /// The number, if it is one.
         #[prost(int64, optional, tag = "2")] int64_param: Option<i64>,
