@@ -936,17 +936,31 @@ class NodeFeatures:
         """The counts."""
 
 class StateClient:
-    """Reads states of a Redis, with one connection and a thread of its own."""
+    """Evaluates the computed columns of users and items, and reads their states from a Redis.
 
-    def __init__(self, redis: RedisAddress, value_bytes_max: int, reach_s: float) -> None: ...
+    What it returns of a side: of each entity what became of its state, 0 for one that is known and 1 for none, and the
+    position of the state; and of each column the values, one or a list for each entity.
+
+    Args:
+        description: As `NodeFeatures` takes it.
+        redis: A `RedisAddress`; None for callers that read states themselves.
+        reach_s: The time for a connection, and for an answer before the connection is given up.
+
+    Raises:
+        ValueError: The description is wrong.
+    """
+
+    def __init__(self, description: str, redis: RedisAddress | None, reach_s: float) -> None: ...
     def set_group(self, side: int, name: str, partitions: int) -> None:
         """Set where the states of a side are; 0 is the user's."""
 
-    def connect(self, wait_s: float) -> bool:
-        """Wait until there is a connection; return whether there is one."""
+    def read(
+        self, keys: list[tuple[int, npt.NDArray[np.uint64]]], at_ms: int, wait_s: float
+    ) -> list[tuple[bytes, list[int], list[list[Any]]]] | None:
+        """Return the columns of some sides, each with the keys of its entities; None if there is no answer in time."""
 
-    def read(self, keys: list[tuple[int, int]], wait_s: float) -> list[bytes | None] | None:
-        """Return the states of pairs of a side and a key; None if there is no answer in time."""
+    def evaluate(self, side: int, stored: list[bytes | None], at_ms: int) -> tuple[bytes, list[int], list[list[Any]]]:
+        """Return the columns of one side from states that were read elsewhere."""
 
 class ShownFigures:
     """The state of an impression log.

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from streamlearn.features.behaviour import Last, Since
+from streamlearn.features.entity import Entity
 from streamlearn.features.spec import Dense, Slot
 
-__all__ = ["ColumnArrays", "column_arrays", "row_values"]
+__all__ = ["ColumnArrays", "column_arrays", "described", "row_values"]
 
 ColumnArrays = tuple[npt.NDArray[Any], npt.NDArray[np.int32] | None]
 """The values of all rows, and where each row's begin; None if each row has one value."""
@@ -40,3 +42,28 @@ def row_values(column: ColumnArrays) -> list[Any]:
     """Return the value of each row as a plain one, or as a list."""
     values: list[Any] = column[0].tolist()
     return values if column[1] is None else [values[begin:end] for begin, end in pairwise(column[1].tolist())]
+
+
+def described(entities: Sequence[Entity]) -> str:
+    """Return the computed columns of both sides as JSON, as native readers take them."""
+    sides = {
+        entity.side: {
+            "definition": entity.definition,
+            "key": entity.slot,
+            "columns": [
+                {"name": column.name, "form": _form(column), "default": column.default or 0}
+                for column in entity.columns
+            ],
+        }
+        for entity in entities
+    }
+    return msgspec.json.encode(sides).decode()
+
+
+def _form(column: Slot | Dense) -> str:
+    """Return how the values of a feature become those of a column."""
+    if isinstance(column.computed, Last):
+        return "last"
+    if isinstance(column.computed, Since):
+        return "octave" if isinstance(column, Slot) else "seconds"
+    return "numbers"

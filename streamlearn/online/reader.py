@@ -14,17 +14,17 @@ from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import StatesUnreachable, UsageError
 from streamlearn.features import Dense, Entity, Slot, keys_of
-from streamlearn.features.column_values import column_arrays, row_values
+from streamlearn.features.column_values import described
 from streamlearn.features.entity import states_id
 from streamlearn.native import native
 from streamlearn.online.redis_address import redis_address
 from streamlearn.online.state_store import GROUP_S, StateGroup, StatePlace, open_state_store
 from streamlearn.resource import Resource
-from streamlearn.settings.features import FeatureSettings
 
 __all__ = ["ComputedFeatures", "FeatureReader", "FilledRequest"]
 
 Outcome: TypeAlias = Literal["known", "unknown", "unavailable", ""]
+SideColumns: TypeAlias = tuple[bytes, list[int], list[list[Any]]]
 
 _SIDES = ("user", "item")
 _KNOWN, _DAMAGED = 0, 2
@@ -89,14 +89,15 @@ class FeatureReader(Resource):
 
     def __init__(self, folder: AppFolder, *, wait_s: float = 0.05, clock: Clock = SYSTEM_CLOCK) -> None:
         limits = msgspec.structs.replace(folder.settings.features, reach_s=wait_s)
-        self._app, self._clock = folder.app, clock
+        self._app, self._clock, self._wait_s = folder.app, clock, wait_s
         self._store = open_state_store(folder, limits)
-        self._entities: dict[str, Entity] = {entity.side: entity for entity in folder.app.features.entities}
-        self._features: dict[str, native.Features] = {
-            side: native.Features(entity.definition) for side, entity in self._entities.items()
-        }
-        self._groups: dict[str, tuple[StateGroup | None, float]] = {}
-        self._client, self._wait_s, self._is_connected = self._native_client(limits), wait_s, False
+        entities = folder.app.features.entities
+        self._entities: dict[str, Entity] = {entity.side: entity for entity in entities}
+        self._states = states_id(folder.app.name, entities)
+        # redis-py takes longer for a request than the states themselves.
+        self._redis = redis_address(limits.store)
+        self._client = native.StateClient(described(entities), self._redis, limits.reach_s)
+        self._groups: dict[str, tuple[StateGroup, float]] = {}
         self._away_until_s = 0.0
         self.states_bad = 0
 
@@ -136,8 +137,7 @@ class FeatureReader(Resource):
         outcomes = [outcome for found in read.values() for outcome in found.outcomes]
         outcome: Outcome = "unavailable" if "unavailable" in outcomes else outcomes[0] if "user" in read else "known"
         of_user = positions.get("user") or (None,)
-        states = states_id(self._app.name, spec.entities)
-        return FilledRequest(outcome, now_ms, of_user[0], states, positions.get("item", ()))
+        return FilledRequest(outcome, now_ms, of_user[0], self._states, positions.get("item", ()))
 
     def _lacks(self, side: str, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Whether some row lacks a computed column; raises `UsageError` if a row has only a part of a history."""
@@ -152,7 +152,7 @@ class FeatureReader(Resource):
 
     def close(self) -> None:
         """Close the store."""
-        self._client = None
+        del self._client  # and with it its connection
         self._store.close()
 
     def _at_ms(self, at_ms: int | None) -> int:
@@ -161,73 +161,60 @@ class FeatureReader(Resource):
     def _read(self, ids: Mapping[str, Sequence[Any]], now_ms: int) -> dict[str, ComputedFeatures]:
         """Return the columns of each side that has some, by one read."""
         spec, sides = self._app.features, [side for side in ids if side in self._entities]
-        keys = {side: keys_of(spec.slot(self._entities[side].slot), ids[side]) for side in sides}
-        stored = self._stored(keys)
-        found, begin = {}, 0
-        for side in sides:
-            states = None if stored is None else stored[begin : begin + len(keys[side])]
-            begin += len(keys[side])
-            found[side] = self._evaluated(self._entities[side], states, len(keys[side]), now_ms)
-        return found
+        keys = [keys_of(spec.slot(self._entities[side].slot), ids[side]) for side in sides]
+        read = self._answer(sides, keys, now_ms)
+        if read is None:
+            return {side: _defaults(self._entities[side], len(ids[side])) for side in sides}
+        return {side: self._found(self._entities[side], of_side) for side, of_side in zip(sides, read, strict=True)}
 
-    def _evaluated(
-        self, entity: Entity, states: Sequence[bytes | None] | None, count: int, now_ms: int
-    ) -> ComputedFeatures:
-        """Return the columns of states; the defaults, if the store did not answer."""
-        if states is None:
-            away: Outcome = "unavailable"
-            return ComputedFeatures((away,) * count, {one.name: [_default(one)] * count for one in entity.columns})
-        numbers, times = np.arange(count, dtype=np.uint32), np.full(count, now_ms, np.int64)
-        read, positions, arrays = self._features[entity.side].evaluate(states, numbers, times)
-        self.states_bad += int(np.count_nonzero(read >= _DAMAGED))
-        outcomes: list[Outcome] = ["known" if one == _KNOWN else "unknown" for one in read.tolist()]
-        values = {
-            column.name: row_values(column_arrays(column, of_column, count))
-            for column, of_column in zip(entity.columns, arrays, strict=True)
-        }
-        return ComputedFeatures(tuple(outcomes), values, tuple(positions.tolist()))
+    def _found(self, entity: Entity, read: SideColumns) -> ComputedFeatures:
+        of_states, positions, columns = read
+        if max(of_states, default=0) >= _DAMAGED:
+            self.states_bad += sum(one >= _DAMAGED for one in of_states)
+        outcomes: list[Outcome] = ["known" if one == _KNOWN else "unknown" for one in of_states]
+        names = (column.name for column in entity.columns)
+        return ComputedFeatures(tuple(outcomes), dict(zip(names, columns, strict=True)), tuple(positions))
 
-    def _stored(self, keys: Mapping[str, npt.NDArray[np.uint64]]) -> list[bytes | None] | None:
-        """Return the states of the entities of all sides; None if the store does not answer."""
+    def _answer(
+        self, sides: Sequence[str], keys: Sequence[npt.NDArray[np.uint64]], now_ms: int
+    ) -> list[SideColumns] | None:
+        """Return the columns of the entities of some sides; None if the store does not answer."""
         now_s = self._clock.monotonic_s()
         if now_s < self._away_until_s:
             return None
         try:
-            places, named = [], []
-            for side, of_side in keys.items():
-                group, until_s = self._groups.get(side, (None, 0.0))
-                if now_s >= until_s:
-                    entity = self._entities[side]
-                    group = self._store.current(self._app.name, entity)
-                    self._groups[side] = (group, now_s + GROUP_S)
-                    if group is None:
-                        return None  # nothing was ever folded, or everything is lost
-                    if self._client is not None:
-                        self._client.set_group(_SIDES.index(side), group.name, group.partitions)
-                if group is None:
-                    return None
-                if self._client is None:
-                    places += [StatePlace(group, key) for key in of_side.tolist()]
-                named += [(_SIDES.index(side), key) for key in of_side.tolist()]
-            stored = self._store.read(places) if self._client is None else self._read_natively(self._client, named)
+            groups = [group for side in sides if (group := self._group(side, now_s))]
+            if len(groups) < len(sides):
+                return None  # nothing was ever folded, or everything is lost
+            if self._redis is not None:
+                named = [(_SIDES.index(side), of_side) for side, of_side in zip(sides, keys, strict=True)]
+                read = self._client.read(named, now_ms, self._wait_s)
+            else:
+                read = []
+                for side, group, of_side in zip(sides, groups, keys, strict=True):
+                    stored = self._store.read([StatePlace(group, key) for key in of_side.tolist()])
+                    read.append(self._client.evaluate(_SIDES.index(side), stored, now_ms))
         except StatesUnreachable:
-            stored = None
-        if stored is None:
+            read = None
+        if read is None:
             self._away_until_s = now_s + _AWAY_S
-        return stored
+        return read
 
-    def _native_client(self, limits: FeatureSettings) -> native.StateClient | None:
-        """Return what reads a Redis in native code: redis-py takes longer for a request than the states themselves."""
-        address = redis_address(limits.store)
-        if address is None or not self._features:
-            return None
-        bytes_max = max(features.bytes_max for features in self._features.values())
-        return native.StateClient(address, bytes_max, limits.reach_s)
+    def _group(self, side: str, now_s: float) -> StateGroup | None:
+        """Return where the states of a side are, asked for again each `GROUP_S`; None if nothing was folded."""
+        known, until_s = self._groups.get(side, (None, 0.0))
+        if now_s < until_s:
+            return known
+        group = self._store.current(self._app.name, self._entities[side])
+        if group is not None:
+            self._groups[side] = (group, now_s + GROUP_S)
+            self._client.set_group(_SIDES.index(side), group.name, group.partitions)
+        return group
 
-    def _read_natively(self, client: native.StateClient, named: list[tuple[int, int]]) -> list[bytes | None] | None:
-        if not self._is_connected:
-            self._is_connected = client.connect(self._wait_s)
-        return client.read(named, self._wait_s)
+
+def _defaults(entity: Entity, count: int) -> ComputedFeatures:
+    away: Outcome = "unavailable"
+    return ComputedFeatures((away,) * count, {column.name: [_default(column)] * count for column in entity.columns})
 
 
 def _nothing(count: int) -> ComputedFeatures:

@@ -7,11 +7,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from streamlearn.apps import AppFolder
 from streamlearn.errors import StatesUnreachable
-from streamlearn.features import Count, Dense, Entity, Last, Rate, Slot, Sum
+from streamlearn.features.column_values import described
 from streamlearn.features.entity import states_id
 from streamlearn.native import native
 from streamlearn.online.redis_address import redis_address
@@ -54,8 +52,7 @@ class NodeFeatures:
         limits = ReadLimits(
             waits * settings.wait_s, settings.item_cache_bytes, settings.item_age_s, settings.reach_s, states
         )
-        described = {side: _described(entity) for side, entity in self._entities.items()}
-        text = msgspec.json.encode(described).decode()
+        text = described(folder.app.features.entities)
         self.native = native.NodeFeatures(front, text, limits, place, None if place else self._read)
         # Event time that is not the clock's: values are those of the newest interaction.
         self._is_replay = folder.settings.topics.time == "event"
@@ -111,21 +108,3 @@ class NodeFeatures:
             return self._store.read([StatePlace(self._groups[side], key) for side, key in keys])
         except StatesUnreachable:
             return None
-
-
-def _described(entity: Entity) -> dict[str, Any]:
-    """Return the computed columns of one side, as the native reader takes them."""
-    columns = [
-        {"name": column.name, "form": _form(column), "default": column.default if column.default else 0}
-        for column in entity.columns
-    ]
-    return {"definition": entity.definition, "key": entity.slot, "columns": columns}
-
-
-def _form(column: Slot | Dense) -> str:
-    """Return how the values of a feature become those of a column."""
-    if isinstance(column.computed, Last):
-        return "last"
-    if isinstance(column.computed, Count | Sum | Rate):
-        return "numbers"
-    return "octave" if isinstance(column, Slot) else "seconds"

@@ -132,7 +132,7 @@ def test_a_state_that_cannot_be_read_counts_as_none(folder: AppFolder) -> None:
             key = int(batch_of(ROWS).user[0])
             partition = key % PARTITIONS
             before = store.claim(group, partition)
-            store.write(group, partition, (before, before), {key: b"SLF1 and nothing else"}, MINUTE_MS)
+            store.write(group, partition, (before, before), {key: b"SLF2 and nothing else"}, MINUTE_MS)
             found = reader.users([1], T_MS + 8_000)
             assert (found.outcomes, reader.states_bad) == (("unknown",), 1)
             assert found.values["seen"] == [[]]

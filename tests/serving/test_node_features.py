@@ -260,7 +260,7 @@ def test_states_that_cannot_be_read_count_as_none(own_redis: Redis, tmp_path: Pa
         name = f"streamlearn:{{{group.name}:{key % PARTITIONS}}}:s:{key:016x}"
         whole = client.get(name)
         assert isinstance(whole, bytes)
-        wrongs = [b"", b"SLF1", whole[:-1], whole + b"x", b"SLF2" + whole[4:], whole[:4] + bytes(8) + whole[12:],
+        wrongs = [b"", b"SLF2", whole[:-1], whole + b"x", b"SLF1" + whole[4:], whole[:4] + bytes(8) + whole[12:],
                   bytes(len(whole)), b"\xff" * (8 << 20), whole[:40] + b"\xff" * 200 + whole[240:]]  # fmt: skip
         for wrong in wrongs:
             client.set(name, wrong)

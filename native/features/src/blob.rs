@@ -1,5 +1,6 @@
-//! Stored states as bytes: a head, the columns, and a checksum. Everything is little-endian.
+//! Stored states as bytes: a head, the columns, and a checksum. Amounts are varints; all else is little-endian.
 
+use streamlearn_wire::avro::varint;
 use streamlearn_wire::checksum::crc32c;
 
 use crate::definition::{Definition, Kept};
@@ -9,12 +10,12 @@ use crate::state::State;
 use crate::tiles::{TILES, Tiles};
 
 /// The name of the format and its version.
-const MAGIC: [u8; 4] = *b"SLF1";
+const MAGIC: [u8; 4] = *b"SLF2";
 /// The magic, the definition, the position and the time of the newest interaction.
 const HEAD: usize = 28;
 const CHECKSUM: usize = 4;
-/// The bytes of an amount and its tile; of an interaction without its keys.
-const AMOUNT: usize = 9;
+/// The most bytes of an amount and its tile; those of an interaction without its keys.
+const AMOUNT_MAX: usize = 1 + varint::BYTES_MAX;
 const ENTRY: usize = 16;
 
 impl State {
@@ -31,7 +32,7 @@ impl State {
             out.push(tiles.known().count() as u8);
             for (tile, amount) in tiles.known() {
                 out.push((tiles.newest - tile) as u8);
-                out.extend(amount.to_le_bytes());
+                varint::write(out, amount);
             }
         }
         for history in &self.histories {
@@ -77,7 +78,7 @@ impl State {
 impl Definition {
     /// The largest size of a stored state.
     pub fn bytes_max(&self) -> usize {
-        let of_windows = self.windows.len() * (8 + 1 + TILES * AMOUNT);
+        let of_windows = self.windows.len() * (8 + 1 + TILES * AMOUNT_MAX);
         let of_histories =
             self.histories.iter().map(|kept| 2 + kept.length * (ENTRY + 8 * kept.columns.len()));
         HEAD + 8 * self.since.len() + of_windows + of_histories.sum::<usize>() + CHECKSUM
@@ -97,13 +98,19 @@ impl Reader<'_> {
         Ok(i64::from_le_bytes(self.take()?))
     }
 
+    fn varint(&mut self) -> Result<i64> {
+        let (number, length) = varint::read(self.0).map_err(|_| Error::Damaged("it ends too early"))?;
+        self.0 = &self.0[length..];
+        Ok(number)
+    }
+
     fn tiles(&mut self) -> Result<Tiles> {
         let (mut tiles, newest) = (Tiles::default(), self.number()?);
         let [count] = self.take()?;
         let mut last = None;
         for _ in 0..count {
             let [back] = self.take()?;
-            let (amount, tile) = (self.number()?, newest.checked_sub(i64::from(back)));
+            let (amount, tile) = (self.varint()?, newest.checked_sub(i64::from(back)));
             let is_next = usize::from(back) < TILES && last.is_none_or(|last| back > last);
             let Some(tile) = tile.filter(|_| is_next && newest != i64::MIN && amount != 0) else {
                 return Err(Error::Damaged("a window has tiles in no order"));

@@ -102,7 +102,7 @@ proptest! {
         now in any::<i64>(),
     ) {
         let definition = definition();
-        let mut bytes = b"SLF1\x07\0\0\0\0\0\0\0".to_vec();
+        let mut bytes = b"SLF2\x07\0\0\0\0\0\0\0".to_vec();
         bytes.extend(body);
         let checksum = streamlearn_wire::checksum::crc32c(0, &bytes);
         bytes.extend(checksum.to_le_bytes());

@@ -16,7 +16,7 @@ const DEFINITION: &str = r#"{"id": 7, "kinds": 3, "columns": 2, "features": [
 pub fn states(bytes: &[u8]) {
     let definition = Definition::from_json(DEFINITION).expect("it is valid");
     let _ = State::decode(&definition, bytes);
-    let whole = [b"SLF1\x07\0\0\0\0\0\0\0", bytes].concat();
+    let whole = [b"SLF2\x07\0\0\0\0\0\0\0", bytes].concat();
     let Ok(mut state) = State::decode(&definition, &sealed(&whole)) else { return };
     let mut values = Values::new(&definition);
     for now_ms in [i64::MIN, 0, state.newest_ms, i64::MAX] {

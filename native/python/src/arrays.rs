@@ -104,3 +104,9 @@ impl Bytes {
         unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast(), self.0.len_bytes()) }
     }
 }
+
+/// The bytes of stored states; `None` stays what it is.
+pub fn buffers_of(stored: &[Bound<'_, PyAny>]) -> PyResult<Vec<Option<Bytes>>> {
+    let buffer = |one: &Bound<'_, PyAny>| (!one.is_none()).then(|| Bytes::of(one, "stored")).transpose();
+    stored.iter().map(buffer).collect()
+}

@@ -9,7 +9,7 @@ use streamlearn_features::{
     read_states,
 };
 
-use crate::arrays::{Bytes, flat};
+use crate::arrays::{Bytes, buffers_of, flat};
 
 type Arrays<'py> = Vec<Bound<'py, PyAny>>;
 
@@ -160,14 +160,6 @@ impl NativeMemoryStates {
         let values = py.detach(|| states.run(definition, entities, &all)).map_err(|error| refused(&error))?;
         Ok(arrays_of(py, definition, values))
     }
-}
-
-/// Borrows stored states; None for one that is missing.
-fn buffers_of(stored: &Arrays<'_>) -> PyResult<Vec<Option<Bytes>>> {
-    stored
-        .iter()
-        .map(|one| if one.is_none() { Ok(None) } else { Bytes::of(one, "stored").map(Some) })
-        .collect()
 }
 
 #[pyclass(name = "Repeats", module = "streamlearn._native")]

@@ -20,6 +20,7 @@ mod parts;
 mod ps;
 mod serve;
 mod spans;
+mod state_client;
 mod table;
 
 #[pymodule]
@@ -40,5 +41,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ladder::register(module)?;
     serve::register(module)?;
     node_features::register(module)?;
+    state_client::register(module)?;
     impressions::register(module)
 }

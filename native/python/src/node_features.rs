@@ -6,16 +6,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use streamlearn_serve::features::declared_side::DeclaredSide;
 use streamlearn_serve::features::reader::{FeatureReader, ReadLimits};
-use streamlearn_serve::features::state_source::{
-    RedisPlace, RedisSettings, StateGroup, StateKey, StateSource,
-};
-use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
+use streamlearn_serve::features::state_source::{RedisPlace, RedisSettings, StateKey, StateSource};
 
 use crate::serve::{NativeFront, NativeHistogram, histogram};
 
@@ -23,7 +18,7 @@ type Talk = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A Redis; `RedisAddress` in `streamlearn.online.redis_address`.
 #[derive(FromPyObject)]
-struct RedisAddress {
+pub struct RedisAddress {
     host: String,
     port: u16,
     /// The file of the authority that signed its certificate, with TLS.
@@ -36,7 +31,10 @@ struct RedisAddress {
 }
 
 impl RedisAddress {
-    fn settings(self, value_bytes_max: usize, reach: Duration) -> RedisSettings {
+    /// How states of these sides are read from it.
+    pub fn settings(self, sides: &[Option<DeclaredSide>; 2], reach: Duration) -> RedisSettings {
+        let sizes = sides.iter().flatten().map(|side| side.definition.bytes_max());
+        let value_bytes_max = sizes.max().unwrap_or(0);
         let Self { host, port, authority, socket, user, password, database } = self;
         let place = match (socket, authority) {
             (Some(path), _) => RedisPlace::Socket(path),
@@ -86,7 +84,7 @@ impl NativeNodeFeatures {
     }
 }
 
-fn seconds(seconds: f64) -> PyResult<Duration> {
+pub fn seconds(seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
@@ -102,10 +100,10 @@ impl NativeNodeFeatures {
         read: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let reach = seconds(limits.reach_s)?;
-        let value_bytes_max = FeatureReader::state_bytes_max(description).map_err(PyValueError::new_err)?;
+        let sides = DeclaredSide::both(description).map_err(PyValueError::new_err)?;
         let (source, talk): (_, Option<Talk>) = match (redis, read) {
             (Some(redis), None) => {
-                let (source, talk) = StateSource::redis(redis.settings(value_bytes_max, reach));
+                let (source, talk) = StateSource::redis(redis.settings(&sides, reach));
                 (source, Some(Box::pin(talk)))
             }
             (None, Some(read)) => {
@@ -154,56 +152,7 @@ impl NativeNodeFeatures {
     }
 }
 
-/// Reads states of a Redis for a caller in Python, who waits.
-#[pyclass(frozen, name = "StateClient", module = "streamlearn._native")]
-struct NativeStateClient {
-    source: StateSource,
-    runtime: Runtime,
-}
-
-#[pymethods]
-impl NativeStateClient {
-    #[new]
-    fn new(redis: RedisAddress, value_bytes_max: usize, reach_s: f64) -> PyResult<Self> {
-        let runtime =
-            Builder::new_multi_thread().worker_threads(1).thread_name("states").enable_all().build()?;
-        let (source, talk) = StateSource::redis(redis.settings(value_bytes_max, seconds(reach_s)?));
-        runtime.spawn(talk);
-        Ok(Self { source, runtime })
-    }
-
-    /// Sets where the states of a side are; 0 is the user's.
-    fn set_group(&self, side: usize, name: String, partitions: u64) -> PyResult<()> {
-        if side > 1 {
-            return Err(PyValueError::new_err(format!("side {side}: there are two")));
-        }
-        self.source.set_group(side, StateGroup { name, partitions });
-        Ok(())
-    }
-
-    /// Waits until there is a connection; returns whether there is one.
-    fn connect(&self, py: Python<'_>, wait_s: f64) -> PyResult<bool> {
-        let wait = seconds(wait_s)?;
-        let connected = async { timeout(wait, self.source.connected()).await.is_ok() };
-        Ok(py.detach(|| self.runtime.block_on(connected)))
-    }
-
-    /// Returns the states of pairs of a side and a key; None if there is no answer in time.
-    fn read<'py>(
-        &self,
-        py: Python<'py>,
-        keys: Vec<StateKey>,
-        wait_s: f64,
-    ) -> PyResult<Option<Vec<Option<Bound<'py, PyBytes>>>>> {
-        let wait = seconds(wait_s)?;
-        let found = py.detach(|| self.runtime.block_on(self.source.read(&keys, wait, true)));
-        let of_state = |state: Option<Bytes>| state.map(|state| PyBytes::new(py, &state));
-        Ok(found.map(|found| found.into_iter().map(of_state).collect()))
-    }
-}
-
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<NativeFeatureFigures>()?;
-    module.add_class::<NativeNodeFeatures>()?;
-    module.add_class::<NativeStateClient>()
+    module.add_class::<NativeNodeFeatures>()
 }

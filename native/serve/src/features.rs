@@ -1,5 +1,6 @@
 //! Computed: the columns of a request that the node computed, as plain values.
 
+pub mod declared_side;
 pub mod reader;
 mod state_cache;
 mod state_redis;

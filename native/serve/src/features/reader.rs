@@ -1,16 +1,15 @@
 //! FeatureReader: computes the columns that requests lack from the states of their users and items.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use serde::Deserialize;
 use streamlearn_features::{Definition, Read, State, Values as FeatureValues, read_states};
 use streamlearn_wire::keys::key_of_int;
 
 use crate::answer::Refusal;
 use crate::distribution::{Distributed, Distribution};
+use crate::features::declared_side::{DeclaredColumn, DeclaredSide};
 use crate::features::state_cache::{Cached, StateCache};
 use crate::features::state_source::{StateGroup, StateKey, StateSource};
 use crate::features::{Computed, Outcome};
@@ -31,42 +30,10 @@ pub struct ReadLimits {
     pub cache_age: Duration,
 }
 
-/// The computed columns of one side, as JSON: `{"definition": JSON, "key": COLUMN, "columns": [{"name", "form",
-/// "default"}]}`, the columns in the order of the definition's features.
-#[derive(Deserialize)]
-struct DeclaredSide {
-    definition: String,
-    key: String,
-    columns: Vec<DeclaredColumn>,
-}
-
-#[derive(Deserialize)]
-struct DeclaredColumn {
-    name: String,
-    form: ColumnForm,
-    /// The value before any interaction, of those that have none then.
-    default: f64,
-}
-
-/// How the values of a feature become those of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ColumnForm {
-    /// A list of whole numbers.
-    Last,
-    /// Numbers.
-    Numbers,
-    /// Milliseconds, as seconds.
-    Seconds,
-    /// Milliseconds, as the number of binary digits of whole seconds.
-    Octave,
-}
-
 struct ComputedColumn {
     /// Its place among the request's columns, the user's first.
     at: usize,
-    form: ColumnForm,
-    default: f64,
+    declared: DeclaredColumn,
 }
 
 struct ComputedSide {
@@ -121,13 +88,11 @@ impl FeatureReader {
         states: i64,
         source: StateSource,
     ) -> Result<Self, String> {
-        let mut declared: HashMap<String, DeclaredSide> =
-            serde_json::from_str(description).map_err(|error| error.to_string())?;
-        let users = inputs.user.len();
-        let mut side_of = |name: &str, columns: &[Input], before: usize| {
-            declared.remove(name).map(|declared| ComputedSide::new(declared, columns, before)).transpose()
+        let [user, item] = DeclaredSide::both(description)?;
+        let side = |declared: Option<_>, columns: &[Input], before| {
+            declared.map(|declared| ComputedSide::new(declared, columns, before)).transpose()
         };
-        let sides = [side_of("user", &inputs.user, 0)?, side_of("item", &inputs.item, users)?];
+        let sides = [side(user, &inputs.user, 0)?, side(item, &inputs.item, inputs.user.len())?];
         let item_bytes = sides[1].as_ref().map_or(0, |side| side.definition.bytes_max());
         let counts = ReaderCounts {
             requests: Default::default(),
@@ -137,16 +102,6 @@ impl FeatureReader {
         };
         let cache = StateCache::new(limits.cache_bytes, item_bytes, limits.cache_age);
         Ok(Self { inputs, sides, source, cache, limits, states, at_ms: AtomicI64::new(-1), counts })
-    }
-
-    /// The largest state of a side.
-    pub fn state_bytes_max(description: &str) -> Result<usize, String> {
-        let declared: HashMap<String, DeclaredSide> =
-            serde_json::from_str(description).map_err(|error| error.to_string())?;
-        let sizes = declared
-            .values()
-            .map(|side| Definition::from_json(&side.definition).map(|definition| definition.bytes_max()));
-        sizes.reduce(|one, other| Ok(one?.max(other?))).unwrap_or(Ok(0)).map_err(|error| error.to_string())
     }
 
     /// Sets where the states of a side are: 0 is the user's.
@@ -306,7 +261,7 @@ impl FeatureReader {
                     format!("a computed column has {} values in all; help: split the request", keys.len());
                 return Err(Refusal::Bad(text));
             }
-            let plain = column.values(&numbers, keys, &ends);
+            let plain = column.declared.values(&numbers, keys, &ends);
             let users = self.inputs.user.len();
             let (input, to) = match column.at.checked_sub(users) {
                 None => (&self.inputs.user[column.at], &mut request.user[column.at]),
@@ -331,39 +286,12 @@ impl ComputedSide {
             let found = inputs.iter().position(|input| input.name == name);
             found.ok_or_else(|| format!("{name:?} is not an input"))
         };
-        let definition = Definition::from_json(&declared.definition).map_err(|error| error.to_string())?;
-        if definition.features().len() != declared.columns.len() {
-            return Err("there are more columns than features, or fewer".to_owned());
-        }
-        let columns = declared.columns.into_iter().map(|DeclaredColumn { name, form, default }| {
-            Ok(ComputedColumn { at: before + place(&name)?, form, default })
-        });
-        Ok(Self { definition, key: place(&declared.key)?, columns: columns.collect::<Result<_, String>>()? })
-    }
-}
-
-impl ComputedColumn {
-    /// The plain values of all examples.
-    fn values(&self, numbers: &[f64], keys: Vec<u64>, ends: &[usize]) -> Values {
-        match self.form {
-            ColumnForm::Last => {
-                // Bounded by the limit of values, which fits an offset.
-                let offsets = std::iter::once(0).chain(ends.iter().map(|&end| end as i32)).collect();
-                Values::Lists { keys, offsets, weights: None }
-            }
-            ColumnForm::Numbers => Values::Numbers(numbers.iter().map(|&number| number as f32).collect()),
-            ColumnForm::Seconds => {
-                let seconds = |&ms: &f64| if ms < 0.0 { self.default } else { ms / 1_000.0 };
-                Values::Numbers(numbers.iter().map(|ms| seconds(ms) as f32).collect())
-            }
-            ColumnForm::Octave => {
-                let octave = |&ms: &f64| match ms {
-                    ms if ms < 0.0 => self.default as i64 as u64,
-                    ms => u64::from(u64::BITS - ((ms / 1_000.0) as u64).leading_zeros()),
-                };
-                Values::Keys(numbers.iter().map(octave).collect())
-            }
-        }
+        let key = place(&declared.key)?;
+        let columns = declared
+            .columns
+            .into_iter()
+            .map(|declared| Ok(ComputedColumn { at: before + place(&declared.name)?, declared }));
+        Ok(Self { definition: declared.definition, key, columns: columns.collect::<Result<_, String>>()? })
     }
 }
 
