@@ -28,8 +28,10 @@ _LOG = logging.getLogger(__name__)
 _MISSING = 1
 # A position in the log has the offset of its message and its place within.
 PLACE_BITS = 20
-# Of one step, whose states are read and written by one call.
-_READ_BYTES = 256 << 10
+# A step reads more the more there is, so that a state with many interactions is read and written once for all; but no
+# more than so many bytes of states, if all were as large as they may be.
+_READ_BYTES, _READ_BYTES_MAX = 256 << 10, 32 << 20
+_STATES_BYTES_MAX = 256 << 20
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Fold:
         self._store, self.entity, self.group, self._reader = store, entity, group, reader
         self.partition, self._settings = partition, settings
         self._features = native.Features(entity.definition)
+        self._read_bytes, self._states_max = _READ_BYTES, _STATES_BYTES_MAX // self._features.bytes_max
         self._repeats, self._repeats_max = native.Repeats(repeats_max), repeats_max
         # Messages that are needed to tell what comes again: their offsets, and numbers of new interactions.
         self._seen: deque[tuple[int, int]] = deque()
@@ -101,14 +104,15 @@ class Fold:
             TopicError: The topic cannot be read.
         """
         if self._unwritten is None:
-            records = self._reader.read(self.partition, self.standing.position, max_bytes=_READ_BYTES, wait_ms=wait_ms)
-            if records.next_offset == self.standing.position:
+            at = self.standing.position
+            records = self._reader.read(self.partition, at, max_bytes=self._read_bytes, wait_ms=wait_ms)
+            if records.next_offset == at:
                 return False
-            decoded = self._decoded(records)
+            decoded, keys, next_offset = self._fitting(self._decoded(records), records.next_offset)
             # The last that may fail before anything is noted.
-            known = self._states({key for _, batch in decoded for key in batch.entity.tolist()})
+            known = self._states(keys)
             states, newest_ms = self._fold(*self._new(decoded), known)
-            standing = self._moved(records.next_offset, max(newest_ms, self.standing.newest_ms))
+            standing = self._moved(next_offset, max(newest_ms, self.standing.newest_ms))
             self._unwritten = standing, states
         standing, states = self._unwritten
         self._store.write(self.group, self.partition, (self._stored, standing), states, self._state_ms)
@@ -158,6 +162,19 @@ class Fold:
             if batch.side == self.entity.side and len(batch):
                 found.append((offset, batch))
         return found
+
+    def _fitting(
+        self, decoded: list[tuple[int, InteractionBatch]], next_offset: int
+    ) -> tuple[list[tuple[int, InteractionBatch]], set[int], int]:
+        """Return the messages of one step, whose states fit into memory; their entities; and the offset after them."""
+        keys: set[int] = set()
+        for number, (offset, batch) in enumerate(decoded):
+            keys.update(batch.entity.tolist())
+            if len(keys) > self._states_max and number + 1 < len(decoded):
+                self._read_bytes = max(self._read_bytes // 2, _READ_BYTES)
+                return decoded[: number + 1], keys, offset + 1
+        self._read_bytes = min(self._read_bytes * 2, _READ_BYTES_MAX)
+        return decoded, keys, next_offset
 
     def _note(self, offset: int, batch: InteractionBatch) -> npt.NDArray[np.bool_]:
         """Return which interactions of a message are new."""

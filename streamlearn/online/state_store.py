@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 from streamlearn.apps import AppFolder
@@ -51,7 +52,7 @@ class StateGroup:
         """Its name without the epoch."""
         return f"{self.app}:{self.side}:{self.definition:016x}"
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its name."""
         return f"{self.base}:{self.epoch}"

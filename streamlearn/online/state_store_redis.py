@@ -120,10 +120,10 @@ class RedisStateStore(StateStore):
         return Written.DONE
 
     def _write_part(
-        self, at: str, states: Sequence[tuple[str, bytes]], moved: tuple[Standing, Standing], keep_ms: int
+        self, at: str, states: Sequence[tuple[bytes, bytes]], moved: tuple[Standing, Standing], keep_ms: int
     ) -> Written:
         before, after = moved
-        names = [at, *(name for name, _ in states)]
+        names: list[Any] = [at, *(name for name, _ in states)]
         where = (after.run, after.position, after.seen_from, after.newest_ms, after.topic_id, keep_ms)
         with self._call():
             values = (state for _, state in states)
@@ -152,5 +152,5 @@ def _at(group: StateGroup, partition: int) -> str:
     return f"streamlearn:{{{group.name}:{partition}}}:at"
 
 
-def _state(group: StateGroup, partition: int, key: int) -> str:
-    return f"streamlearn:{{{group.name}:{partition}}}:s:{key:016x}"
+def _state(group: StateGroup, partition: int, key: int) -> bytes:
+    return b"streamlearn:{%b:%d}:s:%016x" % (group.name.encode(), partition, key)

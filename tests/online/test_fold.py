@@ -19,6 +19,7 @@ from streamlearn.features import Entity
 from streamlearn.interactions import InteractionBatch
 from streamlearn.native import native
 from streamlearn.online import Fold, FoldLoop, Standing, StateGroup, StateStore, open_state_store, state_store_redis
+from streamlearn.online import fold as fold_module
 from streamlearn.online.state_store import StatePlace
 from streamlearn.online.state_store_redis import RedisStateStore
 from streamlearn.settings.features import FeatureSettings
@@ -114,6 +115,22 @@ def values_of(entity: Entity, states: Mapping[int, bytes | None]) -> Values:
 def test_what_is_folded_is_every_interaction_once(place: Place) -> None:
     batch = some(3_000)
     write(place.topic, batch)
+    place.fold_all()
+    place.check(batch)
+
+
+@pytest.mark.parametrize("states_max", [1, 1_000_000])
+def test_steps_grow_while_there_is_more_as_long_as_their_states_fit(
+    place: Place, monkeypatch: pytest.MonkeyPatch, states_max: int
+) -> None:
+    batch, entity = some(3_000), SPEC.entities[0]
+    write(place.topic, batch, rows_max=10)
+    monkeypatch.setattr(fold_module, "_READ_BYTES", 2_000)
+    monkeypatch.setattr(fold_module, "_STATES_BYTES_MAX", states_max * native.Features(entity.definition).bytes_max)
+    fold = place.fold(entity, 0)
+    steps = sum(1 for _ in iter(fold.step, False))
+    messages = place.reader.end(0)
+    assert steps > messages / 10 if states_max == 1 else steps < messages / 10
     place.fold_all()
     place.check(batch)
 

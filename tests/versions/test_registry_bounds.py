@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from redis import Redis as Client
+from redis.connection import PythonRespSerializer
 
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import RegistryDefect, RegistryUnreachable
@@ -31,6 +33,8 @@ from streamlearn.versions.pointer import registry_redis, registry_sqlite
 from streamlearn.versions.pointer.announcer import Announcer
 from streamlearn.versions.pointer.model import Model
 from streamlearn.versions.pointer.moves import rollback
+from streamlearn.versions.pointer.redis_call import connected
+from streamlearn.versions.pointer.redis_url import RedisUrl
 from tests.versions.history import MODEL
 from tests.versions.nodes import FAST, World
 from tests.versions.test_registry_away import CALLS
@@ -317,3 +321,16 @@ def test_a_node_starts_though_its_registry_fails_in_an_unexpected_way(world: Wor
     registry: Registry = Broken(MODEL, SETTINGS)
     with world.node(registry=registry, clock=SYSTEM_CLOCK, **FAST) as node:
         node.wait_ready(WAIT_S)
+
+
+def test_a_command_is_what_redis_py_sends_in_one_piece() -> None:
+    with closing(connected(RedisUrl.parse("redis://127.0.0.1:1", ""), 1.0, 1)) as client:
+        connection: Any = client.connection_pool.make_connection()
+        theirs: Any = PythonRespSerializer(6_000, connection.encoder.encode)
+        for words in [
+            ("CONFIG GET", "maxmemory"),
+            ("EVAL", "return 1", 2, "ä", b"\xff\r\n", 1.5, -3, b"x" * 20_000, memoryview(b"y" * 7_000)),
+            ("PING",),
+        ]:
+            (sent,) = connection.pack_command(*words)
+            assert sent == b"".join(map(bytes, theirs.pack(*words)))

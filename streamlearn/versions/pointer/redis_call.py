@@ -8,12 +8,12 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from redis import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
-from redis._parsers import _RESP2Parser
+from redis._parsers import Encoder, _RESP2Parser
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
@@ -74,6 +74,7 @@ def connected(parsed: RedisUrl, reach_s: float, connections_max: int) -> Redis:
         connection_class=type(f"Bounded{kind.__name__}", (_BoundedConnection, kind), {}),
         # Not hiredis where that is installed: it makes room for as many entries as an answer promises.
         parser_class=_RESP2Parser,
+        command_packer=_Packer(),
         socket_timeout=reach_s,
         retry=Retry(NoBackoff(), 0),
         protocol=2,
@@ -81,6 +82,22 @@ def connected(parsed: RedisUrl, reach_s: float, connections_max: int) -> Redis:
         **parsed.options,
     )
     return Redis(connection_pool=pool)
+
+
+class _Packer:
+    """Packs a command into one piece. redis-py makes a piece of every 6,000 bytes, and sends each by itself."""
+
+    def __init__(self) -> None:
+        encoder: Any = Encoder("utf-8", "strict", False)  # type: ignore[no-untyped-call]
+        self._encode: Callable[[Any], bytes] = encoder.encode
+
+    def pack(self, name: str, *arguments: Any) -> list[bytes]:
+        """Return a command as it is sent."""
+        words = name.encode().split()
+        words += [one if type(one) is bytes else self._encode(one) for one in arguments]
+        packed = [b"*%d\r\n" % len(words)]
+        packed += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+        return [b"".join(packed)]
 
 
 class _BoundedConnection:
