@@ -27,7 +27,9 @@ Outcome: TypeAlias = Literal["known", "unknown", "unavailable", ""]
 SideColumns: TypeAlias = tuple[bytes, list[int], list[list[Any]]]
 
 _SIDES = ("user", "item")
-_KNOWN, _DAMAGED = 0, 2
+# By what became of a state: known, none, damaged, of another definition.
+_OF_STATES: tuple[Outcome, ...] = ("known", "unknown", "unknown", "unknown")
+_DAMAGED = 2
 # While the store does not answer it is asked again this often.
 _AWAY_S = 1.0
 
@@ -80,6 +82,43 @@ class FilledRequest:
         return fields | {"served_position": self.position}
 
 
+class _Side:
+    """The computed columns of users, or of items, in requests."""
+
+    def __init__(self, entity: Entity, slot: Slot) -> None:
+        self.entity, self.slot, self.number = entity, slot, _SIDES.index(entity.side)
+        self.names = tuple(column.name for column in entity.columns)
+        self._names = frozenset(self.names)
+        sequences = (one for one in entity.columns if isinstance(one, Slot) and one.pooling == "sequence")
+        self._history = tuple(column.name for column in sequences)
+
+    def ids(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
+        """Return what tells users or items apart; raises `UsageError` without."""
+        try:
+            return [row[self.slot.name] for row in rows]
+        except KeyError:
+            message = f"a request lacks the slot {self.slot.name!r}, from which its {self.entity.side} is known"
+            raise UsageError(message, help="computed columns follow from it: give it") from None
+
+    def lacks(self, rows: Sequence[dict[str, Any]]) -> bool:
+        """Whether some row lacks a computed column; raises `UsageError` if a row has only a part of a history."""
+        for row in rows if self._history else ():
+            given = [name for name in self._history if name in row]
+            if given and len(given) < len(self._history):
+                history = ", ".join(self._history)
+                message = f"{history} are columns of one history, and only {', '.join(given)} are given"
+                raise UsageError(message, help="give all of them, or leave them out to have them computed")
+        return any(name not in row for row in rows for name in self.names)
+
+    def put(self, rows: Sequence[dict[str, Any]], found: ComputedFeatures) -> bool:
+        """Add the columns that rows lack; return whether they lacked all."""
+        is_whole = all(map(self._names.isdisjoint, rows))
+        for name, values in found.values.items():
+            for row, value in zip(rows, values, strict=True):
+                row.setdefault(name, value)
+        return is_whole
+
+
 class FeatureReader(Resource):
     """Reads states and evaluates them.
 
@@ -92,12 +131,14 @@ class FeatureReader(Resource):
         self._app, self._clock, self._wait_s = folder.app, clock, wait_s
         self._store = open_state_store(folder, limits)
         entities = folder.app.features.entities
-        self._entities: dict[str, Entity] = {entity.side: entity for entity in entities}
+        slots = {"user": folder.app.features.user_slot, "item": folder.app.features.item_id}
+        of_entities = (_Side(entity, folder.app.features.slot(slots[entity.side])) for entity in entities)
+        self._sides: dict[str, _Side] = {side.entity.side: side for side in of_entities}
         self._states = states_id(folder.app.name, entities)
         # redis-py takes longer for a request than the states themselves.
         self._redis = redis_address(limits.store)
         self._client = native.StateClient(described(entities), self._redis, limits.reach_s)
-        self._groups: dict[str, tuple[StateGroup, float]] = {}
+        self._groups: dict[int, tuple[StateGroup, float]] = {}
         self._away_until_s = 0.0
         self.states_bad = 0
 
@@ -114,41 +155,20 @@ class FeatureReader(Resource):
 
         Raises `UsageError` without the slot of the user or of an item.
         """
-        spec, now_ms = self._app.features, self._at_ms(at_ms)
+        now_ms = self._at_ms(at_ms)
         rows = {"user": [user], "item": items}
-        slots = {"user": spec.user_slot, "item": spec.item_id}
-        for side in self._entities:
-            if any(slots[side] not in row for row in rows[side]):
-                message = f"a request lacks the slot {slots[side]!r}, from which its {side} is known"
-                raise UsageError(message, help="computed columns follow from it: give it")
-        lacking = {
-            side: [row[slots[side]] for row in rows[side]] for side in self._entities if self._lacks(side, rows[side])
-        }
+        given = {name: side.ids(rows[name]) for name, side in self._sides.items()}
+        lacking = {name: given[name] for name, side in self._sides.items() if side.lacks(rows[name])}
         if not any(map(len, lacking.values())):
             return FilledRequest("", now_ms)
         read = self._read(lacking, now_ms)
-        positions: dict[str, tuple[int, ...]] = {}
-        for side, found in read.items():
-            if not any(name in row for row in rows[side] for name in found.values):
-                positions[side] = found.positions
-            for number, row in enumerate(rows[side]):
-                for name, values in found.values.items():
-                    row.setdefault(name, values[number])
-        outcomes = [outcome for found in read.values() for outcome in found.outcomes]
-        outcome: Outcome = "unavailable" if "unavailable" in outcomes else outcomes[0] if "user" in read else "known"
-        of_user = positions.get("user") or (None,)
-        return FilledRequest(outcome, now_ms, of_user[0], self._states, positions.get("item", ()))
-
-    def _lacks(self, side: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether some row lacks a computed column; raises `UsageError` if a row has only a part of a history."""
-        columns = self._entities[side].columns
-        history = [column.name for column in columns if isinstance(column, Slot) and column.pooling == "sequence"]
-        for row in rows:
-            given = [name for name in history if name in row]
-            if given and len(given) < len(history):
-                message = f"{', '.join(history)} are columns of one history, and only {', '.join(given)} are given"
-                raise UsageError(message, help="give all of them, or leave them out to have them computed")
-        return any(column.name not in row for row in rows for column in columns)
+        whole = {name: found for name, found in read.items() if self._sides[name].put(rows[name], found)}
+        outcome: Outcome = (read.get("user") or read["item"]).outcomes[0]
+        if "user" not in read and outcome == "unknown":
+            outcome = "known"  # it is of the user
+        of_user = whole["user"].positions[0] if "user" in whole and whole["user"].positions else None
+        of_items = whole["item"].positions if "item" in whole else ()
+        return FilledRequest(outcome, now_ms, of_user, self._states, of_items)
 
     def close(self) -> None:
         """Close the store."""
@@ -160,23 +180,21 @@ class FeatureReader(Resource):
 
     def _read(self, ids: Mapping[str, Sequence[Any]], now_ms: int) -> dict[str, ComputedFeatures]:
         """Return the columns of each side that has some, by one read."""
-        spec, sides = self._app.features, [side for side in ids if side in self._entities]
-        keys = [keys_of(spec.slot(self._entities[side].slot), ids[side]) for side in sides]
-        read = self._answer(sides, keys, now_ms)
+        sides = [self._sides[name] for name in ids if name in self._sides]
+        read = self._answer(sides, [keys_of(side.slot, ids[side.entity.side]) for side in sides], now_ms)
         if read is None:
-            return {side: _defaults(self._entities[side], len(ids[side])) for side in sides}
-        return {side: self._found(self._entities[side], of_side) for side, of_side in zip(sides, read, strict=True)}
+            return {side.entity.side: _defaults(side.entity, len(ids[side.entity.side])) for side in sides}
+        return {side.entity.side: self._found(side, of_side) for side, of_side in zip(sides, read, strict=True)}
 
-    def _found(self, entity: Entity, read: SideColumns) -> ComputedFeatures:
+    def _found(self, side: _Side, read: SideColumns) -> ComputedFeatures:
         of_states, positions, columns = read
         if max(of_states, default=0) >= _DAMAGED:
             self.states_bad += sum(one >= _DAMAGED for one in of_states)
-        outcomes: list[Outcome] = ["known" if one == _KNOWN else "unknown" for one in of_states]
-        names = (column.name for column in entity.columns)
-        return ComputedFeatures(tuple(outcomes), dict(zip(names, columns, strict=True)), tuple(positions))
+        outcomes = tuple(map(_OF_STATES.__getitem__, of_states))
+        return ComputedFeatures(outcomes, dict(zip(side.names, columns, strict=True)), tuple(positions))
 
     def _answer(
-        self, sides: Sequence[str], keys: Sequence[npt.NDArray[np.uint64]], now_ms: int
+        self, sides: Sequence[_Side], keys: Sequence[npt.NDArray[np.uint64]], now_ms: int
     ) -> list[SideColumns] | None:
         """Return the columns of the entities of some sides; None if the store does not answer."""
         now_s = self._clock.monotonic_s()
@@ -187,28 +205,28 @@ class FeatureReader(Resource):
             if len(groups) < len(sides):
                 return None  # nothing was ever folded, or everything is lost
             if self._redis is not None:
-                named = [(_SIDES.index(side), of_side) for side, of_side in zip(sides, keys, strict=True)]
+                named = [(side.number, of_side) for side, of_side in zip(sides, keys, strict=True)]
                 read = self._client.read(named, now_ms, self._wait_s)
             else:
                 read = []
                 for side, group, of_side in zip(sides, groups, keys, strict=True):
                     stored = self._store.read([StatePlace(group, key) for key in of_side.tolist()])
-                    read.append(self._client.evaluate(_SIDES.index(side), stored, now_ms))
+                    read.append(self._client.evaluate(side.number, stored, now_ms))
         except StatesUnreachable:
             read = None
         if read is None:
             self._away_until_s = now_s + _AWAY_S
         return read
 
-    def _group(self, side: str, now_s: float) -> StateGroup | None:
+    def _group(self, side: _Side, now_s: float) -> StateGroup | None:
         """Return where the states of a side are, asked for again each `GROUP_S`; None if nothing was folded."""
-        known, until_s = self._groups.get(side, (None, 0.0))
+        known, until_s = self._groups.get(side.number, (None, 0.0))
         if now_s < until_s:
             return known
-        group = self._store.current(self._app.name, self._entities[side])
+        group = self._store.current(self._app.name, side.entity)
         if group is not None:
-            self._groups[side] = (group, now_s + GROUP_S)
-            self._client.set_group(_SIDES.index(side), group.name, group.partitions)
+            self._groups[side.number] = (group, now_s + GROUP_S)
+            self._client.set_group(side.number, group.name, group.partitions)
         return group
 
 

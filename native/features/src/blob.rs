@@ -7,7 +7,7 @@ use crate::definition::{Definition, Kept};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::state::State;
-use crate::tiles::{TILES, Tiles};
+use crate::tiles::{TILES, Tiles, place};
 
 /// The name of the format and its version.
 const MAGIC: [u8; 4] = *b"SLF2";
@@ -66,7 +66,7 @@ impl State {
             *time = from.number()?;
         }
         for tiles in &mut state.windows {
-            *tiles = from.tiles()?;
+            from.tiles(tiles)?;
         }
         for (kept, history) in definition.histories.iter().zip(&mut state.histories) {
             *history = from.history(kept)?;
@@ -83,6 +83,18 @@ impl Definition {
             self.histories.iter().map(|kept| 2 + kept.length * (ENTRY + 8 * kept.columns.len()));
         HEAD + 8 * self.since.len() + of_windows + of_histories.sum::<usize>() + CHECKSUM
     }
+
+    /// The most memory of a state.
+    pub fn memory_max(&self) -> usize {
+        let of_histories = self
+            .histories
+            .iter()
+            .map(|kept| size_of::<History>() + kept.length * (ENTRY + 8 * kept.columns.len()));
+        size_of::<State>()
+            + 8 * self.since.len()
+            + self.windows.len() * size_of::<Tiles>()
+            + of_histories.sum::<usize>()
+    }
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -98,29 +110,26 @@ impl Reader<'_> {
         Ok(i64::from_le_bytes(self.take()?))
     }
 
-    fn varint(&mut self) -> Result<i64> {
-        let (number, length) = varint::read(self.0).map_err(|_| Error::Damaged("it ends too early"))?;
-        self.0 = &self.0[length..];
-        Ok(number)
-    }
-
-    fn tiles(&mut self) -> Result<Tiles> {
-        let (mut tiles, newest) = (Tiles::default(), self.number()?);
+    /// Reads the tiles of a window into `tiles`, which has none.
+    fn tiles(&mut self, tiles: &mut Tiles) -> Result<()> {
+        tiles.newest = self.number()?;
         let [count] = self.take()?;
-        let mut last = None;
+        if count > 0 && tiles.newest == i64::MIN {
+            return Err(Error::Damaged("a window has tiles before the first"));
+        }
+        let (mut rest, mut least) = (self.0, 0);
         for _ in 0..count {
-            let [back] = self.take()?;
-            let (amount, tile) = (self.varint()?, newest.checked_sub(i64::from(back)));
-            let is_next = usize::from(back) < TILES && last.is_none_or(|last| back > last);
-            let Some(tile) = tile.filter(|_| is_next && newest != i64::MIN && amount != 0) else {
+            let (&back, after) = rest.split_first().ok_or(Error::Damaged("it ends too early"))?;
+            let (amount, length) = varint::read(after).map_err(|_| Error::Damaged("it ends too early"))?;
+            let is_next = (least..TILES).contains(&usize::from(back)) && amount != 0;
+            let Some(tile) = tiles.newest.checked_sub(i64::from(back)).filter(|_| is_next) else {
                 return Err(Error::Damaged("a window has tiles in no order"));
             };
-            tiles.newest = newest;
-            tiles.add(tile, amount);
-            last = Some(back);
+            tiles.amounts[place(tile)] = amount;
+            (rest, least) = (&after[length..], usize::from(back) + 1);
         }
-        tiles.newest = newest;
-        Ok(tiles)
+        self.0 = rest;
+        Ok(())
     }
 
     fn history(&mut self, kept: &Kept) -> Result<History> {

@@ -49,11 +49,20 @@ impl Tiles {
             return 0;
         }
         let span = TILES as i64 - 1;
-        let first = last.saturating_sub(span).max(self.newest.saturating_sub(span));
+        let (first, last) = (last.max(self.newest).saturating_sub(span), last.min(self.newest));
+        if first > last {
+            return 0;
+        }
+        // The tiles stand one after the other, around the end of the array.
+        let (begin, end) = (place(first), place(last) + 1);
+        let parts = if begin < end { [begin..end, 0..0] } else { [begin..TILES, 0..end] };
+        let amounts = parts.into_iter().flat_map(|part| &self.amounts[part]);
+        let most = amounts.clone().fold(0, |most, &amount| most | (amount ^ (amount >> 63)));
+        if most < i64::MAX / TILES as i64 {
+            return amounts.sum();
+        }
         // Newest first: the order counts where amounts are as large as they can be.
-        (first..=last.min(self.newest))
-            .rev()
-            .fold(0, |total: i64, tile| total.saturating_add(self.amounts[place(tile)]))
+        amounts.rev().fold(0, |total: i64, &amount| total.saturating_add(amount))
     }
 
     /// The tiles that are not zero, newest first, with their amounts.
@@ -70,7 +79,8 @@ impl Tiles {
     }
 }
 
-fn place(tile: i64) -> usize {
+/// Where a tile is.
+pub(crate) fn place(tile: i64) -> usize {
     tile.rem_euclid(TILES as i64) as usize
 }
 

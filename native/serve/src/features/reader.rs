@@ -93,14 +93,14 @@ impl FeatureReader {
             declared.map(|declared| ComputedSide::new(declared, columns, before)).transpose()
         };
         let sides = [side(user, &inputs.user, 0)?, side(item, &inputs.item, inputs.user.len())?];
-        let item_bytes = sides[1].as_ref().map_or(0, |side| side.definition.bytes_max());
+        let item_memory = sides[1].as_ref().map_or(0, |side| side.definition.memory_max());
         let counts = ReaderCounts {
             requests: Default::default(),
             items: Default::default(),
             states_bad: AtomicU64::new(0),
             waits: Distribution::new(TIME_US_LEAST),
         };
-        let cache = StateCache::new(limits.cache_bytes, item_bytes, limits.cache_age);
+        let cache = StateCache::new(limits.cache_bytes, item_memory, limits.cache_age);
         Ok(Self { inputs, sides, source, cache, limits, states, at_ms: AtomicI64::new(-1), counts })
     }
 

@@ -9,6 +9,9 @@ use streamlearn_features::State;
 /// A state that was read; `None` if the store had none, or one that cannot be read.
 pub type Cached = Option<Arc<State>>;
 
+/// What the cache itself takes for a state, about.
+const ENTRY_BYTES: usize = 64;
+
 /// Two generations: when the younger one is full it becomes the older one, whose entries that nobody asks for are
 /// dropped with the next change.
 #[derive(Debug)]
@@ -19,9 +22,9 @@ pub struct StateCache {
 }
 
 impl StateCache {
-    /// Creates an empty cache for states of at most `state_bytes`.
-    pub fn new(bytes_max: usize, state_bytes: usize, age_max: Duration) -> Self {
-        let entries_max = (bytes_max / 2 / (state_bytes + size_of::<State>() + 64)).max(1);
+    /// Creates an empty cache for states that take at most `state_memory`.
+    pub fn new(bytes_max: usize, state_memory: usize, age_max: Duration) -> Self {
+        let entries_max = (bytes_max / 2 / (state_memory + ENTRY_BYTES)).max(1);
         Self { age_max, entries_max, generations: Mutex::default() }
     }
 
@@ -81,7 +84,7 @@ mod tests {
 
     #[test]
     fn it_holds_what_was_asked_for_lately_and_no_more_than_its_bound() {
-        let cache = StateCache::new(2 * 4 * (size_of::<State>() + 64), 0, Duration::from_secs(60));
+        let cache = StateCache::new(2 * 4 * ENTRY_BYTES, 0, Duration::from_secs(60));
         for key in 0..100 {
             cache.put([(key, None)].into_iter());
             assert_eq!(cache.get(&[0]), [Some(None)], "0 is asked for all the time");
