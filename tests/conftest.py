@@ -6,6 +6,7 @@ fails on CI or with STREAMLEARN_SERVICES=require. A service that is available bu
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import uuid
@@ -85,6 +86,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         for marker in {_MARKERS[name] for name in getattr(item, "fixturenames", ()) if name in _MARKERS}:
             item.add_marker(marker)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what was imported to itself: the garbage collector would look through all of it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -126,6 +126,11 @@ class Fold:
             self._store.write(self.group, self.partition, (self._stored, self._stored), {}, self._state_ms)
 
     @property
+    def is_first(self) -> bool:
+        """Whether nothing was folded before this fold, and there is something to fold."""
+        return not self._stored.topic_id and self.behind > 0
+
+    @property
     def behind(self) -> int:
         """The number of messages that are not folded yet."""
         return max(0, self._reader.end(self.partition) - self.standing.position)

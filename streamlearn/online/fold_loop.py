@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import product
 
 from streamlearn.apps import AppFolder
@@ -24,6 +25,8 @@ _LOG = logging.getLogger(__name__)
 _POLL_S, _AWAY_S = 0.02, 1.0
 # How often the store is asked whether it still has what was written, and which states are read.
 _CHECK_S = 1.0
+# A fold that is so near to the end of its log is at it: messages come all the time.
+_NEAR_MESSAGES = 16
 # The wait of a rebuild for the next interactions, which are there.
 _WAIT_MS = 1_000
 
@@ -49,6 +52,7 @@ class FoldLoop(Resource):
             self._opened = stack.pop_all()
         everything = product(entities, range(self._topic.partitions))
         self._folds: dict[tuple[Entity, int], Fold | None] = dict.fromkeys(everything)
+        self._filling: set[Entity] = set()
 
     def close(self) -> None:
         """Close the topic and the store."""
@@ -76,6 +80,11 @@ class FoldLoop(Resource):
                 self._folds[entity, partition] = None
                 has_come = True
             beat()
+        for entity in tuple(self._filling):
+            folds = [fold for (of, _), fold in self._folds.items() if of == entity]
+            if all(fold is not None and fold.behind <= _NEAR_MESSAGES for fold in folds):
+                self._store.switch(replace(self._group(entity), fills=False))
+                self._filling.discard(entity)
         if is_due:
             self._check_s = now_s + _CHECK_S
         return has_come
@@ -112,7 +121,13 @@ class FoldLoop(Resource):
     def _fold(self, entity: Entity, partition: int) -> Fold:
         group, settings = self._group(entity), self._folder.settings.features
         share = settings.repeats_max // len(self._folds)
-        return Fold(self._store, entity, group, self._reader, partition, repeats_max=share, settings=settings)
+        fold = Fold(self._store, entity, group, self._reader, partition, repeats_max=share, settings=settings)
+        if fold.is_first and not group.fills:
+            group = replace(group, fills=True)
+            self._store.switch(group)
+        if group.fills:
+            self._filling.add(entity)
+        return fold
 
     def _group(self, entity: Entity) -> StateGroup:
         name, partitions = self._folder.app.name, self._topic.partitions

@@ -203,7 +203,7 @@ class FeatureReader(Resource):
         try:
             groups = [group for side in sides if (group := self._group(side, now_s))]
             if len(groups) < len(sides):
-                return None  # nothing was ever folded, or everything is lost
+                return None  # nothing was ever folded, or everything is lost and not folded again
             if self._redis is not None:
                 named = [(side.number, of_side) for side, of_side in zip(sides, keys, strict=True)]
                 read = self._client.read(named, now_ms, self._wait_s)
@@ -219,14 +219,15 @@ class FeatureReader(Resource):
         return read
 
     def _group(self, side: _Side, now_s: float) -> StateGroup | None:
-        """Return where the states of a side are, asked for again each `GROUP_S`; None if nothing was folded."""
+        """Return where the states of a side are, asked for again each `GROUP_S`; None if there is nothing to read."""
         known, until_s = self._groups.get(side.number, (None, 0.0))
         if now_s < until_s:
             return known
         group = self._store.current(self._app.name, side.entity)
-        if group is not None:
-            self._groups[side.number] = (group, now_s + GROUP_S)
-            self._client.set_group(side.number, group.name, group.partitions)
+        if group is None or group.fills:
+            return None
+        self._groups[side.number] = (group, now_s + GROUP_S)
+        self._client.set_group(side.number, group.name, group.partitions)
         return group
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
@@ -34,6 +34,8 @@ class StateGroup:
         definition: The id of the definition.
         partitions: Those of the topic of interactions.
         epoch: Names a rebuild; 0 before any.
+        fills: Whether it is folded from the beginning of the log, and was never at its end: users and items lack a part
+            of their history, so that nobody should read them.
     """
 
     app: str
@@ -41,6 +43,7 @@ class StateGroup:
     definition: int
     partitions: int
     epoch: int = 0
+    fills: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, app: str, entity: Entity, partitions: int, epoch: int = 0) -> StateGroup:
@@ -160,14 +163,14 @@ class StateStore(Resource, ABC):
 
     @abstractmethod
     def switch(self, group: StateGroup) -> None:
-        """Have a group read from now on, instead of the one with another epoch."""
+        """Make a group the current one, instead of the one with another epoch; write down whether it fills."""
 
     @abstractmethod
     def drop(self, group: StateGroup) -> None:
         """Remove a group with all its states."""
 
     @abstractmethod
-    def _current(self, base: str) -> tuple[int, int] | None: ...
+    def _current(self, base: str) -> tuple[int, int, bool] | None: ...
 
     @abstractmethod
     def _write(
@@ -180,7 +183,7 @@ class StateStore(Resource, ABC):
     ) -> Written: ...
 
     def current(self, app: str, entity: Entity) -> StateGroup | None:
-        """Return the group of an entity that is read; None before any."""
+        """Return the group of an entity that is folded, and read unless it fills; None before any."""
         group = StateGroup.of(app, entity, 0)
         found = self._current(group.base)
         if found is None:
@@ -188,7 +191,7 @@ class StateStore(Resource, ABC):
         if not 1 <= found[1] <= _PARTITIONS_MAX:
             message = f"the feature states at {self.url} are damaged: {found[1]} partitions"
             raise StatesUnreachable(message, help="`streamlearn features rebuild APP` makes them again")
-        return replace(group, epoch=found[0], partitions=found[1])
+        return replace(group, epoch=found[0], partitions=found[1], fills=found[2])
 
 
 def open_state_store(folder: AppFolder, settings: FeatureSettings | None = None) -> StateStore:

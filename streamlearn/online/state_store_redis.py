@@ -77,13 +77,13 @@ class RedisStateStore(StateStore):
 
     def switch(self, group: StateGroup) -> None:
         with self._call():
-            mapping: dict[Any, Any] = {"epoch": group.epoch, "partitions": group.partitions}
+            mapping: dict[Any, Any] = {"epoch": group.epoch, "partitions": group.partitions, "fills": int(group.fills)}
             self._redis.hset(f"streamlearn:{group.base}:current", mapping=mapping)
 
-    def _current(self, base: str) -> tuple[int, int] | None:
+    def _current(self, base: str) -> tuple[int, int, bool] | None:
         with self._call():
-            values: Any = self._redis.hmget(f"streamlearn:{base}:current", ("epoch", "partitions"))
-            return None if None in values else (int(values[0]), int(values[1]))
+            values: Any = self._redis.hmget(f"streamlearn:{base}:current", ("epoch", "partitions", "fills"))
+            return None if None in values[:2] else (int(values[0]), int(values[1]), values[2] == b"1")
 
     def drop(self, group: StateGroup) -> None:
         cursor = -1

@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS standings (
     PRIMARY KEY (grp, partition)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS groups (base TEXT PRIMARY KEY, epoch INTEGER, partitions INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS filling (base TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 _CLAIM = """
 INSERT INTO standings VALUES (?, ?, ?, 0, 0, 0, '') ON CONFLICT DO UPDATE SET run = excluded.run
@@ -92,11 +93,14 @@ class SqliteStateStore(StateStore):
         with self._transaction() as sql:
             where = (group.base, group.epoch, group.partitions)
             sql.execute("INSERT OR REPLACE INTO groups VALUES (?, ?, ?)", where)
+            fills = "INSERT OR IGNORE INTO filling VALUES (?)" if group.fills else "DELETE FROM filling WHERE base = ?"
+            sql.execute(fills, (group.base,))
 
-    def _current(self, base: str) -> tuple[int, int] | None:
+    def _current(self, base: str) -> tuple[int, int, bool] | None:
         with self._connection() as sql:
-            found = sql.execute("SELECT epoch, partitions FROM groups WHERE base = ?", (base,)).fetchone()
-            return None if found is None else (int(found[0]), int(found[1]))
+            query = "SELECT epoch, partitions, base IN (SELECT base FROM filling) FROM groups WHERE base = ?"
+            found = sql.execute(query, (base,)).fetchone()
+            return None if found is None else (int(found[0]), int(found[1]), bool(found[2]))
 
     def drop(self, group: StateGroup) -> None:
         with self._transaction() as sql:

@@ -92,6 +92,9 @@ class NodeFeatures:
             if group is None:  # columns are unavailable then, and not learned
                 message = f"no interactions of {self._app.name} were ever folded into {self._store.url}"
                 raise StatesUnreachable(message, help="start `streamlearn features fold APP`")
+            if group.fills:
+                message = f"interactions of {self._app.name} are folded into {self._store.url} from the beginning"
+                raise StatesUnreachable(message, help="`streamlearn features show APP` says how many are left")
             self._groups[_SIDES.index(side)] = group
             self.native.set_group(_SIDES.index(side), group.name, group.partitions)
             for partition in range(group.partitions if self._is_replay else 0):

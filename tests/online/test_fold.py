@@ -18,7 +18,17 @@ from streamlearn.errors import FoldOver, StatesUnreachable, TopicReplaced
 from streamlearn.features import Entity
 from streamlearn.interactions import InteractionBatch
 from streamlearn.native import native
-from streamlearn.online import Fold, FoldLoop, Standing, StateGroup, StateStore, open_state_store, state_store_redis
+from streamlearn.online import (
+    FeatureReader,
+    Fold,
+    FoldLoop,
+    Standing,
+    StateGroup,
+    StateStore,
+    fold_loop,
+    open_state_store,
+    state_store_redis,
+)
 from streamlearn.online import fold as fold_module
 from streamlearn.online.state_store import StatePlace
 from streamlearn.online.state_store_redis import RedisStateStore
@@ -199,7 +209,7 @@ class Passing(StateStore):
     def close(self) -> None:
         self.store.close()
 
-    def _current(self, base: str) -> tuple[int, int] | None:
+    def _current(self, base: str) -> tuple[int, int, bool] | None:
         return self.store._current(base)
 
     def _write(self, *given: Any) -> Any:
@@ -337,6 +347,47 @@ def test_a_store_that_lost_everything_is_folded_from_the_first_interaction_that_
         fold_on(loop)
         assert loop.counts.states_bad == 0
     place.check(InteractionBatch.concatenated([batch, more]))
+
+
+@pytest.mark.parametrize("is_redis", [False, True])
+def test_states_are_not_read_while_they_are_folded_from_the_first_interaction(
+    tmp_path: Path, own_redis: Redis, monkeypatch: pytest.MonkeyPatch, is_redis: bool
+) -> None:
+    # One message a step.
+    for module, name, value in (
+        (fold_module, "_READ_BYTES", 1),
+        (fold_module, "_READ_BYTES_MAX", 1),
+        (fold_loop, "_NEAR_MESSAGES", 0),
+    ):
+        monkeypatch.setattr(module, name, value)
+    with closing(Place(tmp_path, own_redis.url if is_redis else "")) as place:
+        write(place.topic, some(600))
+
+        def outcome() -> str:
+            with FeatureReader(place.folder, wait_s=5.0) as reader:
+                return reader.users([1], T_MS + 2 * HOUR_MS).outcomes[0]
+
+        with closing(FoldLoop(place.folder)) as loop:
+            assert loop.step()
+            assert outcome() == "unavailable"
+        # Another process goes on, and knows that it is not at the end.
+        with closing(FoldLoop(place.folder)) as loop:
+            assert loop.step()
+            assert loop.behind
+            assert outcome() == "unavailable"
+            fold_on(loop)
+            assert outcome() == "known"
+            # What comes later changes nothing in that.
+            write(place.topic, batch_of([("click", 1, 1, T_MS, 1.0)] * 100, first=90_000))
+            assert loop.step()
+            assert outcome() == "known"
+            place.store.drop(place.group(SPEC.entities[0]))
+            loop._check_s = 0.0  # the store is looked at once a second
+            for _ in range(2):  # what was lost is noticed, and begun again
+                loop.step()
+            assert outcome() == "unavailable"
+            fold_on(loop)
+            assert outcome() == "known"
 
 
 def test_times_far_ahead_and_far_back_count_as_any_other(place: Place) -> None:
