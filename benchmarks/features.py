@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,11 @@ def run(quick: bool, note: Note) -> Result:
             note("reading")
             _measure_reads(app, redis.url, users, 10.0 if quick else 60.0, result)
             if not quick:
-                with FeatureReader(app, wait_s=_READER_WAIT_S) as reader:
-                    compare_reads(reader, redis.address, result, note, users=users, at_ms=_END_MS)
+                with (
+                    FeatureReader(app, wait_s=_READER_WAIT_S) as reader,
+                    FeatureReader(_without_cache(app), wait_s=_READER_WAIT_S) as uncached,
+                ):
+                    compare_reads(reader, uncached, redis.address, result, note, users=users, at_ms=_END_MS)
         finally:
             delete_topic(topic.url)
             topic.close()
@@ -99,6 +103,12 @@ def _application(folder: Path, store: str) -> AppFolder:
     app = App("features", SPEC, (LabelGroup("fast", 60, 600),), labels)
     said = {"topics": {"root": f"memory://{folder.name}-"}, "features": {"store": store}}
     return AppFolder(app, folder, msgspec.convert(said, Settings))
+
+
+def _without_cache(folder: AppFolder) -> AppFolder:
+    """Return the application with readers that keep no states of items."""
+    features = msgspec.structs.replace(folder.settings.features, item_age_s=0.0)
+    return replace(folder, settings=msgspec.structs.replace(folder.settings, features=features))
 
 
 def _write(topic: Topic, count: int, users: int) -> None:
@@ -151,7 +161,7 @@ def _measure_reads(folder: AppFolder, url: str, users: int, seconds: float, resu
     requests = [(int(rng.integers(users)), (rng.zipf(1.3, _ITEMS) % (users // 2)).tolist()) for _ in range(2_000)]
     names = [_names(folder, user, items) for user, items in requests]
     durations: dict[str, list[float]] = {"read": [], "redis": []}
-    with FeatureReader(folder) as reader, Client.from_url(url) as client:
+    with FeatureReader(_without_cache(folder)) as reader, Client.from_url(url) as client:
 
         def read(number: int) -> Any:
             user, items = requests[number]

@@ -1,7 +1,8 @@
 """Online reads: the computed columns of a user and of candidates, read by us and by Feast from one Redis, in turns.
 
 The processes share the machine's cores, and the one without the turn waits. Feast gets the values that our reader
-returns, so both read the same ones; ours evaluates the windows from states, which Feast does not.
+returns, so both read the same ones; ours evaluates the windows from states, which Feast does not. Our reader keeps
+states of items for two seconds, as a node does; a second one reads all of them each time, as Feast does.
 """
 
 from __future__ import annotations
@@ -64,8 +65,17 @@ class Reads:
         return 1e3 * float(np.quantile(self.durations_s, quantile))
 
 
-def compare_reads(reader: FeatureReader, address: str, result: Result, note: Note, *, users: int, at_ms: int) -> None:
-    """Measure `reader` and Feast on the Redis at `address`; without Feast its figures are missing."""
+def compare_reads(
+    reader: FeatureReader,
+    uncached: FeatureReader,
+    address: str,
+    result: Result,
+    note: Note,
+    *,
+    users: int,
+    at_ms: int,
+) -> None:
+    """Measure two readers and Feast on the Redis at `address`; without Feast its figures are missing."""
     if not ready_environments(READING_PEERS, note):
         return
     python = READING_PEERS["feast"].build(Cache())
@@ -78,7 +88,8 @@ def compare_reads(reader: FeatureReader, address: str, result: Result, note: Not
             (Path(folder) / "workload.json").write_text(json.dumps(given))
             with ReadsOfPeer([str(python), "-m", _MODULE, folder], Path(folder)) as feast:
                 note(f"reading in turns with feast: {feast.way}")
-                reads = _in_turns({"reader": ours.turn, "feast": feast.turn}, counts)
+                sides = {"reader": ours.turn, "uncached": _OurReads(uncached, requests, at_ms).turn}
+                reads = _in_turns({**sides, "feast": feast.turn}, counts)
     except ServiceError as error:
         note(f"peer feast is left out: {error}")
         return
@@ -88,6 +99,7 @@ def compare_reads(reader: FeatureReader, address: str, result: Result, note: Not
         for label, quantile in (("p50", 0.5), ("p99", 0.99))
     }
     result.ratios |= ratios(reads["reader"], reads["feast"])
+    result.ratios |= {f"{name}_uncached": ratio for name, ratio in ratios(reads["uncached"], reads["feast"]).items()}
 
 
 def ratios(ours: Reads, feast: Reads) -> dict[str, float]:

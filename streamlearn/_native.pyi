@@ -938,19 +938,27 @@ class NodeFeatures:
 class StateClient:
     """Evaluates the computed columns of users and items, and reads their states from a Redis.
 
-    What it returns of a side: of each entity what became of its state, 0 for one that is known and 1 for none, and the
-    position of the state; and of each column the values, one or a list for each entity.
+    What it returns of a side: of each entity whether something is known, as 0 or 1, and the position of its state; and
+    of each column the values, one or a list for each entity.
 
     Args:
         description: As `NodeFeatures` takes it.
         redis: A `RedisAddress`; None for callers that read states themselves.
         reach_s: The time for a connection, and for an answer before the connection is given up.
+        cache_bytes: The memory for states of items that were read.
+        cache_age_s: How long such a state is used.
+
+    Attributes:
+        states_bad: The number of states that could not be read.
 
     Raises:
         ValueError: The description is wrong.
     """
 
-    def __init__(self, description: str, redis: RedisAddress | None, reach_s: float) -> None: ...
+    states_bad: int
+    def __init__(
+        self, description: str, redis: RedisAddress | None, reach_s: float, cache_bytes: int, cache_age_s: float
+    ) -> None: ...
     def set_group(self, side: int, name: str, partitions: int) -> None:
         """Set where the states of a side are; 0 is the user's."""
 

@@ -27,9 +27,8 @@ Outcome: TypeAlias = Literal["known", "unknown", "unavailable", ""]
 SideColumns: TypeAlias = tuple[bytes, list[int], list[list[Any]]]
 
 _SIDES = ("user", "item")
-# By what became of a state: known, none, damaged, of another definition.
-_OF_STATES: tuple[Outcome, ...] = ("known", "unknown", "unknown", "unknown")
-_DAMAGED = 2
+# By whether something is known.
+_OUTCOMES: tuple[Outcome, ...] = ("unknown", "known")
 # While the store does not answer it is asked again this often.
 _AWAY_S = 1.0
 
@@ -123,7 +122,8 @@ class FeatureReader(Resource):
     """Reads states and evaluates them.
 
     Guaranteed: a call takes no longer than about `wait_s`, and a store that is away makes no call fail; it is asked
-    again each second. For one thread.
+    again each second. States of items that were read in the last `features.item_age_s` come from memory, as in a node;
+    those in a file do not. For one thread.
     """
 
     def __init__(self, folder: AppFolder, *, wait_s: float = 0.05, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -137,10 +137,16 @@ class FeatureReader(Resource):
         self._states = states_id(folder.app.name, entities)
         # redis-py takes longer for a request than the states themselves.
         self._redis = redis_address(limits.store)
-        self._client = native.StateClient(described(entities), self._redis, limits.reach_s)
+        self._client = native.StateClient(
+            described(entities), self._redis, limits.reach_s, limits.item_cache_bytes, limits.item_age_s
+        )
         self._groups: dict[int, tuple[StateGroup, float]] = {}
         self._away_until_s = 0.0
-        self.states_bad = 0
+
+    @property
+    def states_bad(self) -> int:
+        """The number of states that could not be read."""
+        return self._client.states_bad
 
     def users(self, ids: Sequence[Any], at_ms: int | None = None) -> ComputedFeatures:
         """Return the computed columns of users at an event time; None is now."""
@@ -187,10 +193,8 @@ class FeatureReader(Resource):
         return {side.entity.side: self._found(side, of_side) for side, of_side in zip(sides, read, strict=True)}
 
     def _found(self, side: _Side, read: SideColumns) -> ComputedFeatures:
-        of_states, positions, columns = read
-        if max(of_states, default=0) >= _DAMAGED:
-            self.states_bad += sum(one >= _DAMAGED for one in of_states)
-        outcomes = tuple(map(_OF_STATES.__getitem__, of_states))
+        is_known, positions, columns = read
+        outcomes = tuple(map(_OUTCOMES.__getitem__, is_known))
         return ComputedFeatures(outcomes, dict(zip(side.names, columns, strict=True)), tuple(positions))
 
     def _answer(

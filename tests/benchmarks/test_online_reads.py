@@ -62,7 +62,7 @@ def _compare(script: str, monkeypatch: pytest.MonkeyPatch, reader: FeatureReader
     monkeypatch.setattr(Environment, "build", lambda *given: Path(sys.executable))
     monkeypatch.setattr(online_reads, "ReadsOfPeer", lambda command, folder: _peer(script, folder))
     result, notes = Result("features"), list[str]()
-    compare_reads(reader, "127.0.0.1:1", result, notes.append, users=1_000, at_ms=0)
+    compare_reads(reader, reader, "127.0.0.1:1", result, notes.append, users=1_000, at_ms=0)
     return result, notes
 
 
@@ -70,8 +70,9 @@ def test_both_sides_have_figures_and_ratios(monkeypatch: pytest.MonkeyPatch) -> 
     result, notes = _compare(_PEER, monkeypatch, _Reader())
     assert notes == ["reading in turns with feast: calls"]
     assert result.figures["feast_p50_ms"] == 500
-    assert set(result.figures) == {"reader_p50_ms", "reader_p99_ms", "feast_p50_ms", "feast_p99_ms"}
-    assert set(result.ratios) == {"ratio_feast_values", "ratio_feast_p99"}
+    sides, ratios_ = ("reader", "uncached", "feast"), ("ratio_feast_values", "ratio_feast_p99")
+    assert set(result.figures) == {f"{side}_{quantile}_ms" for side in sides for quantile in ("p50", "p99")}
+    assert set(result.ratios) == {f"{name}{of}" for name in ratios_ for of in ("", "_uncached")}
     assert all(ratio > 1 for ratio in result.ratios.values())
 
 

@@ -130,7 +130,7 @@ impl NativeNodeFeatures {
         if side > 1 {
             return Err(PyValueError::new_err(format!("side {side}: there are two")));
         }
-        self.reader.set_group(side, name, partitions);
+        self.reader.states().set_group(side, name, partitions);
         Ok(())
     }
 
@@ -141,13 +141,13 @@ impl NativeNodeFeatures {
     }
 
     fn figures(&self) -> NativeFeatureFigures {
-        let counts = self.reader.counts();
+        let (counts, states) = (self.reader.counts(), self.reader.states());
         NativeFeatureFigures {
             requests: counts.requests.each_ref().map(|count| count.load(Ordering::Relaxed)),
-            items: counts.items.each_ref().map(|count| count.load(Ordering::Relaxed)),
-            states_bad: counts.states_bad.load(Ordering::Relaxed),
+            items: states.items.each_ref().map(|count| count.load(Ordering::Relaxed)),
+            states_bad: states.bad.load(Ordering::Relaxed),
             waits: histogram(counts.waits()),
-            error: self.reader.error(),
+            error: states.source.error(),
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Bindings for callers in Python who read states and wait for them.
 
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use streamlearn_features::{State, Values as FeatureValues, read_states};
+use streamlearn_features::{Definition, State, Values as FeatureValues};
+use streamlearn_serve::features::cached_states::CachedStates;
 use streamlearn_serve::features::declared_side::DeclaredSide;
-use streamlearn_serve::features::state_source::{StateGroup, StateKey, StateSource};
+use streamlearn_serve::features::state_cache::Cached;
+use streamlearn_serve::features::state_source::StateSource;
 use streamlearn_serve::request::Values;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -15,18 +17,18 @@ use tokio::time::timeout;
 use crate::arrays::{buffers_of, flat};
 use crate::node_features::{RedisAddress, seconds};
 
-/// Of the entities of one side: what became of their states, their positions, and the values of each column.
+/// Of the entities of one side: whether something is known of them, the positions of their states, and the values of
+/// each column.
 type SideColumns<'py> = (Vec<u8>, Vec<i64>, Vec<Bound<'py, PyList>>);
-
-/// What is read of one side.
 type Evaluated = (Vec<u8>, Vec<i64>, Vec<Values>);
 
 /// Evaluates the computed columns of users and items, and reads their states from a Redis.
 #[pyclass(frozen, name = "StateClient", module = "streamlearn._native")]
 struct NativeStateClient {
     sides: [Option<DeclaredSide>; 2],
-    /// Its connection lives in the calls: what another thread would answer takes longer than the answer of a Redis.
-    redis: Option<(StateSource, Runtime)>,
+    states: CachedStates,
+    /// The connection lives in the calls: what another thread would answer takes longer than the answer of a Redis.
+    runtime: Runtime,
 }
 
 impl NativeStateClient {
@@ -36,28 +38,45 @@ impl NativeStateClient {
     }
 }
 
+fn definitions(sides: &[Option<DeclaredSide>; 2]) -> [Option<&Definition>; 2] {
+    sides.each_ref().map(|side| side.as_ref().map(|side| &side.definition))
+}
+
 #[pymethods]
 impl NativeStateClient {
+    /// Without a Redis, `evaluate` is all it does.
     #[new]
-    fn new(description: &str, redis: Option<RedisAddress>, reach_s: f64) -> PyResult<Self> {
-        let (sides, reach) =
-            (DeclaredSide::both(description).map_err(PyValueError::new_err)?, seconds(reach_s)?);
-        let connected = |redis: RedisAddress| {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            let (source, talk) = StateSource::redis(redis.settings(&sides, reach));
-            runtime.spawn(talk);
-            PyResult::Ok((source, runtime))
+    fn new(
+        description: &str,
+        redis: Option<RedisAddress>,
+        reach_s: f64,
+        cache_bytes: usize,
+        cache_age_s: f64,
+    ) -> PyResult<Self> {
+        let sides = DeclaredSide::both(description).map_err(PyValueError::new_err)?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let source = match redis {
+            None => StateSource::function(Box::new(|_| None)),
+            Some(redis) => {
+                let (source, talk) = StateSource::redis(redis.settings(&sides, seconds(reach_s)?));
+                runtime.spawn(talk);
+                source
+            }
         };
-        let redis = redis.map(connected).transpose()?;
-        Ok(Self { sides, redis })
+        let states = CachedStates::new(source, definitions(&sides), cache_bytes, seconds(cache_age_s)?);
+        Ok(Self { sides, states, runtime })
+    }
+
+    /// States that could not be read as such.
+    #[getter]
+    fn states_bad(&self) -> u64 {
+        self.states.bad.load(Ordering::Relaxed)
     }
 
     /// Sets where the states of a side are; 0 is the user's.
     fn set_group(&self, side: usize, name: String, partitions: u64) -> PyResult<()> {
         self.side(side)?;
-        if let Some((source, _)) = &self.redis {
-            source.set_group(side, StateGroup { name, partitions });
-        }
+        self.states.set_group(side, name, partitions);
         Ok(())
     }
 
@@ -69,22 +88,21 @@ impl NativeStateClient {
         at_ms: i64,
         wait_s: f64,
     ) -> PyResult<Option<Vec<SideColumns<'py>>>> {
-        let Some((source, runtime)) = &self.redis else { return Ok(None) };
-        let (mut named, mut sides): (Vec<StateKey>, _) = (Vec::new(), Vec::with_capacity(keys.len()));
+        let (mut of_sides, mut asked) = ([Vec::new(), Vec::new()], Vec::with_capacity(keys.len()));
         for (side, keys) in &keys {
-            let keys = flat::<u64>(keys, "keys", "uint64")?;
-            named.extend(keys.as_slice()?.iter().map(|&key| (*side, key)));
-            sides.push((self.side(*side)?, named.len()));
+            asked.push((*side, self.side(*side)?));
+            of_sides[*side] = flat::<u64>(keys, "keys", "uint64")?.as_slice()?.to_vec();
         }
         let wait = seconds(wait_s)?;
         let found = py.detach(|| {
-            let stored = runtime.block_on(answer(source, &named, wait))?;
-            let stored: Vec<Option<&[u8]>> = stored.iter().map(Option::as_deref).collect();
-            let mut begin = 0;
-            let evaluated = sides.into_iter().map(|(side, end)| {
-                let of_side = &stored[std::mem::replace(&mut begin, end)..end];
-                evaluated(side, of_side, at_ms)
-            });
+            let read = self.runtime.block_on(async {
+                // The connection is looked at first: between two calls it is not.
+                tokio::task::yield_now().await;
+                timeout(wait, self.states.source.connected()).await.ok()?;
+                let keys = of_sides.each_ref().map(Vec::as_slice);
+                self.states.read(definitions(&self.sides), keys, wait, true).await
+            })?;
+            let evaluated = asked.into_iter().map(|(side, declared)| evaluated(declared, &read[side], at_ms));
             Some(evaluated.collect::<Vec<_>>())
         });
         found.map(|found| found.into_iter().map(|side| listed(py, side)).collect()).transpose()
@@ -101,36 +119,26 @@ impl NativeStateClient {
         let (side, buffers) = (self.side(side)?, buffers_of(&stored)?);
         let stored: Vec<Option<&[u8]>> =
             buffers.iter().map(|one| one.as_ref().map(|bytes| bytes.as_slice())).collect();
-        listed(py, evaluated(side, &stored, at_ms))
+        listed(py, evaluated(side, &self.states.decode(Some(&side.definition), &stored), at_ms))
     }
 }
 
-async fn answer(
-    source: &StateSource,
-    keys: &[StateKey],
-    wait: Duration,
-) -> Option<Vec<Option<bytes::Bytes>>> {
-    // The connection is looked at first, as nobody did since the last call.
-    tokio::task::yield_now().await;
-    timeout(wait, source.connected()).await.ok()?;
-    source.read(keys, wait, true).await
-}
-
-fn evaluated(side: &DeclaredSide, stored: &[Option<&[u8]>], at_ms: i64) -> Evaluated {
-    let (states, read) = read_states(&side.definition, stored);
-    let mut values = FeatureValues::new(&side.definition);
-    states.iter().for_each(|state: &State| state.evaluate(&side.definition, at_ms, &mut values));
+fn evaluated(side: &DeclaredSide, states: &[Cached], at_ms: i64) -> Evaluated {
+    let (nothing, mut values) = (State::new(&side.definition), FeatureValues::new(&side.definition));
+    for state in states {
+        state.as_deref().unwrap_or(&nothing).evaluate(&side.definition, at_ms, &mut values);
+    }
     let FeatureValues { keys, ends, numbers } = values;
     let each = side.columns.iter().zip(keys).zip(ends).zip(numbers);
     let columns = each.map(|(((column, keys), ends), numbers)| column.values(&numbers, keys, &ends));
-    let columns = columns.collect();
-    let positions = states.iter().map(|state| state.position).collect();
-    (read.into_iter().map(|one| one as u8).collect(), positions, columns)
+    let positions = states.iter().map(|state| state.as_ref().map_or(-1, |state| state.position));
+    let is_known = states.iter().map(|state| u8::from(state.is_some()));
+    (is_known.collect(), positions.collect(), columns.collect())
 }
 
 /// The values as Python has them: a value or a list for each entity.
-fn listed<'py>(py: Python<'py>, (read, positions, columns): Evaluated) -> PyResult<SideColumns<'py>> {
-    let count = read.len();
+fn listed<'py>(py: Python<'py>, (is_known, positions, columns): Evaluated) -> PyResult<SideColumns<'py>> {
+    let count = is_known.len();
     let listed = columns.iter().map(|values| match values {
         Values::Keys(keys) => PyList::new(py, keys.iter().map(|&key| key as i64)),
         Values::Lists { keys, offsets, .. } => {
@@ -146,7 +154,7 @@ fn listed<'py>(py: Python<'py>, (read, positions, columns): Evaluated) -> PyResu
             PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)
         }
     });
-    Ok((read, positions, listed.collect::<PyResult<_>>()?))
+    Ok((is_known, positions, listed.collect::<PyResult<_>>()?))
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

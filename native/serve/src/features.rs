@@ -1,8 +1,9 @@
 //! Computed: the columns of a request that the node computed, as plain values.
 
+pub mod cached_states;
 pub mod declared_side;
 pub mod reader;
-mod state_cache;
+pub mod state_cache;
 mod state_redis;
 pub mod state_source;
 

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use streamlearn_features::{Definition, Read, State, Values as FeatureValues, read_states};
+use streamlearn_features::{Definition, State, Values as FeatureValues};
 use streamlearn_wire::keys::key_of_int;
 
 use crate::answer::Refusal;
 use crate::distribution::{Distributed, Distribution};
+use crate::features::cached_states::CachedStates;
 use crate::features::declared_side::{DeclaredColumn, DeclaredSide};
-use crate::features::state_cache::{Cached, StateCache};
-use crate::features::state_source::{StateGroup, StateKey, StateSource};
+use crate::features::state_cache::Cached;
+use crate::features::state_source::StateSource;
 use crate::features::{Computed, Outcome};
 use crate::inputs::{Count, Input, Inputs, Kind};
 use crate::request::{Request, Values};
@@ -48,10 +49,6 @@ struct ComputedSide {
 pub struct ReaderCounts {
     /// Requests by what is known of their users: known, unknown, unavailable; and those that lack no column.
     pub requests: [AtomicU64; 4],
-    /// Candidates whose states were in the cache, and those whose states were read.
-    pub items: [AtomicU64; 2],
-    /// States that could not be read as such.
-    pub states_bad: AtomicU64,
     waits: Distribution,
 }
 
@@ -66,11 +63,10 @@ impl ReaderCounts {
 pub struct FeatureReader {
     inputs: Arc<Inputs>,
     sides: [Option<ComputedSide>; 2],
-    source: StateSource,
-    cache: StateCache,
+    states: CachedStates,
     limits: ReadLimits,
     /// As `Computed::states`.
-    states: i64,
+    states_id: i64,
     /// The time of evaluation; below 0: the clock's.
     at_ms: AtomicI64,
     counts: ReaderCounts,
@@ -85,7 +81,7 @@ impl FeatureReader {
         inputs: Arc<Inputs>,
         description: &str,
         limits: ReadLimits,
-        states: i64,
+        states_id: i64,
         source: StateSource,
     ) -> Result<Self, String> {
         let [user, item] = DeclaredSide::both(description)?;
@@ -93,32 +89,20 @@ impl FeatureReader {
             declared.map(|declared| ComputedSide::new(declared, columns, before)).transpose()
         };
         let sides = [side(user, &inputs.user, 0)?, side(item, &inputs.item, inputs.user.len())?];
-        let item_memory = sides[1].as_ref().map_or(0, |side| side.definition.memory_max());
-        let counts = ReaderCounts {
-            requests: Default::default(),
-            items: Default::default(),
-            states_bad: AtomicU64::new(0),
-            waits: Distribution::new(TIME_US_LEAST),
-        };
-        let cache = StateCache::new(limits.cache_bytes, item_memory, limits.cache_age);
-        Ok(Self { inputs, sides, source, cache, limits, states, at_ms: AtomicI64::new(-1), counts })
+        let definitions = sides.each_ref().map(|side| side.as_ref().map(|side| &side.definition));
+        let states = CachedStates::new(source, definitions, limits.cache_bytes, limits.cache_age);
+        let counts = ReaderCounts { requests: Default::default(), waits: Distribution::new(TIME_US_LEAST) };
+        Ok(Self { inputs, sides, states, limits, states_id, at_ms: AtomicI64::new(-1), counts })
     }
 
-    /// Sets where the states of a side are: 0 is the user's.
-    pub fn set_group(&self, side: usize, name: String, partitions: u64) {
-        if self.source.set_group(side, StateGroup { name, partitions }) && side == 1 {
-            self.cache.clear();
-        }
+    /// The states, with their counters.
+    pub fn states(&self) -> &CachedStates {
+        &self.states
     }
 
     /// Sets the time of evaluation, for event time that is not the clock's.
     pub fn set_time(&self, at_ms: Option<i64>) {
         self.at_ms.store(at_ms.unwrap_or(-1), Ordering::Relaxed);
-    }
-
-    /// Why there is no connection to the store; empty while there is one.
-    pub fn error(&self) -> String {
-        self.source.error()
     }
 
     /// Counters since the start.
@@ -143,7 +127,7 @@ impl FeatureReader {
         ];
         let deadline = Duration::from_micros(request.wishes.deadline_us.unwrap_or(u64::MAX) / 2);
         let began = Instant::now();
-        let states = self.states(request, is_lacking, self.limits.wait.min(deadline)).await;
+        let states = self.states_of(request, is_lacking, self.limits.wait.min(deadline)).await;
         self.counts.waits.add(began.elapsed().as_micros() as u64);
         let at_ms = match self.at_ms.load(Ordering::Relaxed) {
             at_ms if at_ms >= 0 => at_ms,
@@ -153,7 +137,7 @@ impl FeatureReader {
         let mut computed = Computed {
             outcome: Outcome::Unavailable,
             at_ms,
-            states: self.states,
+            states: self.states_id,
             user_position: None,
             item_positions: Vec::new(),
             columns: Vec::new(),
@@ -171,7 +155,7 @@ impl FeatureReader {
     }
 
     /// The states of a request's user and candidates, each side only if it lacks columns; `None` without an answer.
-    async fn states(
+    async fn states_of(
         &self,
         request: &Request,
         is_lacking: [bool; 2],
@@ -185,37 +169,8 @@ impl FeatureReader {
             _ => Vec::new(),
         };
         let (user, items) = (keys_of(0, &request.user), keys_of(1, &request.item));
-        let mut cached = self.cache.get(&items);
-        let absent: Vec<usize> = (0..items.len()).filter(|&at| cached[at].is_none()).collect();
-        self.counts.items[0].fetch_add((items.len() - absent.len()) as u64, Ordering::Relaxed);
-        self.counts.items[1].fetch_add(absent.len() as u64, Ordering::Relaxed);
-        let mut keys: Vec<StateKey> = user.iter().map(|&key| (0, key)).collect();
-        keys.extend(absent.iter().map(|&at| (1, items[at])));
-        // Only the full wait says something of the store.
-        let is_full = wait == self.limits.wait;
-        let found = if keys.is_empty() { Vec::new() } else { self.source.read(&keys, wait, is_full).await? };
-        let (of_user, of_items) = found.split_at(user.len());
-        let states = self.decode(1, of_items);
-        self.cache.put(absent.iter().map(|&at| items[at]).zip(states.iter().cloned()));
-        for (at, state) in absent.into_iter().zip(states) {
-            cached[at] = Some(state);
-        }
-        Some([self.decode(0, of_user), cached.into_iter().map(Option::unwrap_or_default).collect()])
-    }
-
-    fn decode(&self, side: usize, found: &[Option<bytes::Bytes>]) -> Vec<Cached> {
-        let Some(ComputedSide { definition, .. }) = &self.sides[side] else { return Vec::new() };
-        let stored: Vec<Option<&[u8]>> = found.iter().map(Option::as_deref).collect();
-        let (states, outcomes) = read_states(definition, &stored);
-        let decoded = states.into_iter().zip(outcomes).map(|(state, outcome)| match outcome {
-            Read::Known => Some(Arc::new(state)),
-            Read::Missing => None,
-            Read::Damaged | Read::Other => {
-                self.counts.states_bad.fetch_add(1, Ordering::Relaxed);
-                None
-            }
-        });
-        decoded.collect()
+        let definitions = self.sides.each_ref().map(|side| side.as_ref().map(|side| &side.definition));
+        self.states.read(definitions, [&user, &items], wait, wait == self.limits.wait).await
     }
 
     /// Checks that the columns of the user's history have one length, which a caller may have given in part.
