@@ -35,7 +35,7 @@ $(VENV)/.built: $(NATIVE) $(VENV)/.packages
 
 lock: $(VENV)/.python ## pin every package again, with hashes
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	  --no-emit-index-url --no-annotate --group dev pyproject.toml -o requirements.lock
+	  --no-emit-index-url --no-annotate --group dev --extra ingest --extra train pyproject.toml -o requirements.lock
 	@for name in feast mosec river tensorflow tfra torch triton; do \
 	  case $$name in triton) glibc=2_35;; *) glibc=2_28;; esac; \
 	  $(VENV)/bin/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_$$glibc --generate-hashes \

@@ -33,6 +33,7 @@ from streamlearn.cli.model.rollback import promote, release, rollback
 from streamlearn.cli.model.switch import switch
 from streamlearn.cli.model.verify import diff, verify
 from streamlearn.cli.model.versions import show, versions
+from streamlearn.cli.new import new
 from streamlearn.cli.report.verb import report
 from streamlearn.cli.run.backfill import backfill
 from streamlearn.cli.run.features import features
@@ -44,6 +45,7 @@ from streamlearn.cli.run.train import train
 from streamlearn.cli.run.up import up
 from streamlearn.cli.settings import settings
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
+from streamlearn.extras import missing_extra
 from streamlearn.hints import with_hints
 from streamlearn.printable import printable
 from streamlearn.process_exit import leave
@@ -80,7 +82,7 @@ def _options(
 
 for verb in (
     backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest, migrate,
-    note, peek, promote, release, replay, report, rewind, rollback, schema, settings, show, switch, topics, train, up,
+    new, note, peek, promote, release, replay, report, rewind, rollback, schema, settings, show, switch, topics, train, up,
     verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))
@@ -121,6 +123,12 @@ def main() -> NoReturn:
         if error.help:
             print(f"help: {printable(error.help)}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error, sys.argv[1:])
+        if missing is None:
+            raise
+        print(f"error: {missing.message}\nhelp: {missing.help}", file=sys.stderr)
+        sys.exit(missing.exit_code)
     except BrokenPipeError:
         # The reader of stdout is gone, as with `head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

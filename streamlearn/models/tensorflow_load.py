@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 
+from streamlearn.extras import check_tensorflow
+
 __all__ = ["load_tensorflow", "may_leave_keras"]
 
 _LEGACY, _LOG_LEVEL = "TF_USE_LEGACY_KERAS", "TF_CPP_MIN_LOG_LEVEL"
@@ -25,10 +27,12 @@ def load_tensorflow() -> None:
     TensorFlow's messages on stderr about its build and missing GPUs are shown only if the import fails, unless
     `TF_CPP_MIN_LOG_LEVEL` asks for them.
 
-    Call it before this process starts others, which inherit its environment.
+    Call it before this process starts others, which inherit its environment. Raises `UsageError` in an environment
+    with both packages of TensorFlow.
     """
     if "tensorflow" in sys.modules:
         return
+    check_tensorflow()
     is_quiet = os.environ.setdefault(_LOG_LEVEL, _QUIET) == _QUIET
     collects, leaves_out = gc.isenabled(), may_leave_keras(os.environ)
     try:

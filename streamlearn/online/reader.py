@@ -178,7 +178,7 @@ class FeatureReader(Resource):
 
     def close(self) -> None:
         """Close the store."""
-        del self._client  # and with it its connection
+        vars(self).pop("_client", None)  # and with it its connection
         self._store.close()
 
     def _at_ms(self, at_ms: int | None) -> int:

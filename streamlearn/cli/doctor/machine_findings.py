@@ -11,18 +11,27 @@ import platform
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 import streamlearn
 from streamlearn.errors import StreamlearnError
+from streamlearn.extras import check_tensorflow
 
 __all__ = ["Finding", "machine_findings", "wrong"]
 
-PACKAGES = ("apache-beam", "crc32c", "fastavro", "kafka-python", "numpy", "pyarrow", "redis", "tensorflow")
+PACKAGES = ("crc32c", "fastavro", "kafka-python", "numpy", "pyarrow", "redis")
+# By the commands that need them; any of the packages will do.
+OPTIONAL = {
+    "apache-beam": (("apache-beam",), "ingest and backfill need it: pip install 'streamlearn[ingest]'"),
+    "tensorflow": (
+        ("tensorflow", "tensorflow-cpu"),
+        "training and serving need it: pip install 'streamlearn[train]', or [serve]",
+    ),
+}
 COMMANDS = {
     "redis-server": (["redis-server", "--version"], "needed by tests and demos with a real Redis"),
     "java": (["java", "-version"], "tests and demos with real Kafka and Flink need Java 17 or newer"),
@@ -58,6 +67,8 @@ def machine_findings() -> Iterator[Finding]:
     yield _native()
     for package in PACKAGES:
         yield _package(package)
+    for name, (packages, help) in OPTIONAL.items():
+        yield _optional(name, packages, help)
     for name, (command, help) in COMMANDS.items():
         yield _command(name, command, help)
     yield _gpu()
@@ -78,6 +89,16 @@ def _package(name: str) -> Finding:
         return Finding(name, "ok", importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, "wrong", "not installed", "install this package again: pip install .")
+
+
+def _optional(name: str, packages: Sequence[str], help: str) -> Finding:
+    try:
+        check_tensorflow()
+    except StreamlearnError as error:
+        if name == "tensorflow":
+            return wrong(name, error)
+    found = [one for one in map(_package, packages) if one.state == "ok"]
+    return replace(found[0], what=name) if found else Finding(name, "missing", "not installed", help)
 
 
 def _command(what: str, command: list[str], help: str) -> Finding:

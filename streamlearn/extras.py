@@ -1,0 +1,58 @@
+"""Extras: packages that only some commands need, and that `pip install streamlearn` alone does not bring."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+from streamlearn.errors import UsageError
+
+__all__ = ["EXTRAS", "check_tensorflow", "missing_extra"]
+
+EXTRAS = {"apache_beam": "ingest", "matplotlib": "report", "s3fs": "s3", "tensorflow": "train"}
+"""The extra that brings each module. A node takes `serve`, with a smaller TensorFlow than `train`."""
+
+_SERVING = ("serve",)
+_NAMES = {"apache_beam": "apache-beam"}
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
+
+
+def missing_extra(error: ModuleNotFoundError, words: Sequence[str]) -> UsageError | None:
+    """Return what to say to a command that lacks a package; None if it is not a package of an extra.
+
+    Examples:
+        >>> missing_extra(ModuleNotFoundError(name="apache_beam"), ["ingest", "shop"]).help
+        "pip install 'streamlearn[ingest]'"
+        >>> missing_extra(ModuleNotFoundError(name="tensorflow"), ["serve", "shop"]).help
+        "pip install 'streamlearn[serve]', or [serve-gpu] for a GPU"
+    """
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRAS:
+        return None
+    verb = words[0] if words else ""
+    message = f"{f'streamlearn {verb}'.strip()} needs {_NAMES.get(module, module)}, which is not installed"
+    if module == "tensorflow" and verb in _SERVING:
+        return UsageError(message, help="pip install 'streamlearn[serve]', or [serve-gpu] for a GPU")
+    return UsageError(message, help=f"pip install 'streamlearn[{EXTRAS[module]}]'")
+
+
+def check_tensorflow() -> None:
+    """Refuse an environment with both packages of TensorFlow, whose files overwrite each other.
+
+    Raises:
+        UsageError: There are both.
+    """
+    found = [name for name in _TENSORFLOWS if _is_installed(name)]
+    if len(found) > 1:
+        message = f"{' and '.join(found)} are both installed in {sys.prefix}, and each overwrites files of the other"
+        help = f"pip uninstall {' '.join(found)}, then install one: extra serve brings {found[1]}, others {found[0]}"
+        raise UsageError(message, help=help)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
