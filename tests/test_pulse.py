@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from streamlearn.cli import cli
+from streamlearn.errors import UsageError
 from streamlearn.pulse import Pulse
 from streamlearn.testing import ManualClock
 from tests.listener import Listener
@@ -114,3 +118,46 @@ def test_its_own_pid_is_asked(listening: tuple[Listener, dict[str, str]]) -> Non
     pulse.ready()
     assert pulse.every_s > 0
     assert listener.heard() == ["READY=1 WATCHDOG=1"]
+
+
+def probed(file: Path, *words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, ["probe", str(file), *words])
+    return done.exit_code, done.stdout.strip()
+
+
+def test_a_file_says_whether_a_process_is_ready_goes_on_or_stops(tmp_path: Path) -> None:
+    file, clock = tmp_path / "pulse", ManualClock(wall_ms=round(time.time() * 1_000))
+    pulse = Pulse({"STREAMLEARN_PULSE": str(file)}, clock)
+    assert probed(file) == (1, "it was never ready")
+    for said in (f"ready {os.getpid()} 1", "ready 4194305 1", "ready", ""):  # of an earlier process, or of nobody
+        file.write_text(said)
+        assert probed(file) == (1, "the process that was ready has ended")
+    pulse.ready()
+    assert probed(file) == (0, "")
+    os.utime(file, (time.time() - 100, time.time() - 100))
+    assert probed(file) == (1, "its last heartbeat was 100 s ago")
+    assert probed(file, "--within", "200") == (0, "")
+    pulse.beat()
+    assert probed(file)[0] == 1, "none is due"
+    clock.sleep(pulse.every_s)
+    pulse.beat()
+    assert probed(file) == (0, "")
+    with pulse.patience(600):
+        assert file.stat().st_mtime > time.time() + 500, "it may be silent for as long as it said"
+    assert file.stat().st_mtime < time.time() + 60
+    pulse.stopping()
+    assert probed(file) == (1, "it is stopping")
+    assert probed(file, "--started") == (0, "")
+
+
+def test_a_file_that_cannot_be_written_hinders_nothing(tmp_path: Path) -> None:
+    pulse = Pulse({"STREAMLEARN_PULSE": str(tmp_path / "no" / "pulse")}, ManualClock())
+    pulse.ready()
+    pulse.stopping()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_probe_without_a_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STREAMLEARN_PULSE", raising=False)
+    done = CliRunner().invoke(cli, ["probe"])
+    assert isinstance(done.exception, UsageError)

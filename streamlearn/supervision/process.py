@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.pulse import PULSE_VARIABLE
 from streamlearn.supervision import tether
 from streamlearn.supervision.log import LINE_BYTES_MAX, MemberLog
 from streamlearn.supervision.member import Member
@@ -54,7 +55,7 @@ class PulseReceiver:
 
         The tether adds WATCHDOG_PID.
         """
-        own = ("WATCHDOG_", "LISTEN_")
+        own = ("WATCHDOG_", "LISTEN_", PULSE_VARIABLE)
         base = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         watchdog = {"WATCHDOG_USEC": str(round(silence_s * 1e6))} if silence_s else {}
         return {**base, "NOTIFY_SOCKET": self._name, **watchdog}
