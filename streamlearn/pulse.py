@@ -115,7 +115,6 @@ class Pulse:
             return
         self._is_ready_sent, self._sent_timeout_us = True, timeout_us
 
-
     def _write(self, state: str, patience_us: int) -> None:
         """Write the state into the file, as if it were written at the end of the time that is asked for."""
         if self._file is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from streamlearn.cli import cli
+from streamlearn.cli.main import cli
 from streamlearn.errors import UsageError
 from streamlearn.pulse import Pulse
 from streamlearn.testing import ManualClock

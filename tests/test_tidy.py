@@ -37,7 +37,7 @@ RANKS: tuple[set[str], ...] = (
         "resource",
         "settings",
     },
-    {"access", "hints", "native", "niceness", "pulse", "struct_decoder", "telemetry", "times"},
+    {"access", "extras", "hints", "native", "niceness", "pulse", "struct_decoder", "telemetry", "times"},
     {"config", "features", "given_up", "marks", "metrics_server", "topics"},
     {"apps"},
     {"models", "schemas"},

@@ -83,8 +83,8 @@ def _options(
 
 for verb in (
     backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest, migrate,
-    new, note, peek, probe, promote, release, replay, report, rewind, rollback, schema, settings, show, switch, topics, train, up,
-    verify, versions,
+    new, note, peek, probe, promote, release, replay, report, rewind, rollback, schema, settings, show, switch, topics,
+    train, up, verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))
 cli.add_typer(features, name="features")

@@ -42,9 +42,9 @@ _SETTINGS = """# Settings of NAME. `streamlearn settings .` lists all of them.
 # The invented history has times of its own. Remove this line once events come when they happen.
 time = "event"
 """
-_HISTORY = '''"""An invented history for `streamlearn replay`: people click on what is in their favourite category.
+_HISTORY = '''"""An invented history for `streamlearn replay`. Read a log of your own here instead.
 
-Read a log of your own here instead.
+Some categories are clicked more often than others, and people have a favourite one.
 """
 
 import numpy as np
@@ -61,7 +61,9 @@ def history(options):
     rng = np.random.default_rng(1)
     user = rng.integers(0, 200, REQUESTS)
     item = np.stack([rng.choice(100, ITEMS_SHOWN, replace=False) for _ in range(REQUESTS)])
-    is_clicked = rng.random(item.shape) < np.where(item % 8 == (user % 8)[:, None], 0.5, 0.05)
+    category = item % 8
+    chance = 0.02 + 0.05 * category + 0.2 * (category == (user % 8)[:, None])
+    is_clicked = rng.random(item.shape) < chance
     time_ms = BEGIN_MS + SPACING_MS * np.arange(REQUESTS)
     ids = np.array([f"request-{number}" for number in range(REQUESTS)])
     impressions = {
@@ -71,7 +73,7 @@ def history(options):
         **text_columns("user.country", COUNTRIES[user % len(COUNTRIES)].tolist()),
         "items[]": np.arange(REQUESTS + 1, dtype=np.int32) * ITEMS_SHOWN,
         "items.item_id": item.reshape(-1),
-        "items.category": item.reshape(-1) % 8,
+        "items.category": category.reshape(-1),
         "items.price": rng.gamma(2.0, 10.0, item.size).astype(np.float32),
     }
     request, place = np.nonzero(is_clicked)

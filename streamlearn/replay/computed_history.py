@@ -70,11 +70,12 @@ class ComputedHistory:
             for entity, of_entity in zip(entities, states, strict=True):
                 prefix = "user" if entity.side == "user" else "items"
                 keys, at_ms = self._asked(columns, entity.side)
+                at_ms = at_ms - min(0, self._lag_ms)
                 found = evaluated(
                     entity,
                     of_entity,
                     ([waiting.take(due)], seen_ms[due]),
-                    (keys, at_ms - min(0, self._lag_ms), at_ms),
+                    (keys, at_ms, at_ms),
                 )
                 for column, (values, begins) in zip(entity.columns, found, strict=True):
                     path = f"{prefix}.{column.name}"

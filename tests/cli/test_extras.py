@@ -24,7 +24,11 @@ app = App(
 """
 _WITHOUT = """
 import sys
-sys.modules |= dict.fromkeys({modules})
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name in {modules}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
 from streamlearn.cli import command
 command()
 """
@@ -53,7 +57,11 @@ def without(modules: Sequence[str] | dict[str, str], *words: object) -> subproce
         (("evaluate",), "tensorflow", "pip install 'streamlearn[train]'"),
         (("serve",), "tensorflow", "pip install 'streamlearn[serve]', or [serve-gpu] for a GPU"),
         (("ingest",), "apache-beam", "pip install 'streamlearn[ingest]'"),
-        (("backfill", "--from", "2026-01-01", "--to", "2026-01-02"), "apache-beam", "pip install 'streamlearn[ingest]'"),
+        (
+            ("backfill", "--from", "2026-01-01", "--to", "2026-01-02"),
+            "apache-beam",
+            "pip install 'streamlearn[ingest]'",
+        ),
     ],
     ids=lambda given: given[0] if isinstance(given, tuple) else "",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -38,19 +38,19 @@ def probe(
     try:
         (state, _, process), beat_s = named.read_text().partition(" "), named.stat().st_mtime
     except FileNotFoundError:
-        raise _failed("it was never ready") from None
+        _fail("it was never ready")
     pid = process.partition(" ")[0]
     if not pid.isdecimal() or process_of(int(pid)) != process:
-        raise _failed("the process that was ready has ended")
+        _fail("the process that was ready has ended")
     silent_s = time.time() - beat_s
     if started:
         return
     if state != PULSE_READY:
-        raise _failed(f"it is {state[:40]}")
+        _fail(f"it is {state[:40]}")
     if silent_s > within:
-        raise _failed(f"its last heartbeat was {silent_s:.0f} s ago")
+        _fail(f"its last heartbeat was {silent_s:.0f} s ago")
 
 
-def _failed(reason: str) -> typer.Exit:
+def _fail(reason: str) -> NoReturn:
     typer.echo(reason)
-    return typer.Exit(EXIT_FAILED)
+    raise typer.Exit(EXIT_FAILED)
