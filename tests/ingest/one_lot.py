@@ -95,7 +95,11 @@ class OneLot:
     def come(self, events: LotEvents, *, fails: bool = False) -> None:
         """Events come; the runner's watermark follows."""
         data = encode_lot(events)
-        self.bundle(lambda step, state, _: step.take_in(self.lot, decode_lot(data), state, data), fails=fails)
+
+        def take_in(step: LotStep, state: State, rows: list[Row]) -> None:
+            step.take_in(self.lot, decode_lot(data), state, lambda lot, joined, _: rows.extend(rows_of(joined)), data)
+
+        self.bundle(take_in, fails=fails)
         if not fails:
             self.watermarks[events.partition] = AFTER_ALL if events.closes else events.after_ms
 

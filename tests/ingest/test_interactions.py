@@ -16,14 +16,20 @@ from prometheus_client import REGISTRY
 from pipelines import backfill
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.features import Count, Dense, keys_of
-from streamlearn.ingest import run_samples
+from streamlearn.ingest import Joined, run_samples
+from streamlearn.ingest.join.join_cache import LotShelf
+from streamlearn.ingest.join.lot_step import LotStep
+from streamlearn.ingest.join.plan import JoinPlan
+from streamlearn.ingest.join.ticks import TickRules
 from streamlearn.interactions import InteractionBatch, decode_interactions
 from streamlearn.testing import small_impression, wait_until
 from streamlearn.topics import create_topic
 from tests.ingest.history import fill, learned, messages, outcomes, records_of, write_app
 from tests.ingest.on_flink import DEADLINE_S, log_of, run_on
-from tests.ingest.place import Place, memory_root
+from tests.ingest.one_lot import State, lot_events
+from tests.ingest.place import T_MS, Place, memory_root
 from tests.ingest.week import read_week
+from tests.ingest.world import Done, Event, Shown
 from tools.services import FlinkJobServer
 
 REQUESTS = 240
@@ -154,6 +160,24 @@ def test_an_action_is_an_interaction_long_before_its_label_is_settled(prism: Pat
         finally:
             process.terminate()
             process.wait(60)
+
+
+def test_an_action_is_an_interaction_when_it_comes_though_time_stands_still() -> None:
+    made = Place.make(memory_root())
+    features = replace(made.folder.app.features, dense=(*made.folder.app.features.dense, SEEN))
+    app = replace(made.folder.app, features=features)
+    plan, state, found = JoinPlan.of(app, "topic", made.folder.settings.join), State(), list[Joined]()
+    step = LotStep(plan, TickRules(1, 500, 2_000), LotShelf(), rows_max=100)
+
+    def come(event: Event) -> None:
+        events = lot_events(plan, 0, [event], T_MS, T_MS)
+        step.take_in(2, events, state, lambda lot, joined, _: found.append(joined))
+
+    come(Shown("q7", T_MS, 0, 0, 0, (901, 902), b"x"))
+    come(Done("q7", T_MS + 5, 0, 0, 1, 902, "click"))
+    come(Done("nobody", T_MS + 5, 0, 1, 2, 902, "click"))
+    assert [len(one.interactions) for one in found] == [1]
+    assert not any(len(one.rows) for one in found)
 
 
 def test_what_was_served_while_states_were_unavailable_is_not_learned_but_is_an_interaction() -> None:

@@ -21,7 +21,7 @@ def step_on(shelf: LotShelf, taken: list[int]) -> JoinLots:
         shelf=shelf,
         handing=SimpleNamespace(take=lambda data: data),
         step=SimpleNamespace(take_in=lambda lot, *_: taken.append(lot)),
-        sink=SimpleNamespace(flush=lambda: ()),
+        sink=SimpleNamespace(flush=lambda: (), give=None),
         close=lambda: None,
     )
     step._resources = bench

@@ -52,7 +52,7 @@ def joined_of(plan: ReadPlan, place: Place, time_ms: int = T_MS) -> Joined:
         Done("nobody", time_ms, 0, 1, 0, 902, "click"),
     ]
     given: LotEvents = lot_events(join_plan, 0, events, BEFORE_ALL, time_ms + 4_000_000)
-    step.take_in(2, given, state)
+    step.take_in(2, given, state, lambda lot, joined, reached_ms: found.append(joined))
     step.look(2, time_ms + 4_000_000, state, lambda lot, joined, reached_ms: found.append(joined))
     (whole,) = found
     return whole

@@ -77,7 +77,7 @@ def test_the_join_of_a_lot_has_the_settings(small: Load, monkeypatch: pytest.Mon
         with reading(replace(plan, progress_url="")) as reader, closing(letters):
             (events,) = cutter.cut(take(reader)).lots
         resources = step._ready()
-        resources.step.take_in(events.lot, events, State())
+        resources.step.take_in(events.lot, events, State(), resources.sink.give)
         (entry,) = resources.shelf._entries.values()
         assert (entry.join.share_bytes, entry.join._own_bytes) == (90_001, 70_001)
     ((rules,), _) = cores[0]

@@ -196,7 +196,7 @@ impl JoinCore {
         let retiring = keys.find_map(|(key, _)| Some(end(key) + self.rules.window_max).filter(is_ahead));
         let releases = payloads.into_iter().chain(retiring);
         let later = waiting.into_iter().chain(releases).filter(is_ahead);
-        // Interactions leave at the next look.
+        // Interactions that were not taken before leave at the next look.
         let made = (!self.out.interactions.is_empty()).then_some(self.watermark + 1);
         self.next_row_ms().into_iter().chain(later).chain(made).min()
     }

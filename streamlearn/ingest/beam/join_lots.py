@@ -152,7 +152,8 @@ class JoinLots(beam.DoFn):
         lot, data = element
         bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
         resources, state = self._claim(lot, head, bags, tick)
-        resources.step.take_in(lot, resources.handing.take(data), state, None if self._in_process else data)
+        events, logged = resources.handing.take(data), None if self._in_process else data
+        resources.step.take_in(lot, events, state, resources.sink.give, logged)
 
     @on_timer(TICK)
     def look(

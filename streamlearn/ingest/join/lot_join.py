@@ -85,6 +85,11 @@ class LotJoin:
             self._waiting.append(_Waiting(events, size_bytes, taken))
             self.waiting_bytes += size_bytes
 
+    def arrived(self, rows_max: int) -> Iterator[Joined]:
+        """Yield what is ready before time advances: interactions."""
+        while self._core.ready:
+            yield self._core.take(rows_max)
+
     def advance(self, limit_ms: int, rows_max: int) -> Iterator[Joined]:
         """Advance time up to a limit, and yield what is due. Raises `JoinFull` if waiting events can never be added."""
         while True:

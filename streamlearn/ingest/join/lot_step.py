@@ -92,8 +92,18 @@ class LotStep:
         self._plan, self._rules, self._shelf, self._rows_max, self._clock = plan, rules, shelf, rows_max, clock
         self._spans, self._keeps_log = LogSpans.of(plan), keeps_log
 
-    def take_in(self, lot: int, events: LotEvents, state: LotState, data: bytes | None = None) -> None:
-        """Take in events of a lot. `data` are the same events as bytes, for the log, if they came as bytes."""
+    def take_in(
+        self,
+        lot: int,
+        events: LotEvents,
+        state: LotState,
+        give: Callable[[int, Joined, int], None],
+        data: bytes | None = None,
+    ) -> None:
+        """Take in events of a lot, and give the interactions that they make; rows wait for their time.
+
+        `data` are the same events as bytes, for the log, if they came as bytes.
+        """
         before = decode_head(state.read_head())
         join = self._join_of(lot, before, state)
         after = with_events(before, events, self._spans)
@@ -103,6 +113,9 @@ class LotStep:
                 for bag, entry in entries_of(before, after, events, encoded, self._spans):
                     state.add_to_bag(bag, entry)
             join.add(events, events.bytes)
+            # Time may stand still until the next action, which can be long after this one.
+            for joined in join.arrived(self._rows_max):
+                give(lot, joined, before.watermark_ms)
             join.quiet = 0
             if join.waiting:
                 count_waiting(1)
