@@ -106,8 +106,10 @@ class Pulse:
         message = [*lines] if self._is_ready_sent else [_READY, *lines]
         if self._default_timeout_us:
             message.append(_BEAT)
-        if timeout_us != self._sent_timeout_us:
+        if self._default_timeout_us and timeout_us != self._sent_timeout_us:
             message.append(f"WATCHDOG_USEC={timeout_us}")
+        if not message:
+            return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
                 sender.sendto("\n".join(message).encode(), self._address)

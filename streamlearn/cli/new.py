@@ -12,7 +12,7 @@ from streamlearn.features.names import check_name
 
 __all__ = ["FILES", "new"]
 
-_APP = '''"""The application NAME: what requests and items look like, and what people do that models predict."""
+_APP = '''"""The application @APP@: what requests and items look like, and what people do that models predict."""
 
 from streamlearn.apps import App
 from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Slot
@@ -29,14 +29,14 @@ features = FeatureSpec(
 )
 
 app = App(
-    name="NAME",
+    name="@APP@",
     features=features,
     # A row is learned a minute after its impression, and corrected by an action up to ten minutes after it.
     groups=(LabelGroup("fast", wait_s=60, window_s=600),),
     labels=(Label("click", "click", "fast"),),
 )
 '''
-_SETTINGS = """# Settings of NAME. `streamlearn settings .` lists all of them.
+_SETTINGS = """# Settings of @APP@. `streamlearn settings .` lists all of them.
 
 [topics]
 # The invented history has times of its own. Remove this line once events come when they happen.
@@ -86,7 +86,7 @@ def history(options):
     return ColumnHistory(impressions, actions)
 '''
 FILES = {"app.py": _APP, "app.toml": _SETTINGS, "history.py": _HISTORY}
-"""The files of a new application. NAME stands for its name."""
+"""The files of a new application. @APP@ stands for its name."""
 
 _NEXT = (
     ("write its invented history into topics", "replay {folder} --speed 0"),
@@ -107,7 +107,7 @@ def new(
         raise UsageError(message, help="name a folder that does not, or remove it")
     folder.mkdir(parents=True)
     for name, text in FILES.items():
-        (folder / name).write_text(text.replace("NAME", folder.name))
+        (folder / name).write_text(text.replace("@APP@", folder.name))
     typer.echo(f"{folder} has {', '.join(FILES)}. To see it work:\n")
     width = max(len(words) for _, words in _NEXT) + len(str(folder))
     for what, words in _NEXT:

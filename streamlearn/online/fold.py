@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import DataError
 from streamlearn.features import Entity
 from streamlearn.interactions import InteractionBatch, decode_interactions
@@ -29,9 +30,13 @@ _MISSING = 1
 # A position in the log has the offset of its message and its place within.
 PLACE_BITS = 20
 # A step reads more the more there is, so that a state with many interactions is read and written once for all; but no
-# more than so many bytes of states, if all were as large as they may be.
+# more than it can do in about a second, and no more than so many states, and bytes of them if all were as large as they
+# may be.
 _READ_BYTES, _READ_BYTES_MAX = 256 << 10, 32 << 20
-_STATES_BYTES_MAX = 256 << 20
+_STATES_MAX, _STATES_BYTES_MAX = 1 << 16, 256 << 20
+_STEP_S = 1.0
+# Keys of one call of the store, which has a deadline.
+_KEYS_MAX = 4_096
 
 
 @dataclass(slots=True)
@@ -81,7 +86,8 @@ class Fold:
         self._store, self.entity, self.group, self._reader = store, entity, group, reader
         self.partition, self._settings = partition, settings
         self._features = native.Features(entity.definition)
-        self._read_bytes, self._states_max = _READ_BYTES, _STATES_BYTES_MAX // self._features.bytes_max
+        self._read_bytes = _READ_BYTES
+        self._states_max = min(_STATES_MAX, _STATES_BYTES_MAX // self._features.bytes_max)
         self._repeats, self._repeats_max = native.Repeats(repeats_max), repeats_max
         # Messages that are needed to tell what comes again: their offsets, and numbers of new interactions.
         self._seen: deque[tuple[int, int]] = deque()
@@ -103,11 +109,16 @@ class Fold:
             StatesUnreachable: The store does not answer; the next call goes on.
             TopicError: The topic cannot be read.
         """
+        began_s, next_bytes = SYSTEM_CLOCK.monotonic_s(), _READ_BYTES
         if self._unwritten is None:
             at = self.standing.position
-            records = self._reader.read(self.partition, at, max_bytes=self._read_bytes, wait_ms=wait_ms)
+            # Little again, should this step fail.
+            read_bytes, self._read_bytes = self._read_bytes, _READ_BYTES
+            records = self._reader.read(self.partition, at, max_bytes=read_bytes, wait_ms=wait_ms)
             if records.next_offset == at:
                 return False
+            is_full = sum(len(value or b"") for value in records.values) > read_bytes // 2
+            next_bytes = min(2 * read_bytes, _READ_BYTES_MAX) if is_full else read_bytes
             decoded, keys, next_offset = self._fitting(self._decoded(records), records.next_offset)
             # The last that may fail before anything is noted.
             known = self._states(keys)
@@ -118,6 +129,8 @@ class Fold:
         self._store.write(self.group, self.partition, (self._stored, standing), states, self._state_ms)
         self._unwritten, self._stored = None, standing
         self.standing = standing
+        taken_s = SYSTEM_CLOCK.monotonic_s() - began_s
+        self._read_bytes = max(next_bytes // 4, _READ_BYTES) if taken_s > _STEP_S else next_bytes
         return True
 
     def check(self) -> None:
@@ -176,9 +189,7 @@ class Fold:
         for number, (offset, batch) in enumerate(decoded):
             keys.update(batch.entity.tolist())
             if len(keys) > self._states_max and number + 1 < len(decoded):
-                self._read_bytes = max(self._read_bytes // 2, _READ_BYTES)
                 return decoded[: number + 1], keys, offset + 1
-        self._read_bytes = min(self._read_bytes * 2, _READ_BYTES_MAX)
         return decoded, keys, next_offset
 
     def _note(self, offset: int, batch: InteractionBatch) -> npt.NDArray[np.bool_]:
@@ -238,8 +249,11 @@ class Fold:
 
     def _states(self, keys: Set[int]) -> dict[int, bytes | None]:
         """Return the states of entities. They are read each time, so that one which is removed is gone."""
-        places = [StatePlace(self.group, key) for key in keys]
-        return dict(zip(keys, self._store.read(places), strict=True))
+        named, found = list(keys), dict[int, bytes | None]()
+        for begin in range(0, len(named), _KEYS_MAX):
+            part = named[begin : begin + _KEYS_MAX]
+            found |= zip(part, self._store.read([StatePlace(self.group, key) for key in part]), strict=True)
+        return found
 
     def _moved(self, position: int, newest_ms: int) -> Standing:
         while self._seen and self._seen_rows - self._seen[0][1] >= self._repeats_max:

@@ -25,8 +25,8 @@ _LOG = logging.getLogger(__name__)
 _POLL_S, _AWAY_S = 0.02, 1.0
 # How often the store is asked whether it still has what was written, and which states are read.
 _CHECK_S = 1.0
-# A fold that is so near to the end of its log is at it: messages come all the time.
-_NEAR_MESSAGES = 16
+# States are read once folds have come within so much time to where the log ended then: messages come all the time.
+_FILLED_S = 5.0
 # The wait of a rebuild for the next interactions, which are there.
 _WAIT_MS = 1_000
 
@@ -52,14 +52,17 @@ class FoldLoop(Resource):
             self._opened = stack.pop_all()
         everything = product(entities, range(self._topic.partitions))
         self._folds: dict[tuple[Entity, int], Fold | None] = dict.fromkeys(everything)
-        self._filling: set[Entity] = set()
+        # Entities that are folded from the beginning: a time, and where the log ended then.
+        self._filling: dict[Entity, tuple[float, dict[int, int]]] = {}
 
     def close(self) -> None:
         """Close the topic and the store."""
         self._opened.close()
 
-    def step(self, beat: Callable[[], None] = lambda: None) -> bool:
-        """Fold what has come to each partition; return whether anything had. `beat` is called after each.
+    def step(self, beat: Callable[[], None] = lambda: None, stop: threading.Event | None = None) -> bool:
+        """Fold what has come to each partition, until `stop` is set; return whether anything had.
+
+        `beat` is called after each partition.
 
         Raises:
             TopicReplaced: The states are of another topic, which only a rebuild mends.
@@ -67,7 +70,9 @@ class FoldLoop(Resource):
         """
         has_come, now_s = False, self._clock.monotonic_s()
         is_due = now_s >= self._check_s
-        for (entity, partition), known in self._folds.items():
+        for (entity, partition), known in tuple(self._folds.items()):
+            if stop is not None and stop.is_set():
+                return has_come
             fold = known
             if fold is None or (is_due and self._group(entity) != fold.group):
                 fold = self._folds[entity, partition] = self._fold(entity, partition)
@@ -77,14 +82,11 @@ class FoldLoop(Resource):
                     fold.check()
             except StatesLost as error:
                 _LOG.warning("%s; %s", error.message, error.help)
-                self._folds[entity, partition] = None
+                # The others may have been lost as well.
+                self._folds |= {place: None for place in self._folds if place[0] == entity}
                 has_come = True
             beat()
-        for entity in tuple(self._filling):
-            folds = [fold for (of, _), fold in self._folds.items() if of == entity]
-            if all(fold is not None and fold.behind <= _NEAR_MESSAGES for fold in folds):
-                self._store.switch(replace(self._group(entity), fills=False))
-                self._filling.discard(entity)
+        self._check_filled()
         if is_due:
             self._check_s = now_s + _CHECK_S
         return has_come
@@ -93,7 +95,7 @@ class FoldLoop(Resource):
         """Fold until `stop` is set, and call `beat` again and again. Raises `FoldOver` if a newer process took over."""
         while not stop.is_set():
             try:
-                pause_s = 0.0 if self.step(beat) else _POLL_S
+                pause_s = 0.0 if self.step(beat, stop) else _POLL_S
                 if self._is_away:
                     _LOG.warning("the feature states at %s answer again", self._store.url)
                 self._is_away = False
@@ -126,14 +128,32 @@ class FoldLoop(Resource):
             group = replace(group, fills=True)
             self._store.switch(group)
         if group.fills:
-            self._filling.add(entity)
+            self._filling.setdefault(entity, self._ends())
         return fold
+
+    def _ends(self) -> tuple[float, dict[int, int]]:
+        ends = {partition: self._reader.end(partition) for partition in range(self._topic.partitions)}
+        return self._clock.monotonic_s(), ends
+
+    def _check_filled(self) -> None:
+        """Have states read that were folded from the beginning, and have come to the end of the log."""
+        for entity, (noted_s, ends) in tuple(self._filling.items()):
+            folds = [self._folds[entity, partition] for partition in ends]
+            if any(
+                fold is None or fold.standing.position < end for fold, end in zip(folds, ends.values(), strict=True)
+            ):
+                continue
+            if self._clock.monotonic_s() - noted_s > _FILLED_S:
+                self._filling[entity] = self._ends()
+                continue
+            self._store.filled(self._group(entity))
+            del self._filling[entity]
 
     def _group(self, entity: Entity) -> StateGroup:
         name, partitions = self._folder.app.name, self._topic.partitions
         group = self._store.current(name, entity)
         if group is None:
-            group = StateGroup.of(name, entity, partitions)
+            group = replace(StateGroup.of(name, entity, partitions), fills=True)
             self._store.switch(group)
         if group.partitions != partitions:
             message = f"{self._topic.url} has {partitions} partitions; states of {group.name} are of {group.partitions}"

@@ -166,6 +166,10 @@ class StateStore(Resource, ABC):
         """Make a group the current one, instead of the one with another epoch; write down whether it fills."""
 
     @abstractmethod
+    def filled(self, group: StateGroup) -> None:
+        """Write down that a group no longer fills, if it is still the current one."""
+
+    @abstractmethod
     def drop(self, group: StateGroup) -> None:
         """Remove a group with all its states."""
 

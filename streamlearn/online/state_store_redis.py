@@ -35,6 +35,7 @@ redis.call('HSET', KEYS[1], 'position', ARGV[2], 'seen_from', ARGV[3], 'newest_m
 for at = 2, #KEYS do redis.call('SET', KEYS[at], ARGV[at + 6], 'PX', ARGV[6]) end
 return 1
 """
+_FILLED = "if redis.call('HGET', KEYS[1], 'epoch') == ARGV[1] then redis.call('HSET', KEYS[1], 'fills', 0) end"
 # Redis does nothing else meanwhile, and nodes wait for their reads: about a millisecond.
 _READ_MAX, _WRITE_MAX = 512, 256
 
@@ -79,6 +80,10 @@ class RedisStateStore(StateStore):
         with self._call():
             mapping: dict[Any, Any] = {"epoch": group.epoch, "partitions": group.partitions, "fills": int(group.fills)}
             self._redis.hset(f"streamlearn:{group.base}:current", mapping=mapping)
+
+    def filled(self, group: StateGroup) -> None:
+        with self._call():
+            self._redis.eval(_FILLED, 1, f"streamlearn:{group.base}:current", group.epoch)
 
     def _current(self, base: str) -> tuple[int, int, bool] | None:
         with self._call():

@@ -96,6 +96,11 @@ class SqliteStateStore(StateStore):
             fills = "INSERT OR IGNORE INTO filling VALUES (?)" if group.fills else "DELETE FROM filling WHERE base = ?"
             sql.execute(fills, (group.base,))
 
+    def filled(self, group: StateGroup) -> None:
+        with self._transaction() as sql:
+            query = "DELETE FROM filling WHERE base IN (SELECT base FROM groups WHERE base = ? AND epoch = ?)"
+            sql.execute(query, (group.base, group.epoch))
+
     def _current(self, base: str) -> tuple[int, int, bool] | None:
         with self._connection() as sql:
             query = "SELECT epoch, partitions, base IN (SELECT base FROM filling) FROM groups WHERE base = ?"

@@ -88,15 +88,18 @@ class NodeFeatures:
         """Learn which states are read, and in a replay at which time."""
         newest_ms = 0
         for side, entity in self._entities.items():
-            group = self._store.current(self._app.name, entity)
-            if group is None:  # columns are unavailable then, and not learned
+            number, group = _SIDES.index(side), self._store.current(self._app.name, entity)
+            if group is None or group.fills:  # columns are unavailable then, and not learned
+                self._groups.pop(number, None)
+                self.native.set_group(number, "", 0)
+            if group is None:
                 message = f"no interactions of {self._app.name} were ever folded into {self._store.url}"
                 raise StatesUnreachable(message, help="start `streamlearn features fold APP`")
             if group.fills:
                 message = f"interactions of {self._app.name} are folded into {self._store.url} from the beginning"
                 raise StatesUnreachable(message, help="`streamlearn features show APP` says how many are left")
-            self._groups[_SIDES.index(side)] = group
-            self.native.set_group(_SIDES.index(side), group.name, group.partitions)
+            self._groups[number] = group
+            self.native.set_group(number, group.name, group.partitions)
             for partition in range(group.partitions if self._is_replay else 0):
                 standing = self._store.standing(group, partition)
                 newest_ms = max(newest_ms, standing.newest_ms if standing else 0)
@@ -109,5 +112,5 @@ class NodeFeatures:
     def _read(self, keys: Sequence[tuple[int, int]]) -> list[bytes | None] | None:
         try:
             return self._store.read([StatePlace(self._groups[side], key) for side, key in keys])
-        except StatesUnreachable:
+        except (StatesUnreachable, KeyError):  # a group may have gone meanwhile
             return None

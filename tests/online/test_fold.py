@@ -25,7 +25,6 @@ from streamlearn.online import (
     Standing,
     StateGroup,
     StateStore,
-    fold_loop,
     open_state_store,
     state_store_redis,
 )
@@ -203,6 +202,9 @@ class Passing(StateStore):
     def switch(self, group: StateGroup) -> None:
         self.store.switch(group)
 
+    def filled(self, group: StateGroup) -> None:
+        self.store.filled(group)
+
     def drop(self, group: StateGroup) -> None:
         self.store.drop(group)
 
@@ -354,12 +356,8 @@ def test_states_are_not_read_while_they_are_folded_from_the_first_interaction(
     tmp_path: Path, own_redis: Redis, monkeypatch: pytest.MonkeyPatch, is_redis: bool
 ) -> None:
     # One message a step.
-    for module, name, value in (
-        (fold_module, "_READ_BYTES", 1),
-        (fold_module, "_READ_BYTES_MAX", 1),
-        (fold_loop, "_NEAR_MESSAGES", 0),
-    ):
-        monkeypatch.setattr(module, name, value)
+    for name in ("_READ_BYTES", "_READ_BYTES_MAX"):
+        monkeypatch.setattr(fold_module, name, 1)
     with closing(Place(tmp_path, own_redis.url if is_redis else "")) as place:
         write(place.topic, some(600))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis as Client
 
 from streamlearn.apps import AppFolder
 from streamlearn.features import FeatureSpec, Slot
@@ -136,3 +137,16 @@ def test_a_state_that_cannot_be_read_counts_as_none(folder: AppFolder) -> None:
             found = reader.users([1], T_MS + 8_000)
             assert (found.outcomes, reader.states_bad) == (("unknown",), 1)
             assert found.values["seen"] == [[]]
+
+
+def test_a_connection_that_ended_between_two_calls_is_made_again(own_redis: Redis, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, own_redis.url)
+    with topic_of(folder) as topic, closing(FoldLoop(folder)) as loop:
+        write(topic, batch_of([("click", 1, 11, T_MS, 0.0)]))
+        while loop.behind:
+            loop.step()
+    with FeatureReader(folder, wait_s=5.0) as reader, closing(Client.from_url(own_redis.url)) as client:
+        for _ in range(3):
+            assert reader.users([1], T_MS + 1).outcomes == ("known",)
+            client.client_kill_filter(_type="normal", skipme=True)
+    delete_topic(topic.url)

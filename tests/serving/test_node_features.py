@@ -21,7 +21,7 @@ import redis
 from streamlearn.apps import AppFolder
 from streamlearn.events import EventColumns, EventDecoder
 from streamlearn.features import keys_of
-from streamlearn.online import FeatureReader, FoldLoop, StateGroup, check_served
+from streamlearn.online import FeatureReader, FoldLoop, StateGroup, check_served, open_state_store
 from streamlearn.online.served_check import ServedCheck
 from streamlearn.serving.node_features import NodeFeatures
 from streamlearn.testing import wait_until
@@ -269,6 +269,22 @@ def test_states_that_cannot_be_read_count_as_none(own_redis: Redis, tmp_path: Pa
         assert shop.features.native.figures().states_bad == len(wrongs)
         client.set(name, whole)
         assert by_rows(shop, 1, 10)["user"]["seen"] == [10, 11, 12]
+
+
+def test_states_that_are_folded_again_from_the_beginning_are_not_read(shop: Shop) -> None:
+    with open_state_store(shop.folder) as store:
+        groups = [group for entity in SPEC.entities if (group := store.current("shop", entity))]
+        for group in groups:
+            store.switch(replace(group, fills=True))
+        wait_until(lambda: by_rows(shop, 1, 10)["served_features"] == "unavailable", "states to be left alone", 30)
+        for group in groups:
+            store.filled(replace(group, epoch=7))  # of a rebuild that is not the current one
+            current = store.current("shop", SPEC.entities[0])
+            assert current is not None
+            assert current.fills
+        for group in groups:
+            store.filled(group)
+        wait_known(shop)
 
 
 def test_while_the_store_is_away_requests_get_defaults_and_impressions_say_so(own_redis: Redis, tmp_path: Path) -> None:

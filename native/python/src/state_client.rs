@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use streamlearn_features::{Definition, State, Values as FeatureValues};
@@ -28,7 +28,18 @@ struct NativeStateClient {
     sides: [Option<DeclaredSide>; 2],
     states: CachedStates,
     /// The connection lives in the calls: what another thread would answer takes longer than the answer of a Redis.
-    runtime: Runtime,
+    runtime: Option<Runtime>,
+    /// The process that made it: a fork would share its sockets.
+    process: u32,
+}
+
+impl Drop for NativeStateClient {
+    fn drop(&mut self) {
+        // A look for a host's address may go on for long.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl NativeStateClient {
@@ -64,7 +75,7 @@ impl NativeStateClient {
             }
         };
         let states = CachedStates::new(source, definitions(&sides), cache_bytes, seconds(cache_age_s)?);
-        Ok(Self { sides, states, runtime })
+        Ok(Self { sides, states, runtime: Some(runtime), process: std::process::id() })
     }
 
     /// States that could not be read as such.
@@ -94,14 +105,23 @@ impl NativeStateClient {
             of_sides[*side] = flat::<u64>(keys, "keys", "uint64")?.as_slice()?.to_vec();
         }
         let wait = seconds(wait_s)?;
+        let Some(runtime) = self.runtime.as_ref().filter(|_| self.process == std::process::id()) else {
+            return Err(PyRuntimeError::new_err("a reader is used after a fork: make one in each process"));
+        };
         let found = py.detach(|| {
-            let read = self.runtime.block_on(async {
-                // The connection is looked at first: between two calls it is not.
-                tokio::task::yield_now().await;
-                timeout(wait, self.states.source.connected()).await.ok()?;
-                let keys = of_sides.each_ref().map(Vec::as_slice);
-                self.states.read(definitions(&self.sides), keys, wait, true).await
-            })?;
+            let keys = of_sides.each_ref().map(Vec::as_slice);
+            let answer = async {
+                // Between two calls the connection is not looked at. One that has ended is made again.
+                for _ in 0..2 {
+                    self.states.source.connected().await;
+                    let read = self.states.read(definitions(&self.sides), keys, wait, true).await;
+                    if read.is_some() || self.states.source.error().is_empty() {
+                        return read;
+                    }
+                }
+                None
+            };
+            let read = runtime.block_on(async { timeout(wait, answer).await.ok().flatten() })?;
             let evaluated = asked.into_iter().map(|(side, declared)| evaluated(declared, &read[side], at_ms));
             Some(evaluated.collect::<Vec<_>>())
         });

@@ -27,7 +27,7 @@ __all__ = ["forget"]
 
 _POLL_S = 0.5
 # Longer than a step of a process that folds interactions.
-_STATES_S = 2.0
+_STATES_S = 5.0
 # Topics whose records hold values of slots, or the actions of a person.
 _TOPICS = ("impressions", "actions", "samples", "interactions", "dead_letters")
 Row = dict[str, Any]

@@ -86,7 +86,7 @@ class LotJoin:
             self.waiting_bytes += size_bytes
 
     def arrived(self, rows_max: int) -> Iterator[Joined]:
-        """Yield what is ready before time advances: interactions."""
+        """Yield what is ready before time advances: interactions, and rows of late events."""
         while self._core.ready:
             yield self._core.take(rows_max)
 

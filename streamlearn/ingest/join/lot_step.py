@@ -100,7 +100,9 @@ class LotStep:
         give: Callable[[int, Joined, int], None],
         data: bytes | None = None,
     ) -> None:
-        """Take in events of a lot, and give the interactions that they make; rows wait for their time.
+        """Take in events of a lot, and give what is ready at once: interactions, and rows that came late.
+
+        A join that is rebuilt later gives what came since its last look once more.
 
         `data` are the same events as bytes, for the log, if they came as bytes.
         """

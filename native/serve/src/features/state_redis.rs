@@ -14,7 +14,7 @@ use tokio::io::{
 };
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls::pki_types::ServerName;
 
 /// Requests that wait to be sent, and those that are answered next.
@@ -135,6 +135,7 @@ async fn keep(
     error: Arc<Mutex<String>>,
 ) {
     while !asks.is_closed() {
+        let began = Instant::now();
         let outcome = match timeout(settings.reach, connect(&settings)).await {
             Ok(Ok(stream)) => {
                 connection.send_replace(true);
@@ -149,7 +150,8 @@ async fn keep(
             *error.lock().unwrap_or_else(PoisonError::into_inner) = failed.to_string();
         }
         while asks.try_recv().is_ok() {}
-        sleep(RETRY).await;
+        // One that was there for long, and that the other side ended, is made again at once.
+        sleep(RETRY.saturating_sub(began.elapsed())).await;
     }
 }
 
