@@ -42,7 +42,7 @@ _SETTINGS = """# Settings of @APP@. `streamlearn settings .` lists all of them.
 # The invented history has times of its own. Remove this line once events come when they happen.
 time = "event"
 """
-_HISTORY = '''"""An invented history for `streamlearn replay`. Read a log of your own here instead.
+_HISTORY = '''"""An invented history, for the verb replay. Read a log of your own here instead.
 
 Some categories are clicked more often than others, and people have a favourite one.
 """
