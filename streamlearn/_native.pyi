@@ -965,7 +965,7 @@ class StateClient:
     def read(
         self, keys: list[tuple[int, npt.NDArray[np.uint64]]], at_ms: int, wait_s: float
     ) -> list[tuple[bytes, list[int], list[list[Any]]]] | None:
-        """Return the columns of some sides, each with the keys of its entities; None if there is no answer in time."""
+        """Take the keys of entities by side, and return the columns of each side; None without an answer in time."""
 
     def evaluate(self, side: int, stored: list[bytes | None], at_ms: int) -> tuple[bytes, list[int], list[list[Any]]]:
         """Return the columns of one side from states that were read elsewhere."""

@@ -13,7 +13,6 @@ __all__ = ["EXTRAS", "check_tensorflow", "missing_extra"]
 EXTRAS = {"apache_beam": "ingest", "matplotlib": "report", "s3fs": "s3", "tensorflow": "train"}
 """The extra that brings each module. A node takes `serve`, with a smaller TensorFlow than `train`."""
 
-_SERVING = ("serve",)
 _NAMES = {"apache_beam": "apache-beam"}
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
 
@@ -23,31 +22,29 @@ def missing_extra(error: ModuleNotFoundError, words: Sequence[str]) -> UsageErro
 
     Examples:
         >>> missing_extra(ModuleNotFoundError(name="apache_beam"), ["ingest", "shop"]).help
-        "pip install 'streamlearn[ingest]'"
-        >>> missing_extra(ModuleNotFoundError(name="tensorflow"), ["serve", "shop"]).help
-        "pip install 'streamlearn[serve]', or [serve-gpu] for a GPU"
+        'install streamlearn with its extra [ingest]: docs/operating/install.md'
     """
     module = (error.name or "").partition(".")[0]
     if module not in EXTRAS:
         return None
     verb = words[0] if words else ""
     message = f"{f'streamlearn {verb}'.strip()} needs {_NAMES.get(module, module)}, which is not installed"
-    if module == "tensorflow" and verb in _SERVING:
-        return UsageError(message, help="pip install 'streamlearn[serve]', or [serve-gpu] for a GPU")
-    return UsageError(message, help=f"pip install 'streamlearn[{EXTRAS[module]}]'")
+    extra = "[serve], or [serve-gpu] for a GPU" if module == "tensorflow" and verb == "serve" else f"[{EXTRAS[module]}]"
+    return UsageError(message, help=f"install streamlearn with its extra {extra}: docs/operating/install.md")
 
 
-def check_tensorflow() -> None:
-    """Refuse an environment with both packages of TensorFlow, whose files overwrite each other.
+def check_tensorflow() -> str:
+    """Return the package that TensorFlow comes from; empty without one.
 
     Raises:
-        UsageError: There are both.
+        UsageError: There are two packages of TensorFlow, whose files overwrite each other.
     """
     found = [name for name in _TENSORFLOWS if _is_installed(name)]
     if len(found) > 1:
         message = f"{' and '.join(found)} are both installed in {sys.prefix}, and each overwrites files of the other"
         help = f"pip uninstall {' '.join(found)}, then install one: extra serve brings {found[1]}, others {found[0]}"
         raise UsageError(message, help=help)
+    return found[0] if found else ""
 
 
 def _is_installed(name: str) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +23,10 @@ __all__ = ["truths"]
 # Events per sample, with a margin, because histories end with actions.
 _EVENTS_BY_SAMPLE = 0.85
 _SPAN_MS, _SEED = 10_000, 7
-_AS_IT_IS: Mapping[str, str] = MappingProxyType({})
 Truths = npt.NDArray[np.float32]
 
 
-def truths(app: App, samples: int, options: Mapping[str, str] = _AS_IT_IS) -> Iterator[tuple[SampleBatch, Truths]]:
+def truths(app: App, samples: int, options: Mapping[str, str] | None = None) -> Iterator[tuple[SampleBatch, Truths]]:
     """Yield at least `samples` samples in the order of time, with the true probabilities of labels, float32[n, labels].
 
     `app` must have the events of the synthetic application. Columns that it computes come from the clicks, and not from
@@ -36,7 +34,7 @@ def truths(app: App, samples: int, options: Mapping[str, str] = _AS_IT_IS) -> It
     """
     chance = np.random.default_rng(_SEED)
     events = {"events": str(int(samples * _EVENTS_BY_SAMPLE) + 1_000)}
-    history = SyntheticHistory(options_of({**options, **events}))
+    history = SyntheticHistory(options_of({**(options or {}), **events}))
     made, known = 0, _WithoutComputed(history, app)
     for block in computed_history(known, app).blocks(_SPAN_MS):
         truth = known.truths.popleft()

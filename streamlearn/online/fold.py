@@ -29,9 +29,8 @@ _LOG = logging.getLogger(__name__)
 _MISSING = 1
 # A position in the log has the offset of its message and its place within.
 PLACE_BITS = 20
-# A step reads more the more there is, so that a state with many interactions is read and written once for all; but no
-# more than it can do in about a second, and no more than so many states, and bytes of them if all were as large as they
-# may be.
+# A step reads more while there is more, so that a state with many interactions is read and written once for all of
+# them. Its time, its states, and their bytes (each counted as the largest possible) are bounded.
 _READ_BYTES, _READ_BYTES_MAX = 256 << 10, 32 << 20
 _STATES_MAX, _STATES_BYTES_MAX = 1 << 16, 256 << 20
 _STEP_S = 1.0

@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 _POLL_S, _AWAY_S = 0.02, 1.0
 # How often the store is asked whether it still has what was written, and which states are read.
 _CHECK_S = 1.0
-# States are read once folds have come within so much time to where the log ended then: messages come all the time.
+# States become readable once the log's end of at most so long ago is folded: messages come all the time.
 _FILLED_S = 5.0
 # The wait of a rebuild for the next interactions, which are there.
 _WAIT_MS = 1_000

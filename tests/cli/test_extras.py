@@ -51,37 +51,39 @@ def without(modules: Sequence[str] | dict[str, str], *words: object) -> subproce
 
 
 @pytest.mark.parametrize(
-    ("words", "needs", "help"),
+    ("words", "needs", "extra"),
     [
-        (("train",), "tensorflow", "pip install 'streamlearn[train]'"),
-        (("evaluate",), "tensorflow", "pip install 'streamlearn[train]'"),
-        (("serve",), "tensorflow", "pip install 'streamlearn[serve]', or [serve-gpu] for a GPU"),
-        (("ingest",), "apache-beam", "pip install 'streamlearn[ingest]'"),
+        (("train",), "tensorflow", "[train]"),
+        (("evaluate",), "tensorflow", "[train]"),
+        (("serve",), "tensorflow", "[serve], or [serve-gpu] for a GPU"),
+        (("ingest",), "apache-beam", "[ingest]"),
         (
             ("backfill", "--from", "2026-01-01", "--to", "2026-01-02"),
             "apache-beam",
-            "pip install 'streamlearn[ingest]'",
+            "[ingest]",
         ),
     ],
     ids=lambda given: given[0] if isinstance(given, tuple) else "",
 )
 def test_a_command_without_its_packages_names_the_extra(
-    shop: Path, words: tuple[str, ...], needs: str, help: str
+    shop: Path, words: tuple[str, ...], needs: str, extra: str
 ) -> None:
     done = without(EXTRAS, words[0], shop, *words[1:])
     assert (done.returncode, done.stderr.splitlines()) == (
         2,
-        [f"error: streamlearn {words[0]} needs {needs}, which is not installed", f"help: {help}"],
+        [
+            f"error: streamlearn {words[0]} needs {needs}, which is not installed",
+            f"help: install streamlearn with its extra {extra}: docs/operating/install.md",
+        ],
     )
 
 
 @pytest.mark.parametrize(
-    "words", [("versions", "--app"), ("settings",), ("schema",), ("topics",), ("show",), ("console", "--help")]
+    "words", [("settings",), ("schema",), ("topics",), ("replay", "--help"), ("console", "--help"), ("serve", "--help")]
 )
 def test_commands_that_need_none_work_without(shop: Path, words: tuple[str, ...]) -> None:
     done = without(EXTRAS, *words, shop)
-    assert "is not installed" not in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_node_needs_no_beam_and_ingest_no_tensorflow(shop: Path) -> None:
@@ -116,4 +118,4 @@ def test_the_doctor_misses_what_some_commands_need(monkeypatch: pytest.MonkeyPat
     found = {one.what: one for one in machine_findings.machine_findings()}
     assert found["numpy"].state == "ok"
     assert [found[name].state for name in ("apache-beam", "tensorflow")] == ["missing", "missing"]
-    assert "streamlearn[ingest]" in found["apache-beam"].help
+    assert "[ingest]" in found["apache-beam"].help

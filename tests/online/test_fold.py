@@ -375,7 +375,7 @@ def test_states_are_not_read_while_they_are_folded_from_the_first_interaction(
             assert outcome() == "unavailable"
             fold_on(loop)
             assert outcome() == "known"
-            # What comes later changes nothing in that.
+            # New interactions do not make states unavailable again.
             write(place.topic, batch_of([("click", 1, 1, T_MS, 1.0)] * 100, first=90_000))
             assert loop.step()
             assert outcome() == "known"

@@ -91,7 +91,7 @@ impl NativeStateClient {
         Ok(())
     }
 
-    /// Returns the columns of some sides, each with the keys of its entities; None if there is no answer in time.
+    /// Takes the keys of entities by side, and returns the columns of each side; None without an answer in time.
     fn read<'py>(
         &self,
         py: Python<'py>,

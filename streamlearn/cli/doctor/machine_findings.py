@@ -11,7 +11,7 @@ import platform
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -24,14 +24,6 @@ from streamlearn.extras import check_tensorflow
 __all__ = ["Finding", "machine_findings", "wrong"]
 
 PACKAGES = ("crc32c", "fastavro", "kafka-python", "numpy", "pyarrow", "redis")
-# By the commands that need them; any of the packages will do.
-OPTIONAL = {
-    "apache-beam": (("apache-beam",), "ingest and backfill need it: pip install 'streamlearn[ingest]'"),
-    "tensorflow": (
-        ("tensorflow", "tensorflow-cpu"),
-        "training and serving need it: pip install 'streamlearn[train]', or [serve]",
-    ),
-}
 COMMANDS = {
     "redis-server": (["redis-server", "--version"], "needed by tests and demos with a real Redis"),
     "java": (["java", "-version"], "tests and demos with real Kafka and Flink need Java 17 or newer"),
@@ -67,8 +59,10 @@ def machine_findings() -> Iterator[Finding]:
     yield _native()
     for package in PACKAGES:
         yield _package(package)
-    for name, (packages, help) in OPTIONAL.items():
-        yield _optional(name, packages, help)
+    beam = _package("apache-beam")
+    help = "ingest and backfill need it: the extra [ingest]"
+    yield beam if beam.state == "ok" else replace(beam, state="missing", help=help)
+    yield _tensorflow()
     for name, (command, help) in COMMANDS.items():
         yield _command(name, command, help)
     yield _gpu()
@@ -91,14 +85,17 @@ def _package(name: str) -> Finding:
         return Finding(name, "wrong", "not installed", "install this package again: pip install .")
 
 
-def _optional(name: str, packages: Sequence[str], help: str) -> Finding:
+def _tensorflow() -> Finding:
     try:
-        check_tensorflow()
+        package = check_tensorflow()
     except StreamlearnError as error:
-        if name == "tensorflow":
-            return wrong(name, error)
-    found = [one for one in map(_package, packages) if one.state == "ok"]
-    return replace(found[0], what=name) if found else Finding(name, "missing", "not installed", help)
+        return wrong("tensorflow", error)
+    help = "training and serving need it: the extra [train], or [serve]"
+    return (
+        replace(_package(package), what="tensorflow")
+        if package
+        else Finding("tensorflow", "missing", "not installed", help)
+    )
 
 
 def _command(what: str, command: list[str], help: str) -> Finding:

@@ -18,7 +18,7 @@ __all__ = ["probe"]
 def probe(
     file: Annotated[
         Path | None,
-        typer.Argument(help=f"The file of the process; by default the one that {PULSE_VARIABLE} names, as there."),
+        typer.Argument(help=f"The file of the process; by default that of {PULSE_VARIABLE}."),
     ] = None,
     within: Annotated[
         float, typer.Option("--within", metavar="SECONDS", min=1, help="How old its last heartbeat may be.")
@@ -42,12 +42,11 @@ def probe(
     pid = process.partition(" ")[0]
     if not pid.isdecimal() or process_of(int(pid)) != process:
         _fail("the process that was ready has ended")
-    silent_s = time.time() - beat_s
     if started:
         return
     if state != PULSE_READY:
         _fail(f"it is {state[:40]}")
-    if silent_s > within:
+    if (silent_s := time.time() - beat_s) > within:
         _fail(f"its last heartbeat was {silent_s:.0f} s ago")
 
 

@@ -38,8 +38,8 @@ impl CachedStates {
         }
     }
 
-    /// The states of users and of items, by their keys; `None` without an answer. Only if `is_full` does that say
-    /// something of the store.
+    /// The states of users and of items, by their keys; `None` without an answer. `is_full`: a wait without an answer
+    /// counts as a failure of the store.
     pub async fn read(
         &self,
         definitions: Definitions<'_>,

@@ -9,7 +9,7 @@ use streamlearn_features::State;
 /// A state that was read; `None` if the store had none, or one that cannot be read.
 pub type Cached = Option<Arc<State>>;
 
-/// What the cache itself takes for a state, about.
+/// About the memory of an entry beside its state.
 const ENTRY_BYTES: usize = 64;
 
 /// Two generations: when the younger one is full it becomes the older one, whose entries that nobody asks for are
