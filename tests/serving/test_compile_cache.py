@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 from pathlib import Path
@@ -64,3 +65,13 @@ def test_other_flags_are_another_kind_of_machine(monkeypatch: pytest.MonkeyPatch
     assert one.startswith("tensorflow-2.")
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     assert kind_of_machine(False) != one
+
+
+def test_the_smaller_tensorflow_for_processors_is_another_kind_of_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name != "tensorflow-cpu":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "2.99.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert kind_of_machine(False).startswith("tensorflow-cpu-2.99.0-cpu-")

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from streamlearn.cache import cache_folder
 from streamlearn.errors import UsageError
+from streamlearn.extras import check_tensorflow
 from streamlearn.serving.graphs.execution_meters import ExecutionMeters
 from streamlearn.settings import ServingSettings
 
@@ -97,9 +98,10 @@ class CompileCache:
 def kind_of_machine(has_gpus: bool) -> str:
     """Return a name that machines share if they run the same compiled code.
 
-    It depends on TensorFlow's version, the processor, the GPUs and the flags of XLA.
+    It depends on TensorFlow's package and version, the processor, the GPUs and the flags of XLA.
     """
-    version = importlib.metadata.version("tensorflow")
+    package = check_tensorflow() or "tensorflow"
+    version = importlib.metadata.version(package)
     cpu = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*$", _CPU.read_text(), re.M) if _CPU.exists() else []
     facts = [*sorted(set(cpu)), os.environ.get("XLA_FLAGS", ""), os.environ.get("TF_XLA_FLAGS", "")]
     gpus = (
@@ -109,7 +111,7 @@ def kind_of_machine(has_gpus: bool) -> str:
         # The GPU's model and the driver; not its bus address, which differs between machines.
         facts += re.findall(r"^(?:Model|NVRM version):.*$", file.read_text(), re.M)
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
-    return f"tensorflow-{version}-{'gpu' if gpus else 'cpu'}-{digest[:16]}"
+    return f"{package}-{version}-{'gpu' if gpus else 'cpu'}-{digest[:16]}"
 
 
 def _digest_file(file: Path) -> Path:
