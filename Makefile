@@ -6,10 +6,10 @@ MODEL = cargo test --quiet -p streamlearn-table --features model --lib model::
 NATIVE_TESTS = cargo test --quiet --workspace --exclude streamlearn-python --lib --tests && LOOM_MAX_PREEMPTIONS=1 $(MODEL)
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
-.PHONY: help setup services fetch test test-quick chaos chaos-parts fuzz fuzz-python fuzz-corpora model check bench peers demo demo-real format lock clean
+.PHONY: help setup services fetch test test-quick chaos chaos-parts fuzz fuzz-python fuzz-corpora model check bench peers demo demo-real format lock wheel release release-test image clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.built ## virtual environment, pinned packages, native build
 
@@ -36,12 +36,27 @@ $(VENV)/.built: $(NATIVE) $(VENV)/.packages
 lock: $(VENV)/.python ## pin every package again, with hashes
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	  --no-emit-index-url --no-annotate --group dev --extra ingest --extra train pyproject.toml -o requirements.lock
+	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	  --no-emit-index-url --no-annotate packaging/zig.in -o packaging/zig.lock
 	@for name in feast mosec river tensorflow tfra torch triton; do \
 	  case $$name in triton) glibc=2_35;; *) glibc=2_28;; esac; \
 	  $(VENV)/bin/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_$$glibc --generate-hashes \
 	    --no-header --no-emit-index-url --no-annotate \
 	    benchmarks/peers/requirements-$$name.in -o benchmarks/peers/requirements-$$name.lock || exit 1; \
 	done
+
+wheel: setup ## the wheel for this processor, into dist/
+	@$(RUN) -m tools.release wheel
+
+release: setup ## wheels for x86-64 and aarch64, the source, bills of materials and sums, into dist/; status 3: a wheel cannot be built here
+	@$(RUN) -m tools.release all
+
+release-test: wheel ## the wheel in empty environments, beside the release before, and in an image
+	@begin=$$(date +%s); $(RUN) -m pytest -q tests/release $(PYTEST) && echo "ok: make release-test, $$(($$(date +%s) - begin)) seconds"
+
+image: export PRISM := $(PRISM)
+image: wheel ## an image of KIND (node, train, ingest or up) from the wheel; needs root, buildah and debootstrap
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" packaging/container/build.sh $(or $(KIND),node) dist/streamlearn-*_$$(uname -m).whl
 
 services: setup ## fetch Kafka, Redis, Prism and Flink into the cache, then run Kafka and Redis until Ctrl-C
 	@$(RUN) -m tools.services fetch

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ALLOWED", "NOTICE", "TARGETS", "Crate", "chosen_licences", "linked_crates", "notice"]
+__all__ = ["ALLOWED", "NOTICE", "ROOT", "TARGETS", "Crate", "chosen_licences", "linked_crates", "notice"]
 
 ROOT = Path(__file__).parents[2]
 NOTICE = ROOT / "native" / "LICENSES-OF-CRATES.txt"
