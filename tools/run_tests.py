@@ -26,6 +26,8 @@ SHARES = (
     ("console", "serving", "trainer"),
     ("examples", "publisher", "settings", "supervision", "table", "versions"),
 )
+# They need a wheel: `make release-test`.
+APART = {"release"}
 _NO_TESTS = 5
 _QUICK = "not (slow or kafka or redis or prism or flink or chromium)"
 _SLOW_S = 0.5
@@ -35,8 +37,8 @@ _MEMORY, _MEMORY_BYTES_MIN = Path("/dev/shm"), 8 << 30
 
 
 def shares(tests: Path) -> list[list[str]]:
-    """Return the folders and files that each process runs: each exactly once."""
-    folders = sorted(path.name for path in tests.iterdir() if path.is_dir() and any(path.glob("test_*.py")))
+    """Return the folders and files that each process runs: each exactly once, but for those of `APART`."""
+    folders = sorted(path.name for path in tests.iterdir() if any(path.glob("test_*.py")) and path.name not in APART)
     files = sorted(path.name for path in tests.glob("test_*.py"))
     chosen = [[name for name in folders if name in share] for share in SHARES]
     others = [name for name in folders if not any(name in share for share in SHARES)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.run_tests import SHARES, run_tests, shares, slow_tests
+from tools.run_tests import APART, SHARES, run_tests, shares, slow_tests
 
 TESTS = Path(__file__).parent.parent
 
@@ -19,6 +19,9 @@ def test_every_test_is_in_one_of_them() -> None:
     named = list(chain.from_iterable(found))
     assert len(named) == len(set(named))
     files = {str(file.relative_to(TESTS.parent)) for file in TESTS.rglob("test_*.py")}
+    apart = {name for name in files if any(name.startswith(f"tests/{folder}/") for folder in APART)}
+    assert apart
+    files -= apart
     assert all(any(file == name or file.startswith(f"{name}/") for name in named) for file in files)
     for share, own in zip(SHARES, found, strict=False):
         assert {f"tests/{name}" for name in share} == set(own)

@@ -1,0 +1,1 @@
+"""The wheel as others get it: `make release-test`. `make test` leaves this folder out, because it needs the wheel."""
