@@ -25,6 +25,7 @@ NAMES = (
     "serving",
     "loop",
     "idle",
+    "machines",
 )
 # The module of a benchmark, where its name differs.
 _MODULES = {"learning": "learning_loss"}
