@@ -6,7 +6,7 @@ tensors in a list.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ from streamlearn.errors import ExecutionFailed
 from streamlearn.models.canonical import Proto
 from streamlearn.models.protocol import Tensor
 
-__all__ = ["Kind", "Place", "TracedFunction", "definitions_of", "kind_of", "register"]
+__all__ = ["Kind", "Place", "TracedFunction", "definitions_of", "kind_of", "operations_of", "register"]
 
 # TensorFlow's number of a type, and a shape.
 Kind: TypeAlias = tuple[int, tuple[int, ...]]
@@ -36,7 +36,7 @@ _BRANCHES = frozenset((
 
 
 class Place:
-    """A device on which functions run, such as "/CPU:0"; `name` is its full name."""
+    """A device on which functions run, such as "/CPU:0"; `name` is its full name, `is_cpu` whether it is a CPU."""
 
     def __init__(self, device: str) -> None:
         eager = context.context()
@@ -44,9 +44,9 @@ class Place:
         with tf.device(device):
             self.name: str = eager.device_name
         self._handle = eager._handle
-        self._is_cpu = ":CPU:" in self.name
+        self.is_cpu = ":CPU:" in self.name
         self._attributes = ("executor_type", "", "config_proto", _CONFIG)
-        self._in_order = ("executor_type", "SINGLE_THREADED_EXECUTOR" if self._is_cpu else "", "config_proto", _CONFIG)
+        self._in_order = ("executor_type", "SINGLE_THREADED_EXECUTOR" if self.is_cpu else "", "config_proto", _CONFIG)
 
     def run(self, function: bytes, inputs: list[Tensor], outputs: int, *, in_order: bool = False) -> list[Tensor]:
         """Run a registered function that returns `outputs` tensors here; any thread may call.
@@ -66,6 +66,15 @@ class Place:
             raise ExecutionFailed(message) from None
         return tensors
 
+    def lowered(
+        self, function: bytes, inputs: Sequence[Tensor], captured: Sequence[Tensor] = (), *, stage: str
+    ) -> bytes:
+        """Return a registered function as XLA compiles it for inputs of these shapes; TensorFlow names the stages."""
+        lowered: bytes | str = context.context().get_compiler_ir(
+            self.name, None, function.decode(), list(inputs), list(captured), stage
+        )
+        return lowered.encode() if isinstance(lowered, str) else lowered
+
     def entered(self) -> AbstractContextManager[object]:
         """Return a context in which TensorFlow places tensors here by default, not on the first device."""
         device: AbstractContextManager[object] = tf.device(self.name)
@@ -77,7 +86,7 @@ class Place:
 
     def wait(self) -> None:
         """Wait for all devices to finish; only a GPU may still have something to do."""
-        if not self._is_cpu:
+        if not self.is_cpu:
             tf.test.experimental.sync_devices()
 
 
@@ -94,6 +103,26 @@ class TracedFunction:
         """Run it with its inputs in order, nested ones flat, as `Place.run` does; a small one in order if it can."""
         in_order = is_small and not self._branches
         return place.run(self._name, inputs + self._captured, self._outputs, in_order=in_order)
+
+    def lowered(self, place: Place, inputs: Sequence[Tensor], stage: str) -> bytes:
+        """See `Place.lowered`; the variables follow the inputs."""
+        return place.lowered(self._name, inputs, self._captured, stage=stage)
+
+    def operations(self) -> list[str]:
+        """See `operations_of`."""
+        return operations_of(self._name)
+
+
+def operations_of(function: bytes) -> list[str]:
+    """Return the types of a registered function's operations, with those of the functions that it calls."""
+    return list(_operations(function.decode()))
+
+
+def _operations(function: str) -> Iterator[str]:
+    for node in context.context().get_function_def(function).node_def:
+        yield node.op
+        if "f" in node.attr:
+            yield from _operations(node.attr["f"].func.name)
 
 
 def definitions_of(concrete: Any) -> list[Proto]:

@@ -75,13 +75,15 @@ def make(
     calls_min: int = 100,
     settings: ServingSettings | None = None,
     places: Sequence[Place] = (),
+    has_long_index: bool = False,
 ) -> Made:
     """Load one that was exported; nothing is compiled yet."""
     graphs, places = load_graphs(folder / name), places or [Place("/CPU:0")]
     # Two lengths for one of them: the others take as many places in the same way.
     known = settings or msgspec.structs.replace(SETTINGS, lengths=[2, 5] if name == "din" else [])
     ladder = Ladder.of(known, graphs.described)
-    executables = Executables(Definitions(graphs, ladder.users_max), places, CompileBudget(compiles_max), calls_min)
+    definitions = Definitions(graphs, ladder.users_max, has_long_index=has_long_index)
+    executables = Executables(definitions, places, CompileBudget(compiles_max), calls_min)
     return Made(MODELS[name][1](), graphs, executables, ladder, places[0])
 
 

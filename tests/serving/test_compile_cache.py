@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from streamlearn.errors import UsageError
+from streamlearn.serving.graphs import compile_cache
 from streamlearn.serving.graphs.compile_cache import CompileCache, kind_of_machine
 from streamlearn.settings import ServingSettings
+from streamlearn.struct_decoder import from_plain
 
 
 def files_of(cache: CompileCache) -> list[str]:
@@ -60,11 +63,11 @@ def test_tensorflow_is_told_before_it_is_loaded(tmp_path: Path, monkeypatch: pyt
 
 def test_other_flags_are_another_kind_of_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    one = kind_of_machine(False)
-    assert one == kind_of_machine(False)
+    one = kind_of_machine("cpu")
+    assert one == kind_of_machine("cpu")
     assert one.startswith("tensorflow-2.")
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
-    assert kind_of_machine(False) != one
+    assert kind_of_machine("cpu") != one
 
 
 def test_the_smaller_tensorflow_for_processors_is_another_kind_of_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,4 +77,77 @@ def test_the_smaller_tensorflow_for_processors_is_another_kind_of_machine(monkey
         return "2.99.0"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    assert kind_of_machine(False).startswith("tensorflow-cpu-2.99.0-cpu-")
+    assert kind_of_machine("cpu").startswith("tensorflow-cpu-2.99.0-cpu-")
+
+
+def driver(folder: Path, *models: str, version: str = "570.1", bus: str = "01") -> Path:
+    """What NVIDIA's driver shows of GPUs in /proc."""
+    for number, model in enumerate(models):
+        gpu = folder / "gpus" / f"{number}:{bus}"
+        gpu.mkdir(parents=True)
+        (gpu / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 4\nBus Location: \t {number}:{bus}\n")
+    (folder / "version").write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}\nGCC version:  gcc\n")
+    return folder
+
+
+def test_a_gpu_and_its_driver_are_a_kind_of_machine_and_its_slot_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def kind(name: str, *models: str, device: str = "auto", **shown: str) -> str:
+        monkeypatch.setattr(compile_cache, "_GPUS", driver(tmp_path / name, *models, **shown))
+        return kind_of_machine(device)
+
+    one = kind("one", "NVIDIA H200")
+    assert "-nvidia-h200-" in one
+    assert one == kind("moved", "NVIDIA H200", bus="c1")
+    others = [
+        kind("model", "NVIDIA H100 80GB HBM3"),
+        kind("driver", "NVIDIA H200", version="580.2"),
+        kind("several", "NVIDIA H200", "NVIDIA H100"),
+        kind("cpu", "NVIDIA H200", device="cpu"),
+    ]
+    assert len({one, *others}) == 5
+    assert others[-1] == kind_of_machine("cpu")
+    for hidden in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert kind_of_machine("auto") == others[-1]
+
+
+def test_where_the_drivers_files_are_hidden_its_program_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(compile_cache, "_GPUS", tmp_path / "none")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert kind_of_machine("auto") == kind_of_machine("cpu")
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "NVIDIA L4, 570.1"\n')
+    program.chmod(0o755)
+    assert "-nvidia-l4-570-1-" in kind_of_machine("auto")
+    program.write_text("#!/bin/sh\nexit 9\n")
+    assert kind_of_machine("auto") == kind_of_machine("cpu")
+
+
+def test_processes_on_gpus_share_what_xla_has_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(compile_cache, "_GPUS", driver(tmp_path / "proc", "NVIDIA H200"))
+    for name in [name for name in sys.modules if name == "tensorflow"]:
+        monkeypatch.delitem(sys.modules, name)
+    for own, device in (("", "auto"), ("--xla_gpu_per_fusion_autotune_cache_dir=/own", "gpu"), ("", "cpu")):
+        monkeypatch.setenv("XLA_FLAGS", own)
+        monkeypatch.setenv("TF_XLA_FLAGS", "")
+        cache = CompileCache.open(from_plain({"cache_folder": str(tmp_path), "device": device}, ServingSettings))
+        shared = f"--xla_gpu_per_fusion_autotune_cache_dir={cache.folder / 'autotune'}" if device == "auto" else own
+        assert os.environ["XLA_FLAGS"] == shared
+        assert (cache.folder / "autotune").is_dir() == (device == "auto")
+
+
+def test_xla_knows_the_flag_and_would_end_the_process_otherwise(tmp_path: Path) -> None:
+    script = "import tensorflow as tf; print(tf.function(lambda x: x + 1, jit_compile=True)(tf.constant(1.0)).numpy())"
+    flags = f"{compile_cache._AUTOTUNE_FLAG}{tmp_path}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.strip() == "2.0"

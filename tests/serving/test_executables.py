@@ -72,6 +72,20 @@ def test_scores_are_the_same_alone_merged_padded_compiled_and_not(
     assert made.executables.compiles == before
 
 
+def test_the_index_may_be_copied_to_int64_as_on_gpus(exported: Path, din: Made) -> None:
+    long = make("din", exported, has_long_index=True)
+    long.executables.compile_ladder(long.ladder)
+    before = long.executables.compiles
+    for users, candidates in ((4, 16), (4, 9)):  # compiled, and uncompiled
+        work = [work_of(made.dense()[1], packed(din.spec, users, candidates), 4, candidates, 5) for made in (din, long)]
+        scores = [made.executables.score(made.place, one) for made, one in zip((din, long), work, strict=True)]
+        assert scores[0].tobytes() == scores[1].tobytes()
+    index = work[0].user_index.__dlpack__()  # as a front hands it over
+    again = long.executables.score(long.place, work[1]._replace(user_index=index))
+    assert again.tobytes() == scores[1].tobytes()
+    assert long.executables.compiles == before
+
+
 def test_versions_take_turns_without_a_compilation(din: Made) -> None:
     inputs, before = packed(din.spec, 4, 16), din.executables.compiles
     versions = [din.dense(seed) for seed in range(6)]

@@ -12,6 +12,7 @@ import importlib.metadata
 import logging
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,8 +28,12 @@ __all__ = ["CompileCache", "kind_of_machine"]
 
 _LOG = logging.getLogger("streamlearn.serving.CompileCache")
 _FLAG = "--tf_xla_persistent_cache_directory="
+_AUTOTUNE_FLAG, _AUTOTUNE = "--xla_gpu_per_fusion_autotune_cache_dir=", "autotune"
+_HIDDEN = ("", "-1", "NoDevFiles")
+_SMI, _SMI_S_MAX = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"), 20
 _GPUS = Path("/proc/driver/nvidia")
 _CPU = Path("/proc/cpuinfo")
+_NAME_CHARS_MAX = 40
 
 
 class CompileCache:
@@ -43,7 +48,8 @@ class CompileCache:
     def open(cls, settings: ServingSettings) -> CompileCache:
         """Let TensorFlow keep what it compiles, in this process and in those that it starts.
 
-        Call it before TensorFlow is loaded.
+        On GPUs they also share what XLA has measured of kernels: each process would choose others, which differ in the
+        last bits. Call it before TensorFlow is loaded.
         """
         flags = os.environ.get("TF_XLA_FLAGS", "").split()
         if any(flag.startswith(_FLAG) for flag in flags):
@@ -53,9 +59,13 @@ class CompileCache:
             message = "TensorFlow is already loaded, so its compiled code would not be cached"
             raise UsageError(message, help="open the cache before loading TensorFlow")
         root = Path(settings.cache_folder).expanduser() if settings.cache_folder else cache_folder() / "compiled"
-        cache = cls(root.absolute() / kind_of_machine(settings.device != "cpu"), settings.cache_bytes_max)
+        cache = cls(root.absolute() / kind_of_machine(settings.device), settings.cache_bytes_max)
         cache.sweep()
         os.environ["TF_XLA_FLAGS"] = " ".join([*flags, f"{_FLAG}{cache.folder}"])
+        flags = os.environ.get("XLA_FLAGS", "").split()
+        if _gpus(settings.device) and not any(flag.startswith(_AUTOTUNE_FLAG) for flag in flags):
+            (cache.folder / _AUTOTUNE).mkdir(exist_ok=True, mode=0o700)
+            os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_AUTOTUNE_FLAG}{cache.folder / _AUTOTUNE}"])
         return cache
 
     def seal(self) -> None:
@@ -95,23 +105,35 @@ class CompileCache:
         return self.folder.glob("*.pb")
 
 
-def kind_of_machine(has_gpus: bool) -> str:
+def kind_of_machine(device: str) -> str:
     """Return a name that machines share if they run the same compiled code.
 
-    It depends on TensorFlow's package and version, the processor, the GPUs and the flags of XLA.
+    It depends on TensorFlow's package and version, the processor, the flags of XLA, and, unless `device` is "cpu",
+    the models of the GPUs and their driver. The first model is part of the name.
     """
     package = check_tensorflow() or "tensorflow"
     version = importlib.metadata.version(package)
     cpu = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*$", _CPU.read_text(), re.M) if _CPU.exists() else []
     facts = [*sorted(set(cpu)), os.environ.get("XLA_FLAGS", ""), os.environ.get("TF_XLA_FLAGS", "")]
-    gpus = (
-        sorted(_GPUS.glob("gpus/*/information")) if has_gpus and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1" else []
-    )
-    for file in (*gpus, *([_GPUS / "version"] if gpus else [])):
-        # The GPU's model and the driver; not its bus address, which differs between machines.
-        facts += re.findall(r"^(?:Model|NVRM version):.*$", file.read_text(), re.M)
-    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
-    return f"{package}-{version}-{'gpu' if gpus else 'cpu'}-{digest[:16]}"
+    gpus = _gpus(device)
+    digest = hashlib.sha256("\n".join([*facts, *gpus]).encode()).hexdigest()
+    model = "-".join(re.findall(r"[a-z0-9]+", gpus[0].lower()))[:_NAME_CHARS_MAX] if gpus else "cpu"
+    return f"{package}-{version}-{model}-{digest[:16]}"
+
+
+def _gpus(device: str) -> list[str]:
+    """Return the model of each GPU, then the driver; not bus addresses, which differ between machines."""
+    if device == "cpu" or os.environ.get("CUDA_VISIBLE_DEVICES") in _HIDDEN:
+        return []
+    files = [*sorted(_GPUS.glob("gpus/*/information")), _GPUS / "version"]
+    if len(files) > 1:
+        text = "\n".join(file.read_text() for file in files)
+        return re.findall(r"^(?:Model|NVRM version):\s*(.*)$", text, re.M)
+    # Some containers hide the driver's files, and show its program.
+    with suppress(OSError, subprocess.SubprocessError):
+        listed = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S_MAX, check=True).stdout
+        return [line.strip() for line in listed.splitlines() if line.strip()]
+    return []
 
 
 def _digest_file(file: Path) -> Path:

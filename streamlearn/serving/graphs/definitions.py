@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import tensorflow as tf
+from msgspec import structs
 
 from streamlearn.errors import UsageError
 from streamlearn.models import Graphs, PackedSide
@@ -55,11 +56,14 @@ class Definition:
 class Definitions:
     """The functions of exported graphs, which are not needed afterwards.
 
+    With `has_long_index` the score graph takes `user_index` as int64: on GPUs TensorFlow keeps int32 tensors in host
+    memory when it runs operations one by one, and in the GPU's memory when XLA compiled them. int64 has one place.
+
     The user graph, if any, pads its outputs to `users_max` rows, so that the score graph is compiled for this number of
     users alone.
     """
 
-    def __init__(self, graphs: Graphs, users_max: int) -> None:
+    def __init__(self, graphs: Graphs, users_max: int, *, has_long_index: bool = False) -> None:
         self.described: Description = graphs.described
         self.users_max = users_max
         weights, user, score = graphs.described.weights, graphs.described.user, graphs.described.score
@@ -72,14 +76,15 @@ class Definitions:
 
         def scored(*arguments: Tensor) -> Tensor:
             named = _by_name(score.inputs, arguments[len(weights) :])
-            sides = _side("user", named), named["user_index"], _side("item", named)
+            sides = _side("user", named), tf.cast(named["user_index"], tf.int32), _side("item", named)
             return graphs.score(arguments[: len(weights)], *sides)
 
         self._length = int(self.described.pack["user"]["sequence_length"])
         self.user: Definition | None = None
         if user is not None:
             self.user = _define("user", user_padded, (weights, user.inputs), len(user.outputs))
-        self.score = _define("score", scored, (weights, score.inputs), 1)
+        inputs = [_long(note) if has_long_index else note for note in score.inputs]
+        self.score = _define("score", scored, (weights, inputs), 1)
 
     def bucket(self, definition: Definition, kinds: Sequence[Kind]) -> Bucket | None:
         """Return the shape of a call; None if no executable could ever serve it."""
@@ -91,6 +96,10 @@ class Definitions:
         rows = users[0] if is_user else shapes["user_index"][0]
         length = shapes["user_sequence"][1] if "user_sequence" in shapes else self._length
         return Bucket(definition.graph, rows, length)
+
+
+def _long(note: TensorNote) -> TensorNote:
+    return structs.replace(note, dtype="int64") if note.name == "user_index" else note
 
 
 def _by_name(notes: Sequence[TensorNote], tensors: Sequence[Tensor]) -> dict[str, Tensor]:

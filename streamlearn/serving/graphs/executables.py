@@ -22,15 +22,16 @@ from streamlearn.serving.graphs.definitions import Definition, Definitions
 from streamlearn.serving.graphs.dense import Dense
 from streamlearn.serving.graphs.execution_meters import ExecutionMeters
 from streamlearn.serving.graphs.ladder import Bucket, Ladder
-from streamlearn.serving.graphs.tensors import tensor_of
+from streamlearn.serving.graphs.tensors import Given, tensor_of
 from streamlearn.serving.lanes.lane_kind import Work
-from streamlearn.serving.lanes.slab import Slab
+from streamlearn.serving.lanes.slab import Slab, aligned
 from streamlearn.settings import ServingSettings
 
 __all__ = ["CompileBudget", "Executables", "item_example", "load_executables", "user_example"]
 
 # Shapes without an executable whose calls are counted.
 _SHAPES_MAX = 1_024
+_INDEX = "user_index"
 # An executable is for a device, a function, and the types and shapes of the inputs after the weights.
 _Key: TypeAlias = tuple[str, bytes, tuple[Kind, ...]]
 
@@ -39,7 +40,9 @@ def load_executables(
     folder: Path, settings: ServingSettings, places: Iterable[Place], budget: CompileBudget
 ) -> tuple[Executables, Ladder]:
     """Load exported graphs, and return them with the ladder of the settings. Nothing is compiled yet."""
-    definitions = Definitions(load_graphs(folder), settings.users_buckets[-1])
+    places = list(places)
+    is_gpu = any(not place.is_cpu for place in places)
+    definitions = Definitions(load_graphs(folder), settings.users_buckets[-1], has_long_index=is_gpu)
     ladder = Ladder.of(settings, definitions.described)
     return Executables(definitions, places, budget, settings.compile_calls_min), ladder
 
@@ -96,6 +99,7 @@ class Executables:
         self._known: frozenset[_Key] = frozenset()
         self._made: frozenset[Bucket] = frozenset()
         self._missed = _Missed(compile_calls_min)
+        self._has_long_index = any(note.dtype == "int64" for note in definitions.score.inputs)
         self._lock = threading.Lock()
         self._meters = ExecutionMeters()
 
@@ -150,7 +154,7 @@ class Executables:
         weights, users = work.dense.on(place), list[Tensor]()
         if self.definitions.user is not None:
             users = self._run(place, self.definitions.user, weights, [tensor_of(block) for block in work.user])
-        inputs = [*users, tensor_of(work.user_index), *[tensor_of(block) for block in work.item]]
+        inputs = [*users, self._index_of(work.user_index), *[tensor_of(block) for block in work.item]]
         scores: npt.NDArray[np.float32] = self._run(place, self.definitions.score, weights, inputs)[0].numpy()
         return scores
 
@@ -188,6 +192,11 @@ class Executables:
             self.wanted(bucket)
         return place.run(definition.plain, [*weights, *inputs], definition.outputs)
 
+    def _index_of(self, given: Given) -> Tensor:
+        """Return the users of candidates as the score graph takes them: in place, or copied to int64."""
+        tensor = tensor_of(given)
+        return tensor_of(aligned(tensor.numpy().astype(np.int64))) if self._has_long_index else tensor
+
     def _run_plain(self, place: Place, definition: Definition, inputs: list[Tensor]) -> list[Tensor]:
         return place.run(definition.plain, [*self._zeros.on(place), *inputs], definition.outputs)
 
@@ -201,8 +210,8 @@ class Executables:
         if user is not None:
             arrays = user_example(self.described, 1, bucket.length)
             users = self._run_plain(place, user, [tensor_of(array) for array in arrays])
-        arrays = item_example(self.described, bucket.rows)
-        return self.definitions.score, lambda: [*users, *(tensor_of(array) for array in arrays)]
+        index, *item = item_example(self.described, bucket.rows)
+        return self.definitions.score, lambda: [*users, self._index_of(index), *map(tensor_of, item)]
 
 
 class _Missed:
@@ -237,7 +246,7 @@ def user_example(described: Description, rows: int, length: int) -> list[npt.NDA
 def item_example(described: Description, rows: int) -> list[npt.NDArray[Any]]:
     """Return inputs of the score graph besides the users: `user_index`, all 0, and the candidates' blocks."""
     notes = described.score.inputs
-    first = [note.name for note in notes].index("user_index")
+    first = [note.name for note in notes].index(_INDEX)
     return _zeros(notes[first:], rows, int(described.pack["item"]["sequence_length"]))
 
 

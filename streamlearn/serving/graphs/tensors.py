@@ -12,7 +12,7 @@ from streamlearn.errors import UsageError
 from streamlearn.models.protocol import Tensor
 from streamlearn.serving.lanes.slab import ALIGNMENT_BYTES, aligned
 
-__all__ = ["Given", "tensor_of"]
+__all__ = ["Given", "address_of", "tensor_of"]
 
 # A DLPack capsule, or a NumPy array.
 Given: TypeAlias = Any
@@ -43,17 +43,23 @@ def tensor_of(given: Given) -> Tensor:
         fit = given.ctypes.data % ALIGNMENT_BYTES == 0 and given.flags.c_contiguous and given.flags.writeable
         given = (given if fit else aligned(given)).__dlpack__()
     else:
-        _check(given)
+        address_of(given)
     return tf.experimental.dlpack.from_dlpack(given)
 
 
-def _check(capsule: Given) -> None:
+def address_of(capsule: Given) -> int:
+    """Return the address of the memory of a DLPack capsule that was not used yet.
+
+    Raises:
+        UsageError: It is no such capsule, or its memory cannot be handed to XLA.
+    """
     try:
         tensor = _DLTensor.from_address(_POINTER(capsule, b"dltensor"))
     except ValueError:
         message = f"{capsule!r} is not a DLPack capsule, or was already used"
         raise UsageError(message, help="pass the result of `__dlpack__()`, once") from None
-    address = (tensor.data or 0) + tensor.byte_offset
+    address = int((tensor.data or 0) + tensor.byte_offset)
     if address % ALIGNMENT_BYTES or tensor.device_type != 1:
         message = f"a tensor is at address {address:#x} on device type {tensor.device_type}"
         raise UsageError(message, help=f"XLA only reads CPU memory aligned to {ALIGNMENT_BYTES} bytes")
+    return address

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,6 +17,7 @@ from streamlearn.errors import UsageError
 from streamlearn.native import native
 from streamlearn.serving.graphs.dense import Dense
 from streamlearn.serving.graphs.executables import CompileBudget, Executables, load_executables
+from streamlearn.serving.graphs.tensors import address_of
 from streamlearn.serving.lanes.device import lane_places
 from streamlearn.serving.lanes.lane_kind import Work
 from streamlearn.serving.lanes.lane_orders import (
@@ -27,9 +31,12 @@ from streamlearn.serving.lanes.lane_orders import (
     read_work,
     scored,
 )
+from streamlearn.serving.lanes.pinned_memory import pin
 from streamlearn.serving.lanes.slab import places_of
 
-__all__ = ["LaneScoring"]
+__all__ = ["LaneScoring", "pin_slabs"]
+
+_LOG = logging.getLogger("streamlearn.serving.LaneScoring")
 
 
 class LaneScoring:
@@ -42,6 +49,8 @@ class LaneScoring:
         self._graphs: dict[str, Executables] = {}
         self._weights: dict[int, tuple[Executables, Dense]] = {}
         self._slabs = native.SharedSlabs(start.slabs)
+        if not self.place.is_cpu:
+            pin_slabs(self._slabs, start.slabs)
         self._scores: npt.NDArray[np.float32] = np.frombuffer(mmap.mmap(start.scores, 0), np.float32)
 
     def score(self, packet: bytes) -> bytes:
@@ -99,3 +108,12 @@ class LaneScoring:
             for note, shape, at in zip(notes, shapes, offsets[:-1], strict=True)
         }
         self._weights[order.weights] = executables, Dense(executables.described, named, [self.place])
+
+
+def pin_slabs(slabs: Any, file: int) -> None:
+    """Pin the slabs of this process for GPUs; where that fails, copies to a GPU take longer, and the log says so."""
+    address, size_bytes = address_of(slabs.tensor(0, (1,), False)), os.fstat(file).st_size
+    if reason := pin(address, size_bytes, is_read_only=True):
+        _LOG.warning("%d bytes of slabs are not pinned, so copies to the GPU take longer: %s", size_bytes, reason)
+    else:
+        _LOG.info("pinned %d bytes of slabs", size_bytes)
