@@ -104,14 +104,7 @@ class Learner:
 
     def learn(self, packed: Packed) -> Learned:
         """Learn a step and return its logits, loss and gradients."""
-        rate = self._settings.rate * self.rate_scale
-        # Adam's bias correction, in double precision.
-        if self._settings.optimizer == "adam":
-            number = self.steps + 1
-            rate *= math.sqrt(1 - _BETA2**number) / (1 - _BETA1**number)
-        scalars = np.array([1.0 / max(packed.rows, 1), rate], np.float32)
-        seed = np.array([self.steps & 0x7FFFFFFF, self._settings.seed & 0xFFFFFF], np.int32)
-        arrays = (*packed.sides, packed.user_index, packed.targets, scalars, seed)
+        arrays = self.arrays(packed)
         inputs = self._place.tensors(arrays)
         try:
             is_small = len(packed.targets) <= _SMALL_ROWS_MAX
@@ -129,6 +122,26 @@ class Learner:
         )
         self.steps += learned.is_finite
         return learned
+
+    def arrays(self, packed: Packed) -> tuple[npt.NDArray[Any], ...]:
+        """Return what the next step takes besides weights and slots: a packed step, two scalars and the seed."""
+        rate = self._settings.rate * self.rate_scale
+        # Adam's bias correction, in double precision.
+        if self._settings.optimizer == "adam":
+            number = self.steps + 1
+            rate *= math.sqrt(1 - _BETA2**number) / (1 - _BETA1**number)
+        scalars = np.array([1.0 / max(packed.rows, 1), rate], np.float32)
+        seed = np.array([self.steps & 0x7FFFFFFF, self._settings.seed & 0xFFFFFF], np.int32)
+        return (*packed.sides, packed.user_index, packed.targets, scalars, seed)
+
+    def lowered(self, packed: Packed, stage: str) -> tuple[bytes, list[str]]:
+        """Return the step for inputs of these shapes as XLA compiles it, and the types of its operations before.
+
+        Its parameters are `arrays` without the empty ones, then the weights and the optimizer's slots.
+        """
+        arrays = self.arrays(packed)
+        traced = self._step_of(arrays, is_small=False)
+        return traced.lowered(self._place, self._place.tensors(arrays), stage), traced.operations()
 
     def _step_of(self, arrays: Sequence[npt.NDArray[Any]], *, is_small: bool) -> TracedFunction:
         """Return the step for arrays of these shapes, traced at first."""

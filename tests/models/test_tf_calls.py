@@ -12,14 +12,15 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 
 from streamlearn.errors import ExecutionFailed
-from streamlearn.models.tf_calls import Place, TracedFunction, definitions_of, kind_of, register
+from streamlearn.models.tf_calls import Place, TracedFunction, definitions_of, kind_of, operations_of, register
 from streamlearn.serving.graphs.tensors import tensor_of
 from streamlearn.serving.lanes.slab import ALIGNMENT_BYTES, Slab
 
 
 def test_the_context_has_what_is_called() -> None:
     known = context.context()
-    for name in ("ensure_initialized", "device_name", "add_function_def", "has_function"):
+    known_names = ("add_function_def", "device_name", "ensure_initialized", "get_compiler_ir", "get_function_def")
+    for name in (*known_names, "has_function"):
         assert hasattr(type(known), name), f"tensorflow's eager context has no {name} any more"
     known.ensure_initialized()
     assert known._handle is not None, "the eager context has no handle any more"
@@ -42,6 +43,21 @@ def test_a_registered_function_runs_by_its_name_with_arguments_in_a_list() -> No
         place.run(b"contract_of_two", [tf.constant([1]), tf.constant(3.0)], 2)
     with pytest.raises(ExecutionFailed, match="no_such_function"):
         place.run(b"no_such_function", [], 1)
+
+
+def test_a_function_is_lowered_by_its_name_and_its_operations_are_counted() -> None:
+    inner = tf.function(lambda one: tf.tanh(one))
+    outer = tf.function(lambda one, two: inner(one) * two).get_concrete_function(
+        tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)
+    )
+    definitions = definitions_of(outer)
+    definitions[0].signature.name = "contract_of_lowered"
+    register(definitions)
+    inputs = [tf.zeros([3]), tf.zeros([])]
+    text = Place("/CPU:0").lowered(b"contract_of_lowered", inputs, stage="hlo").decode()
+    assert "(f32[3]{0}, f32[])->f32[3]{0}" in text
+    assert isinstance(Place("/CPU:0").lowered(b"contract_of_lowered", inputs, stage="hlo_serialized"), bytes)
+    assert {"Tanh", "Mul", "PartitionedCall"} <= set(operations_of(b"contract_of_lowered"))
 
 
 def test_a_function_is_compiled_for_its_attribute() -> None:

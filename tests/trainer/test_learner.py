@@ -413,3 +413,13 @@ def test_a_model_that_fails_while_it_runs_is_named_with_its_line() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"test_learner\.py\", line \d+, in score"):
         learner.learn(packed(1))
     assert np.array_equal(learner.weights(), before)
+
+
+def test_a_step_is_lowered_with_weights_and_slots_after_its_arrays() -> None:
+    learner = Learner(_APP, Linear(), TrainerSettings(xla="on"))
+    hlo, operations = learner.lowered(packed(1), "hlo")
+    parameters = sum(array.size > 0 for array in learner.arrays(packed(1))) + 3  # weights, and both slots of Adam
+    layout = hlo.decode().partition("entry_computation_layout={(")[2].partition(")->")[0]
+    assert layout.count("[") == parameters
+    assert operations.count("MatMul") >= 2
+    assert learner.steps == 0
