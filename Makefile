@@ -6,7 +6,7 @@ MODEL = cargo test --quiet -p streamlearn-table --features model --lib model::
 NATIVE_TESTS = cargo test --quiet --workspace --exclude streamlearn-python --lib --tests && LOOM_MAX_PREEMPTIONS=1 $(MODEL)
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
-.PHONY: help setup services fetch test test-quick chaos chaos-parts fuzz fuzz-python fuzz-corpora model check bench peers demo demo-real format lock wheel release release-test image clean
+.PHONY: help setup services fetch test test-quick chaos chaos-parts fuzz fuzz-python fuzz-corpora model check bench peers demo demo-real format lock wheel release release-test image gpu-kit clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,8 @@ lock: $(VENV)/.python ## pin every package again, with hashes
 	    --no-header --no-emit-index-url --no-annotate \
 	    benchmarks/peers/requirements-$$name.in -o benchmarks/peers/requirements-$$name.lock || exit 1; \
 	done
+	@$(VENV)/bin/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-header \
+	  --no-emit-index-url --no-annotate tools/gpu/requirements-jax.in -o tools/gpu/requirements-jax.lock
 
 wheel: setup ## the wheel for this processor, into dist/
 	@$(RUN) -m tools.release wheel
@@ -138,6 +140,9 @@ bench: setup fetch ## every benchmark, quickly; `python -m benchmarks NAME` meas
 
 peers: setup ## the environments of the benchmarks' peers, into the cache (about 13 GB); 3: some are not available here
 	@$(RUN) -m benchmarks.peers build
+
+gpu-kit: setup ## export graphs and run them on processors without TensorFlow, as `prove.py --gpu` does on a GPU machine; GPU_KIT="--quick"
+	@$(RUN) -m tools.gpu --out target/gpu-kit $(GPU_KIT)
 
 demo: ## the whole loop, no service needed; the time it says includes what setup took
 	@begin=$$(date +%s); $(MAKE) --silent --no-print-directory setup && $(RUN) -m tools.services fetch prism && \

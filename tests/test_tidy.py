@@ -81,6 +81,8 @@ WALLS = {
     "redis": ("streamlearn/versions/", "streamlearn/online/", "benchmarks/features.py", "tools/", "tests/"),
     "cryptography": ("streamlearn/versions/format/signatures.py", "tests/"),
     "matplotlib": ("streamlearn/cli/report/figures.py",),
+    # The GPU kit runs in an environment without TensorFlow.
+    **dict.fromkeys(("jax", "jaxlib"), ("tools/gpu/",)),
     "fsspec": ("streamlearn/versions/", "tests/"),
     **dict.fromkeys(
         (

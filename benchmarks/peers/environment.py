@@ -37,15 +37,17 @@ class Environment:
         name: The name of the lock.
         is_system: Whether it must use the system's Python: a program that embeds the interpreter finds no other
             library.
+        folder: The folder of the lock.
     """
 
     name: str
     is_system: bool = False
+    folder: Path = _FOLDER
 
     @property
     def lock(self) -> Path:
         """The file of pins and hashes, which `make lock` writes from the `.in` file."""
-        return _FOLDER / f"requirements-{self.name}.lock"
+        return self.folder / f"requirements-{self.name}.lock"
 
     @property
     def entry(self) -> str:
