@@ -53,6 +53,7 @@ _ARCHIVED = (
     "streamlearn/__init__.py", "streamlearn/errors.py", "streamlearn/native.py", "streamlearn/serving/__init__.py",
     "streamlearn/serving/lanes/__init__.py", "streamlearn/serving/lanes/pinned_memory.py", "tools/__init__.py",
 )  # fmt: skip
+_NOT_ARCHIVED = ("__main__", "export")
 _PROVE = "import sys\n\nfrom tools.gpu.prove import main\n\nsys.exit(main(sys.argv[1:]))\n"
 
 
@@ -105,7 +106,8 @@ def pack_up(kit: Kit, archive: Path) -> None:
         tar.add(begin, "prove.py")
         tar.add(kit.folder, "kit")
         tar.add(stripped, f"streamlearn/{module.name}")
-        for file in (*map(_ROOT.joinpath, _ARCHIVED), *sorted(Path(__file__).parent.glob("*.py"))):
+        proof = (file for file in sorted(Path(__file__).parent.glob("*.py")) if file.stem not in _NOT_ARCHIVED)
+        for file in (*map(_ROOT.joinpath, _ARCHIVED), *proof):
             tar.add(file, str(file.relative_to(_ROOT)))
 
 
@@ -168,7 +170,7 @@ class _Serving:
             self._place.lowered(definition.plain, arguments, stage=stage) for stage in ("hlo_serialized", "stablehlo")
         )
         operations = operations_of(definition.plain)
-        graph = _graph(f"{definition.graph}_{rows}{suffix}", (definition.graph + suffix, "din"), (rows, users), inputs)
+        graph = _graph(f"{definition.graph}_{rows}{suffix}", (definition.graph + suffix, "din"), rows, inputs)
         graph = replace(graph, weights="din", operations=len(operations), launches=_launches(operations))
         _check(graph, stable, [*self._weights, *inputs])
         self._kit.add(graph, (hlo, stable), inputs, [output.numpy() for output in outputs])
@@ -205,7 +207,7 @@ def _add_step(kit: Kit, name: str, model: Any, rows: int) -> None:
     learned, state = learner.learn(packed), learner.optimizer_state()
     outputs = [learned.logits, np.float32(learned.loss), np.bool_(learned.is_finite), *learned.gradients]
     outputs += [learner.weights(), *(state[name] for name in slots)]
-    graph = _graph(f"step_{name}_{rows}", ("step", name), (rows, users), inputs)
+    graph = _graph(f"step_{name}_{rows}", ("step", name), rows, inputs)
     donated = [[len(inputs) - at, len(outputs) - at] for at in (3, 2, 1)]
     graph = replace(graph, donated=donated, operations=len(operations), launches=_launches(operations))
     _check(graph, stable, inputs)
@@ -228,9 +230,9 @@ def _numbers(rng: Any, name: str, shape: Sequence[int], users: int) -> npt.NDArr
     return array  # type: ignore[no-any-return]
 
 
-def _graph(name: str, kind: tuple[str, str], sizes: tuple[int, int], inputs: Arrays) -> Graph:
+def _graph(name: str, kind: tuple[str, str], rows: int, inputs: Arrays) -> Graph:
     shapes = [list(array.shape) for array in inputs]
-    return Graph(name, *kind, *sizes, weights="", shapes=shapes, donated=[], operations=0, launches=0)
+    return Graph(name, *kind, rows, weights="", shapes=shapes, donated=[], operations=0, launches=0)
 
 
 def _launches(operations: Sequence[str]) -> int:

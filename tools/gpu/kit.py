@@ -32,7 +32,6 @@ class Graph:
         kind: "user", "score" or "step".
         model: The model.
         rows: Its users, candidates or samples.
-        users: The users that the graph of a step or a score takes.
         weights: The file of its first parameters; empty for a step, whose weights and slots are inputs.
         shapes: The shapes of its inputs after the weights.
         donated: Pairs (input, output): the output takes the input's memory, and is the input of the next step.
@@ -44,7 +43,6 @@ class Graph:
     kind: str
     model: str
     rows: int
-    users: int
     weights: str
     shapes: list[list[int]]
     donated: list[list[int]]
