@@ -34,6 +34,7 @@ from tools.services import (
     prism_path,
 )
 from tools.services.flink_cluster import FlinkJobs, flink_cluster
+from tools.services.kubernetes import HELM_VERSION, Helm
 from tools.services.prism import PRISM_VERSION
 
 __all__: list[str] = []
@@ -47,6 +48,7 @@ _MARKERS = {
     "own_redis": "redis",
     "prism": "prism",
     "chromium": "chromium",
+    "helm": "helm",
     "flink": "flink",
     "own_flink_cluster": "flink",
 }
@@ -160,6 +162,14 @@ def prism(pytestconfig: pytest.Config) -> Path:
     """The Prism binary, for `--prism_location`."""
     path = _fetched("prism", prism_path)
     pytestconfig.stash.setdefault(_USED, []).append(f"prism {PRISM_VERSION} ({path})")
+    return path
+
+
+@pytest.fixture(scope="session")
+def helm(pytestconfig: pytest.Config) -> Path:
+    """The folder of the program `helm`, and of the API's schemas in `openapi`."""
+    path = _fetched("helm", Helm.fetch)
+    pytestconfig.stash.setdefault(_USED, []).append(f"helm {HELM_VERSION} ({path})")
     return path
 
 

@@ -29,7 +29,7 @@ SHARES = (
 # They need a wheel: `make release-test`.
 APART = {"release"}
 _NO_TESTS = 5
-_QUICK = "not (slow or kafka or redis or prism or flink or chromium)"
+_QUICK = "not (slow or kafka or redis or prism or flink or chromium or helm)"
 _SLOW_S = 0.5
 _NICE = 10
 # Tests write thousands of small files, each with an fsync: in memory, where there is room for them.

@@ -11,6 +11,7 @@ from tools.services.cache import Cache, size_bytes
 from tools.services.chromium import Chromium, chromium_version
 from tools.services.flink import FlinkJobServer
 from tools.services.kafka import Kafka
+from tools.services.kubernetes import HELM_VERSION, Helm
 from tools.services.maven import Jars
 from tools.services.prism import PRISM_VERSION, Prism
 from tools.services.redis import Redis, printed_version
@@ -63,7 +64,14 @@ def _chromium(cache: Cache, *, fetching: bool) -> tuple[str, tuple[Path, ...]] |
     return (chromium_version(files.browser), (files.browser, files.driver)) if files else None
 
 
-_LOOKUPS = {"kafka": _kafka, "redis": _redis, "prism": _prism, "flink": _flink, "chromium": _chromium}
+def _helm(cache: Cache, *, fetching: bool) -> tuple[str, tuple[Path, ...]] | None:
+    folder = Helm.fetch(cache) if fetching else Helm.find(cache)
+    return (HELM_VERSION, (folder,)) if folder else None
+
+
+_LOOKUPS = {
+    "kafka": _kafka, "redis": _redis, "prism": _prism, "flink": _flink, "chromium": _chromium, "helm": _helm,
+}  # fmt: skip
 
 FETCHED: tuple[str, ...] = tuple(_LOOKUPS)
 STARTED: dict[str, Callable[[Path], Service]] = {
