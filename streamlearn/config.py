@@ -75,10 +75,11 @@ class Field:
         return _field_docs(self.section)[self.path.rpartition(".")[2]]
 
 
-def read_settings(kind: type[T], file: Path | None, overrides: Sequence[str] = ()) -> T:
+def read_settings(kind: type[T], file: Path | None, overrides: Sequence[str] = (), *, option: str = "--set") -> T:
     """Read settings: defaults, then the file (if it exists), then the overrides.
 
-    An override is a text such as "topics.reach_s=5". Its value is a TOML value; a bare word is a string.
+    An override is a text such as "topics.reach_s=5". Its value is a TOML value; a bare word is a string. Errors name
+    the option that gave it.
 
     Raises:
         ConfigError: The file is not TOML, a key is unknown, or a value has a wrong type or is out of its bounds.
@@ -87,10 +88,12 @@ def read_settings(kind: type[T], file: Path | None, overrides: Sequence[str] = (
     origin = str(file) if file is not None else "settings"
     _check_keys(kind, given, origin)
     _convert(kind, given, origin)  # first without overrides, so that an error of the file names the file
-    return _convert(kind, apply_overrides(kind, given, overrides), "--set")
+    return _convert(kind, apply_overrides(kind, given, overrides, option=option), option)
 
 
-def apply_overrides(kind: type[msgspec.Struct], given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(
+    kind: type[msgspec.Struct], given: Mapping[str, Any], overrides: Sequence[str], *, option: str = "--set"
+) -> dict[str, Any]:
     """Return a copy of the given values with the overrides applied.
 
     Raises:
@@ -102,10 +105,12 @@ def apply_overrides(kind: type[msgspec.Struct], given: Mapping[str, Any], overri
         path, equals, text = override.partition("=")
         path = path.strip()
         if not equals or not path:
-            message = f"--set {override!r} is not SECTION.NAME=VALUE"
-            raise ConfigError(message, help="for example --set topics.reach_s=5")
+            message = f"{option} {override!r} is not {'SECTION.' if option == '--set' else ''}NAME=VALUE"
+            raise ConfigError(
+                message, help=f"for example {option} {'topics.reach_s' if option == '--set' else 'shards'}=5"
+            )
         if path not in known:
-            raise _unknown(kind, path, known, "--set")
+            raise _unknown(kind, path, known, option)
         *sections, name = path.split(".")
         target = result
         for section in sections:
@@ -217,16 +222,15 @@ def _toml_value(text: str) -> Any:
         return text
 
 
-def _check_keys(kind: type[msgspec.Struct], given: Mapping[str, Any], origin: str) -> None:
+def _check_keys(kind: type[msgspec.Struct], given: Mapping[str, Any], origin: str, prefix: str = "") -> None:
     known = {field.path for field in fields_of(kind)}
     sections = {path.partition(".")[0] for path in known}
-    for section, values in given.items():
-        if section not in sections:
-            raise _unknown(kind, section, sections, origin)
-        for name in values if isinstance(values, dict) else ():
-            path = f"{section}.{name}"
-            if path not in known:
-                raise _unknown(kind, path, known, origin)
+    for name, value in given.items():
+        path = f"{prefix}{name}"
+        if path not in known and not any(other.startswith(f"{path}.") for other in known):
+            raise _unknown(kind, path, known if prefix else sections, origin)
+        if isinstance(value, dict) and path not in known:
+            _check_keys(kind, value, origin, f"{path}.")
 
 
 def _unknown(kind: type[msgspec.Struct], path: str, known: set[str], origin: str) -> ConfigError:

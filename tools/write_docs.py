@@ -10,6 +10,7 @@ from streamlearn.config import Field, fields_of
 from streamlearn.settings import Settings
 from tools.commands_page import commands_page
 from tools.dashboard import dashboard_json
+from tools.helm_chart import chart_pages
 from tools.metrics_page import metrics_page
 
 __all__ = ["FIRST", "PAGES", "settings_page"]
@@ -80,9 +81,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,
     "docs/settings.md": settings_page,
     "packaging/grafana/streamlearn.json": dashboard_json,
+    **chart_pages(),
 }
 """The function that generates each file."""
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
+        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / name).write_text(page())

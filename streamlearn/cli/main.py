@@ -38,6 +38,7 @@ from streamlearn.cli.report.verb import report
 from streamlearn.cli.run.backfill import backfill
 from streamlearn.cli.run.features import features
 from streamlearn.cli.run.ingest import ingest
+from streamlearn.cli.run.manifest import manifest
 from streamlearn.cli.run.migrate import migrate
 from streamlearn.cli.run.probe import probe
 from streamlearn.cli.run.ps import ps
@@ -82,9 +83,9 @@ def _options(
 
 
 for verb in (
-    backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest, migrate,
-    new, note, peek, probe, promote, release, replay, report, rewind, rollback, schema, settings, show, switch, topics,
-    train, up, verify, versions,
+    backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest,
+    manifest, migrate, new, note, peek, probe, promote, release, replay, report, rewind, rollback, schema, settings,
+    show, switch, topics, train, up, verify, versions,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))
 cli.add_typer(features, name="features")

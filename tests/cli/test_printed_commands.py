@@ -88,8 +88,9 @@ def reach(command: list[str]) -> Any:
     words = filled(command)
     reached = parser()
     context = reached.make_context("streamlearn", words)
-    while hasattr(reached, "resolve_command"):
-        name, reached, words = reached.resolve_command(context, [*context._protected_args, *context.args])
+    # A group such as `ps` may be a command of its own.
+    while hasattr(reached, "resolve_command") and (words := [*context._protected_args, *context.args]):
+        name, reached, words = reached.resolve_command(context, words)
         context = reached.make_context(name, words, parent=context)
     return context.params
 

@@ -1,0 +1,3 @@
+"""The Kubernetes objects of an application: printed by `streamlearn manifest`, and written as the Helm chart."""
+
+__all__: list[str] = []

@@ -1,0 +1,1 @@
+"""Tests of the objects of an installation on Kubernetes."""

@@ -1,0 +1,181 @@
+"""The objects of an installation: their commands are ours, their settings are read, and pods may do little."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from streamlearn.apps import load_app
+from streamlearn.config import read_settings
+from streamlearn.settings import Settings
+from tests.cli.test_printed_commands import reach
+from tests.manifest.value_sets import SETS, objects_of, read_set
+from tools.declared_metrics import declared_metrics
+
+__all__: list[str] = []
+
+GOLDEN = Path(__file__).parent / "golden.json"
+OBJECTS = {file.stem: objects_of(read_set(file)) for file in SETS}
+_FIELDS = {"$(POD_INDEX)": "0", "$(POD_NAME)": "shop-nodes-abc"}
+
+
+def pods(documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The pods of objects, with the volumes that each pod of a StatefulSet claims."""
+    for document in documents:
+        if document["kind"] == "Pod":
+            yield document["spec"]
+        elif "template" in document.get("spec", {}):
+            pod = document["spec"]["template"]["spec"]
+            claims = [{"name": one["metadata"]["name"]} for one in document["spec"].get("volumeClaimTemplates", ())]
+            yield pod | {"volumes": [*pod["volumes"], *claims]}
+
+
+def containers(documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for pod in pods(documents):
+        yield from [*pod.get("initContainers", ()), *pod["containers"]]
+
+
+def commands(documents: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """All commands that are run in containers."""
+    for container in containers(documents):
+        yield [*container["command"], *container["args"]]
+        probes = [container[name]["exec"]["command"] for name in container if "exec" in (container[name] or ())]
+        yield from probes
+
+
+def told(name: str, kind: str, of: str) -> dict[str, Any]:
+    """One object of a set."""
+    return next(one for one in OBJECTS[name] if (one["kind"], one["metadata"]["name"]) == (kind, f"shop-{of}"))
+
+
+def summary() -> dict[str, list[str]]:
+    """The objects of each set, and the commands of all sets."""
+    objects = {
+        name: [f"{document['kind']} {document['metadata']['name']}" for document in documents]
+        for name, documents in OBJECTS.items()
+    }
+    words = [" ".join(command) for documents in OBJECTS.values() for command in commands(documents)]
+    return {**objects, "commands": sorted({line for line in words if line.startswith("streamlearn ")})}
+
+
+def test_the_objects_and_commands_are_those_of_the_golden_file() -> None:
+    assert summary() == json.loads(GOLDEN.read_text()), "if they should change: python -m tests.manifest.test_objects"
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_each_command_is_one_that_the_command_line_takes(name: str) -> None:
+    seen = set()
+    for program, *words in commands(OBJECTS[name]):
+        if program == "streamlearn":
+            for field, value in _FIELDS.items():
+                words = [word.replace(field, value) for word in words]
+            assert not [word for word in words if "$(" in word]
+            reach(words)
+            seen.add(words[0])
+    assert {"serve", "train", "probe"} <= seen
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_settings_are_read_as_they_were_given(name: str, tmp_path: Path) -> None:
+    config = told(name, "ConfigMap", "app")["data"]
+    for file, text in config.items():
+        (tmp_path / file).write_text(text)
+    settings = read_settings(Settings, tmp_path / "app.toml")
+    given = read_set(next(file for file in SETS if file.stem == name))
+    written = tomllib.loads(config["app.toml"])
+    for section, values in given["settings"].items():
+        for setting, value in values.items():
+            if (section, setting, value) != ("versions", "store", ""):
+                assert written[section][setting] == value
+    shards = given.get("shards", 2)
+    assert settings.ps.addresses == [f"shop-shards-{number}.shop-shards:7301" for number in range(shards)]
+    assert settings.versions.store == given["settings"]["versions"]["store"] or "file:///var/lib/streamlearn/versions"
+    assert (settings.front.listen, settings.telemetry.listen) == ("0.0.0.0:8001", "0.0.0.0:9460")
+    if "application" in given:
+        assert load_app(tmp_path).app.name == "small"
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_no_pod_may_do_more_than_it_must(name: str) -> None:
+    for pod in pods(OBJECTS[name]):
+        assert pod["automountServiceAccountToken"] is False
+        assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]) == (True, 10_001)
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (secret,) = [volume["secret"] for volume in pod["volumes"] if volume["name"] == "tokens"]
+        tokens = {item["key"] for item in secret["items"]} - {"metrics"}
+        for container in [*pod.get("initContainers", ()), *pod["containers"]]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+            }  # fmt: skip
+            files = {
+                word.rpartition("/")[2] for word in container["args"] if word.startswith("/run/streamlearn/tokens/")
+            }
+            assert files == tokens or container["command"] != ["streamlearn"]
+            mounted = {mount["name"] for mount in container["volumeMounts"]}
+            assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_only_pods_that_write_versions_may_write_to_the_store() -> None:
+    writers = {
+        container["name"]
+        for container in containers(OBJECTS["volume_store"])
+        for mount in container["volumeMounts"]
+        if mount["name"] == "store" and not mount.get("readOnly")
+    }
+    assert writers == {"shards", "trainer", "console"}
+
+
+def test_a_node_has_time_to_drain_and_all_pods_start_again_when_their_settings_change() -> None:
+    node = told("autoscaled", "Deployment", "nodes")["spec"]["template"]
+    assert node["spec"]["terminationGracePeriodSeconds"] == 13 + 30
+    assert "replicas" not in told("autoscaled", "Deployment", "nodes")["spec"]
+    values = read_set(next(file for file in SETS if file.stem == "autoscaled"))
+    values["settings"]["front"]["drain_s"] = 5
+    hashes = [
+        {document["spec"]["template"]["metadata"].get("annotations", {}).get("streamlearn/settings")}
+        for documents in (OBJECTS["autoscaled"], objects_of(values))
+        for document in documents
+        if document["kind"] in ("Deployment", "StatefulSet")
+    ]
+    assert not set.union(*hashes[: len(hashes) // 2]) & set.union(*hashes[len(hashes) // 2 :])
+    assert all(len(one) == 1 and None not in one for one in hashes)
+
+
+def test_the_autoscaler_goes_by_a_metric_that_nodes_have() -> None:
+    (metric,) = told("autoscaled", "HorizontalPodAutoscaler", "nodes")["spec"]["metrics"]
+    assert metric["pods"]["metric"]["name"] in {declared.name for declared in declared_metrics()}
+
+
+@pytest.mark.parametrize(("status", "result"), [(200, 0), (503, 1)])
+def test_the_test_of_readiness_fails_unless_a_node_is_ready(status: int, result: int) -> None:
+    class Node(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/v2/health/ready" else 404)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    (pod,) = [document["spec"] for document in OBJECTS["smallest"] if document["kind"] == "Pod"]
+    option, script = pod["initContainers"][0]["args"]
+    with HTTPServer(("127.0.0.1", 0), Node) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        script = script.replace("shop-nodes:8000", f"127.0.0.1:{server.server_port}")
+        done = subprocess.run([sys.executable, option, script], capture_output=True, timeout=60, check=False)
+        thread.join()
+    assert done.returncode == result
+
+
+if __name__ == "__main__":
+    text = ",\n".join(f'"{name}": {json.dumps(lines, indent=None)}' for name, lines in summary().items())
+    GOLDEN.write_text(f"{{\n{text}\n}}\n")
