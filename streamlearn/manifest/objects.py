@@ -13,21 +13,21 @@ from streamlearn.manifest.template import AppToml, Each, Hash, Part, Refuse, Spl
 __all__ = ["FILES"]
 
 Object = dict[Any, Any]
-_APP, _TOKENS, _TLS, _STORE = (
-    "/srv/app",
-    "/run/streamlearn/tokens",
-    "/run/streamlearn/tls",
-    "/var/lib/streamlearn/versions",
-)
-_GRPC, _HTTP, _CONSOLE, _SHARD, _METRICS = 8001, 8000, 8002, 7301, 9460
+_APP, _STORE = "/srv/app", "/var/lib/streamlearn/versions"
+_TOKENS, _TLS = "/run/streamlearn/tokens", "/run/streamlearn/tls"
+_PORTS = {"grpc": 8001, "http": 8000, "page": 8002, "frames": 7301, "metrics": 9460}
+_RECREATE = {"type": "Recreate"}  # a second process beside the first would take over from it
 _USER = 10_001
-_TLS_ROLES = ("nodes", "console")
+# The token that processes of a role read, beside that of metrics.
+_TOKEN_OF = {"shards": ["shards"], "trainer": ["shards"], "nodes": ["nodes"], "console": ["console"]}
+_TLS_ROLES, _WRITERS = ("nodes", "console"), ("shards", "trainer", "console")
+_NAME_MAX = 44  # a label of a StatefulSet's pods has its name and 11 more characters, 63 at most
 _HAS_STORE = unless("settings.versions.store")
 # A trainer that restores large tables is not ready for up to an hour (ps.restore_wait_s_max).
 _SHARD_START_S, _START_S, _NODE_START_S = 120, 4_200, 300
 # Endpoints are without a pod some seconds after it was told to end. A node answers until then.
 _ENDPOINTS_S, _NODE_END_S = 5, 30
-_TRAINER_END_S, _END_S = 300, 60
+_LAST_VERSION_S, _END_S = 300, 60
 
 
 def _meta(role: str, suffix: str = "") -> Object:
@@ -46,9 +46,13 @@ def _object(version: str, kind: str, meta: Object, **fields: Any) -> Object:
     return {"apiVersion": version, "kind": kind, "metadata": meta, **fields}
 
 
-def _own_volumes(role: str, tokens: Sequence[str]) -> list[Any]:
+def _mount(name: str, path: Any, *, is_writable: bool = False, **more: Any) -> Object:
+    return {"name": name, "mountPath": path, **more, **({} if is_writable else {"readOnly": True})}
+
+
+def _own_volumes(role: str) -> list[Any]:
     """The volumes that not all pods have alike."""
-    items = [{"key": token, "path": token} for token in (*tokens, "metrics")]
+    items = [{"key": token, "path": token} for token in (*_TOKEN_OF.get(role, ()), "metrics")]
     secret = When(Test("tokens_secret"), Value("tokens_secret"), "@name@-tokens")
     state: Any = {"name": "state", "emptyDir": {}}
     tls = {"name": "tls", "secret": {"secretName": Value("tls_secret"), "defaultMode": 0o440}}
@@ -73,12 +77,12 @@ _VOLUMES = Part(
 _MOUNTS = Part(
     "mounts",
     [
-        {"name": "tmp", "mountPath": "/tmp"},
-        {"name": "cache", "mountPath": "/var/cache/streamlearn"},
-        {"name": "state", "mountPath": When(Test("application"), _APP, f"{_APP}/.streamlearn")},
-        {"name": "app", "mountPath": f"{_APP}/app.toml", "subPath": "app.toml", "readOnly": True},
-        Each("application", {"name": "app", "mountPath": f"{_APP}/@key@", "subPath": "@key@", "readOnly": True}),
-        {"name": "tokens", "mountPath": _TOKENS, "readOnly": True},
+        _mount("tmp", "/tmp", is_writable=True),
+        _mount("cache", "/var/cache/streamlearn", is_writable=True),
+        _mount("state", When(Test("application"), _APP, f"{_APP}/.streamlearn"), is_writable=True),
+        _mount("app", f"{_APP}/app.toml", subPath="app.toml"),
+        Each("application", _mount("app", f"{_APP}/@key@", subPath="@key@")),
+        _mount("tokens", _TOKENS),
         Splice("mounts"),
     ],
 )
@@ -119,76 +123,57 @@ _POD = Part(
 )
 
 
-def _container(role: str, words: Sequence[Any], **more: Any) -> Object:
+def _container(role: str, command: str, **more: Any) -> Object:
+    """A container that runs `streamlearn`; with the file of its token, and of its certificate, if its role has one."""
     index = {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}
-    store: Object = {"name": "store", "mountPath": _STORE}
-    store |= {} if role in ("trainer", "shards", "console") else {"readOnly": True}
-    tls = {"name": "tls", "mountPath": _TLS, "readOnly": True}
+    token = [word for name in _TOKEN_OF.get(role, ()) for word in ("--token-file", f"{_TOKENS}/{name}")]
+    mounts: list[Any] = [_MOUNTS, When(_HAS_STORE, _mount("store", _STORE, is_writable=role in _WRITERS))]
     return {
         "name": role,
         "image": Value(f"roles.{role}.image", "image"),
         _CONTAINER: None,
         "command": ["streamlearn"],
-        "args": [*words],
+        "args": [*command.split(), *token],
         "env": [_ENVIRONMENT, *([{"name": "POD_INDEX", "valueFrom": {"fieldRef": index}}] if role == "shards" else [])],
         "resources": Value(f"roles.{role}.resources"),
-        "volumeMounts": [
-            _MOUNTS,
-            When(_HAS_STORE, store),
-            *([When(Test("tls_secret"), tls)] if role in _TLS_ROLES else []),
-        ],
+        "volumeMounts": [*mounts, *([When(Test("tls_secret"), _mount("tls", _TLS))] if role in _TLS_ROLES else [])],
         **more,
     }
 
 
-def _pod(role: str, *, end_s: Any, tokens: Sequence[str] = (), **more: Any) -> Object:
+def _pod(role: str, *, end_s: Any, **more: Any) -> Object:
     """The specification of a pod; `end_s` is how long its processes may take to end."""
     return {
         _POD: None,
         "terminationGracePeriodSeconds": end_s,
         **more,
-        "volumes": [_VOLUMES, *_own_volumes(role, tokens)],
+        "volumes": [_VOLUMES, *_own_volumes(role)],
         Splice(f"roles.{role}.pod"): None,
     }
 
 
-def _template(role: str, pod: Object) -> Object:
-    """The template of a workload's pods, which start again when their settings change."""
-    settings = {"streamlearn/settings": Hash("configuration")}
-    return {
-        "selector": {"matchLabels": _labels(role)},
-        "template": {"metadata": {"labels": _labels(role), "annotations": settings}, "spec": pod},
-    }
-
-
-def _role(role: str, words: Sequence[Any], *, end_s: Any, tokens: Sequence[str] = (), **more: Any) -> Object:
-    """A workload's selector and the template of its pods, which have one container."""
-    ports = [_port("metrics", _METRICS), *more.pop("ports", ())]
-    container = _container(role, words, ports=ports, **more)
-    return _template(role, _pod(role, end_s=end_s, tokens=tokens, containers=[container]))
-
-
-def _port(name: str, number: int) -> Object:
-    return {"name": name, "containerPort": number}
+def _role(role: str, command: str, *, end_s: Any, ports: Sequence[str] = (), **more: Any) -> Object:
+    """A workload's selector and the template of its pods, which start again when their settings change."""
+    all_ports = [{"name": name, "containerPort": _PORTS[name]} for name in ("metrics", *ports)]
+    container = _container(role, command, ports=all_ports, **more)
+    if role in _TLS_ROLES:
+        container["args"].append(
+            When(Test("tls_secret"), f"--tls-cert {_TLS}/tls.crt --tls-key {_TLS}/tls.key".split())
+        )
+    meta = {"labels": _labels(role), "annotations": {"streamlearn/settings": Hash("configuration")}}
+    pod = _pod(role, end_s=end_s, containers=[container])
+    return {"selector": {"matchLabels": _labels(role)}, "template": {"metadata": meta, "spec": pod}}
 
 
 def _pulse(start_s: int, *, has_readiness: bool = False) -> Object:
     """The probes of a process without a port. Its heartbeats prove that it goes on."""
 
-    def probe(*words: str, every_s: int, failures: int) -> Object:
-        command = ["streamlearn", "probe", *words]
-        return {
-            "exec": {"command": command},
-            "periodSeconds": every_s,
-            "timeoutSeconds": 20,
-            "failureThreshold": failures,
-        }
+    def probe(options: str, every_s: int, failures: int) -> Object:
+        run = {"exec": {"command": f"streamlearn probe {options}".split()}}
+        return {**run, "periodSeconds": every_s, "timeoutSeconds": 20, "failureThreshold": failures}
 
-    probes = {
-        "startupProbe": probe("--started", every_s=10, failures=start_s // 10),
-        "livenessProbe": probe("--within", "120", every_s=60, failures=2),
-    }
-    return probes | ({"readinessProbe": probe(every_s=20, failures=2)} if has_readiness else {})
+    probes = {"startupProbe": probe("--started", 10, start_s // 10), "livenessProbe": probe("--within 120", 60, 2)}
+    return probes | ({"readinessProbe": probe("", 20, 2)} if has_readiness else {})
 
 
 def _asked(path: str, port: str, every_s: int, failures: int) -> Object:
@@ -197,52 +182,42 @@ def _asked(path: str, port: str, every_s: int, failures: int) -> Object:
     return {"httpGet": ask, "periodSeconds": every_s, "timeoutSeconds": 5, "failureThreshold": failures}
 
 
-def _service(role: str, ports: dict[str, int], suffix: str = "", *, is_headless: bool = False) -> Object:
-    spec: Object = {"selector": _labels(role)}
-    if is_headless:
-        spec |= {"clusterIP": "None", "publishNotReadyAddresses": role != "nodes"}
-    spec["ports"] = [{"name": name, "port": port, "targetPort": name} for name, port in ports.items()]
-    return _object("v1", "Service", _meta(role, suffix), spec=spec)
+def _service(role: str, ports: Sequence[str], suffix: str = "", *, is_headless: bool = False) -> Object:
+    headless = {"clusterIP": "None", "publishNotReadyAddresses": role != "nodes"} if is_headless else {}
+    named = [{"name": name, "port": _PORTS[name], "targetPort": name} for name in ports]
+    return _object("v1", "Service", _meta(role, suffix), spec={"selector": _labels(role), **headless, "ports": named})
 
 
-def _policy(role: str, ports: Sequence[int], sources: Any) -> Object:
+def _policy(role: str, ports: Sequence[str], sources: Any) -> Object:
     """A NetworkPolicy: `sources` reach the ports, and all reach the metrics, which need their token."""
-    let_in = [{"from": sources, "ports": [{"port": port} for port in ports]}, {"ports": [{"port": _METRICS}]}]
+    let_in = [
+        {"from": sources, "ports": [{"port": _PORTS[name]} for name in ports]},
+        {"ports": [{"port": _PORTS["metrics"]}]},
+    ]
     spec = {"podSelector": {"matchLabels": _labels(role)}, "policyTypes": ["Ingress"], "ingress": let_in}
     return _object("networking.k8s.io/v1", "NetworkPolicy", _meta(role), spec=spec)
 
 
-def _deployment(role: str, replicas: Any, spec: Object, strategy: Object) -> Object:
-    counted = {"replicas": replicas, "strategy": strategy, **spec}
-    return _object("apps/v1", "Deployment", _meta(role), spec=counted)
+def _deployment(role: str, command: str, replicas: Any = 1, strategy: Object = _RECREATE, **more: Any) -> Object:
+    spec = {"replicas": replicas, "strategy": strategy, **_role(role, command, **more)}
+    return _object("apps/v1", "Deployment", _meta(role), spec=spec)
 
 
-def _single(role: str, words: Sequence[Any], tokens: Sequence[str] = (), **more: Any) -> Object:
-    """A Deployment of one pod; a second one beside it would take over from it."""
-    end_s = more.pop("end_s", _END_S)
-    return _deployment(role, 1, _role(role, words, end_s=end_s, tokens=tokens, **more), {"type": "Recreate"})
+def _stateful(role: str, command: str, replicas: Any, claims: Any = None, **more: Any) -> Object:
+    spec: Object = {"serviceName": f"@name@-{role}", "replicas": replicas, "podManagementPolicy": "Parallel"}
+    spec |= _role(role, command, **more) | ({"volumeClaimTemplates": claims} if claims else {})
+    return _object("apps/v1", "StatefulSet", _meta(role), spec=spec)
 
 
-def _stateful(role: str, replicas: Any, spec: Object, **more: Any) -> Object:
-    fields = {"serviceName": f"@name@-{role}", "replicas": replicas, "podManagementPolicy": "Parallel", **spec, **more}
-    return _object("apps/v1", "StatefulSet", _meta(role), spec=fields)
-
-
-def _claim(name: Object, size: str, access: Any, **more: Any) -> Object:
-    spec = {"accessModes": [access], "resources": {"requests": {"storage": Value(size)}}, **more}
-    return {"metadata": name, "spec": spec}
+def _claim(size: str, access: Any, **more: Any) -> Object:
+    return {"accessModes": [access], "resources": {"requests": {"storage": Value(size)}}, **more}
 
 
 _CALLERS = When(Test("callers"), [Splice("callers"), {"podSelector": {"matchLabels": _labels("test")}}])
-_TLS_WORDS = When(Test("tls_secret"), ["--tls-cert", f"{_TLS}/tls.crt", "--tls-key", f"{_TLS}/tls.key"])
-
-
-def _token(name: str) -> list[str]:
-    return ["--token-file", f"{_TOKENS}/{name}"]
-
-
+_TOKEN_NAMES = ("nodes", "shards", "console", "metrics")
 _FLINK = (Test("ingest"), Test("settings.ingest.runner", equal="flink"))
 _REFUSALS = [
+    Refuse((Test("name", longer=_NAME_MAX),), f"the name of the installation has more than {_NAME_MAX} characters"),
     Refuse((unless("image"),), "the value image is needed: an image with the command streamlearn"),
     Refuse((unless("settings.topics.root", prefix="kafka://"),), "settings.topics.root must begin with kafka://"),
     Refuse((unless("settings.registry.url", prefix="redis"),), "settings.registry.url must begin with redis:// or rediss://"),
@@ -257,85 +232,70 @@ _REFUSALS = [
     ),
     *(
         Refuse((unless("tokens_secret"), unless(f"tokens.{name}")), f"tokens_secret is needed, or tokens.{name}")
-        for name in ("nodes", "shards", "console", "metrics")
+        for name in _TOKEN_NAMES
     ),
 ]  # fmt: skip
 _FIXED = (
-    (None, "front", "listen", f"0.0.0.0:{_GRPC}"),
-    (None, "front", "http", f"0.0.0.0:{_HTTP}"),
-    (None, "console", "listen", f"0.0.0.0:{_CONSOLE}"),
-    (None, "telemetry", "listen", f"0.0.0.0:{_METRICS}"),
+    (None, "front", "listen", f"0.0.0.0:{_PORTS['grpc']}"),
+    (None, "front", "http", f"0.0.0.0:{_PORTS['http']}"),
+    (None, "console", "listen", f"0.0.0.0:{_PORTS['page']}"),
+    (None, "telemetry", "listen", f"0.0.0.0:{_PORTS['metrics']}"),
     (None, "telemetry", "token_file", f"{_TOKENS}/metrics"),
     (_HAS_STORE, "versions", "store", f"file://{_STORE}"),
 )
 
 
 def _configuration() -> list[Any]:
-    settings = AppToml(_FIXED, f"@name@-shards-@index@.@name@-shards:{_SHARD}")
+    settings = AppToml(_FIXED, f"@name@-shards-@index@.@name@-shards:{_PORTS['frames']}")
     config = _object("v1", "ConfigMap", _meta("app"), data={"app.toml": settings, Splice("application"): None})
     return [*_REFUSALS, config]
 
 
 def _shared() -> list[Any]:
     account = {"name": "@name@", "labels": _labels("app"), "annotations": Value("account_annotations")}
-    names = ("nodes", "shards", "console", "metrics")
-    secret = _object("v1", "Secret", _meta("tokens"), stringData={name: Value(f"tokens.{name}") for name in names})
-    claim = _claim(
-        _meta("store"), "store_size", Value("store_access"),
-        storageClassName=When(Test("store_class"), Value("store_class")),
-    )  # fmt: skip
+    secret = _object(
+        "v1", "Secret", _meta("tokens"), stringData={name: Value(f"tokens.{name}") for name in _TOKEN_NAMES}
+    )
+    # An installation that is removed leaves its versions.
+    meta = _meta("store") | {"annotations": {"helm.sh/resource-policy": "keep"}}
+    spec = _claim("store_size", Value("store_access"), storageClassName=When(Test("store_class"), Value("store_class")))
     return [
         _object("v1", "ServiceAccount", account, automountServiceAccountToken=False),
         When(unless("tokens_secret"), secret),
-        When(_HAS_STORE, {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim}),
+        When(_HAS_STORE, _object("v1", "PersistentVolumeClaim", meta, spec=spec)),
     ]
 
 
 def _shards() -> list[Any]:
-    words = [
-        "ps",
-        "--app",
-        _APP,
-        "--shard",
-        "$(POD_INDEX)/@shards@",
-        "--listen",
-        f"0.0.0.0:{_SHARD}",
-        *_token("shards"),
-    ]
+    command = f"ps --app {_APP} --shard $(POD_INDEX)/@shards@ --listen 0.0.0.0:{_PORTS['frames']}"
     probes = _pulse(_SHARD_START_S, has_readiness=True)
-    spec = _role("shards", words, end_s=_END_S, tokens=["shards"], ports=[_port("frames", _SHARD)], **probes)
+    shards = _stateful("shards", command, Value("shards"), end_s=_END_S, ports=["frames"], **probes)
     trainer = [{"podSelector": {"matchLabels": _labels("trainer")}}]
     return [
-        When(Test("shards"), _stateful("shards", Value("shards"), spec)),
-        When(Test("shards"), _service("shards", {"frames": _SHARD}, is_headless=True)),
-        When((Test("shards"), Test("network_policy")), _policy("shards", [_SHARD], trainer)),
+        When(Test("shards"), [shards, _service("shards", ["frames"], is_headless=True)]),
+        When((Test("shards"), Test("network_policy")), _policy("shards", ["frames"], trainer)),
     ]
 
 
 def _trainer() -> list[Any]:
-    words = ["train", _APP, *_token("shards")]
-    spec = _role("trainer", words, end_s=_TRAINER_END_S, tokens=["shards"], **_pulse(_START_S))
-    claims = When(Test("state_size"), [_claim({"name": "state"}, "state_size", "ReadWriteOnce")])
-    return [
-        _stateful("trainer", 1, spec, volumeClaimTemplates=claims),
-        _service("trainer", {"metrics": _METRICS}, is_headless=True),
-    ]
+    claim = {"metadata": {"name": "state"}, "spec": _claim("state_size", "ReadWriteOnce")}
+    claims = When(Test("state_size"), [claim])
+    trainer = _stateful("trainer", f"train {_APP}", 1, claims, end_s=_LAST_VERSION_S, **_pulse(_START_S))
+    return [trainer, _service("trainer", ["metrics"], is_headless=True)]
 
 
 def _nodes() -> list[Any]:
-    words = ["serve", _APP, "--name", "$(POD_NAME)", *_token("nodes"), _TLS_WORDS]
-    ports = {"grpc": _GRPC, "http": _HTTP}
-    spec = _role(
-        "nodes", words, end_s=Sum("settings.front.drain_s", _NODE_END_S), tokens=["nodes"],
-        ports=[_port(name, number) for name, number in ports.items()],
+    ports = ["grpc", "http"]
+    count = When(unless("nodes_max"), Value("nodes"))  # else the autoscaler's own number would be overwritten
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    nodes = _deployment(
+        "nodes", f"serve {_APP} --name $(POD_NAME)", count, rolling, ports=ports,
+        end_s=Sum("settings.front.drain_s", _NODE_END_S),
         startupProbe=_asked("/v2/health/live", "http", 5, _NODE_START_S // 5),
         livenessProbe=_asked("/v2/health/live", "http", 20, 3),
         readinessProbe=_asked("/v2/health/ready", "http", 3, 1),
         lifecycle={"preStop": {"sleep": {"seconds": _ENDPOINTS_S}}},
     )  # fmt: skip
-    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
-    count = When(unless("nodes_max"), Value("nodes"))  # else the autoscaler's own number would be overwritten
-    budget = {"maxUnavailable": 1, "selector": {"matchLabels": _labels("nodes")}}
     busy = {
         "metric": {"name": "streamlearn_serving_lanes_busy_ratio"},
         "target": {"type": "AverageValue", "averageValue": Value("nodes_busy")},
@@ -345,66 +305,51 @@ def _nodes() -> list[Any]:
         "minReplicas": Value("nodes"), "maxReplicas": Value("nodes_max"),
         "metrics": [{"type": "Pods", "pods": busy}],
     }  # fmt: skip
+    budget = {"maxUnavailable": 1, "selector": {"matchLabels": _labels("nodes")}}
     return [
-        _deployment("nodes", count, spec, rolling),
+        nodes,
         _service("nodes", ports),
         _service("nodes", ports, "nodes-each", is_headless=True),
         _object("policy/v1", "PodDisruptionBudget", _meta("nodes"), spec=budget),
         When(Test("nodes_max"), _object("autoscaling/v2", "HorizontalPodAutoscaler", _meta("nodes"), spec=scale)),
-        When(Test("network_policy"), _policy("nodes", [_GRPC, _HTTP], _CALLERS)),
+        When(Test("network_policy"), _policy("nodes", ports, _CALLERS)),
     ]
 
 
 def _console() -> list[Any]:
-    words = ["console", _APP, *_token("console"), _TLS_WORDS]
-    ports, probe = [_port("page", _CONSOLE)], _asked("/", "page", 20, 3)
-    console = _single("console", words, ["console"], ports=ports, livenessProbe=probe, readinessProbe=probe)
+    probe = _asked("/", "page", 20, 3)
+    probes = {"livenessProbe": probe, "readinessProbe": probe}
+    console = _deployment("console", f"console {_APP}", end_s=_END_S, ports=["page"], **probes)
     return [
-        When(Test("console"), console),
-        When(Test("console"), _service("console", {"page": _CONSOLE})),
-        When((Test("console"), Test("network_policy")), _policy("console", [_CONSOLE], _CALLERS)),
+        When(Test("console"), [console, _service("console", ["page"])]),
+        When((Test("console"), Test("network_policy")), _policy("console", ["page"], _CALLERS)),
     ]
 
 
 def _pipeline() -> list[Any]:
-    ingest = _single("ingest", ["ingest", _APP], **_pulse(_START_S), end_s=_TRAINER_END_S)
-    fold = _single("fold", ["features", "fold", _APP], **_pulse(_START_S))
-    hook = {"helm.sh/hook": "post-install,post-upgrade", "helm.sh/hook-delete-policy": "before-hook-creation"}
-    create = _container("ingest", ["topics", _APP, "--create", "@partitions@"])
-    pod = _pod("ingest", end_s=_END_S, containers=[create], restartPolicy="OnFailure")
-    meta = _meta("topics") | {"annotations": hook}
-    job = _object(
-        "batch/v1",
-        "Job",
-        meta,
-        spec={"backoffLimit": 10, "template": {"metadata": {"labels": _labels("topics")}, "spec": pod}},
-    )
+    ingest = _deployment("ingest", f"ingest {_APP}", end_s=_LAST_VERSION_S, **_pulse(_START_S))
+    fold = _deployment("fold", f"features fold {_APP}", end_s=_END_S, **_pulse(_START_S))
+    container = _container("ingest", f"topics {_APP} --create @partitions@")
+    pod = _pod("ingest", end_s=_END_S, containers=[container], restartPolicy="OnFailure")
+    template = {"metadata": {"labels": _labels("topics")}, "spec": pod}
+    spec = {"backoffLimit": 10, "ttlSecondsAfterFinished": 600, "template": template}
+    job = _object("batch/v1", "Job", _hook("topics", "post-install,post-upgrade"), spec=spec)
     return [When(Test("ingest"), ingest), When(Test("fold"), fold), When(Test("partitions"), job)]
 
 
 def _tests() -> list[Any]:
     """The pod of `helm test`: a node must be ready, and answer."""
-    ready = "import urllib.request; urllib.request.urlopen('http://@name@-nodes:8000/v2/health/ready', timeout=10)"
-    words = [
-        "bench-serve",
-        f"@name@-nodes:{_GRPC}",
-        "--app",
-        _APP,
-        "--concurrency",
-        "1",
-        "--seconds",
-        "1",
-        *_token("nodes"),
-    ]
-    waits = _container("nodes", ["-c", ready], name="ready", command=["python"])
-    pod = _pod(
-        "nodes", end_s=_END_S, tokens=["nodes"], initContainers=[waits], containers=[_container("nodes", words)],
-        restartPolicy="Never",
-    )  # fmt: skip
-    meta = _meta("test") | {
-        "annotations": {"helm.sh/hook": "test", "helm.sh/hook-delete-policy": "before-hook-creation"}
-    }
-    return [When(unless("tls_secret"), _object("v1", "Pod", meta, spec=pod))]
+    url = f"http://@name@-nodes:{_PORTS['http']}/v2/health/ready"
+    script = f"import urllib.request; urllib.request.urlopen('{url}', timeout=10)"
+    ready = _container("nodes", "") | {"name": "ready", "command": ["python"], "args": ["-c", script]}
+    asks = _container("nodes", f"bench-serve @name@-nodes:{_PORTS['grpc']} --app {_APP} --concurrency 1 --seconds 1")
+    pod = _pod("nodes", end_s=_END_S, initContainers=[ready], containers=[asks], restartPolicy="Never")
+    return [When(unless("tls_secret"), _object("v1", "Pod", _hook("test", "test"), spec=pod))]
+
+
+def _hook(role: str, when: str) -> Object:
+    kinds = {"helm.sh/hook": when, "helm.sh/hook-delete-policy": "before-hook-creation"}
+    return _meta(role) | {"annotations": kinds}
 
 
 FILES: dict[str, list[Any]] = {

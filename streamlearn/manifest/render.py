@@ -59,6 +59,8 @@ class _Values:
         value = self.get(test.path)
         if test.prefix:
             return str(value or "").startswith(test.prefix)
+        if test.longer:
+            return len(value) > test.longer
         return value == test.equal if test.equal else bool(value)
 
     def of(self, node: Any) -> Any:
@@ -261,6 +263,8 @@ def _condition(tests: tuple[Test, ...]) -> str:
         text = _go(test.path)
         if test.prefix:
             text = f"hasPrefix {json.dumps(test.prefix)} {text}"
+        elif test.longer:
+            text = f"gt (len {text}) {test.longer}"
         elif test.equal:
             text = f"eq {text} {json.dumps(test.equal)}"
         texts.append(

@@ -14,11 +14,12 @@ __all__ = ["AppToml", "Each", "Hash", "Part", "Refuse", "Splice", "Sum", "Test",
 
 @dataclass(frozen=True)
 class Test:
-    """Whether the value of a path is not empty, or begins with `prefix`, or is `equal`; or the opposite."""
+    """Whether a value is not empty, begins with `prefix`, is `equal`, or has `longer` text; or the opposite."""
 
     path: str
     prefix: str = ""
     equal: str = ""
+    longer: int = 0
     is_opposite: bool = False
 
 

@@ -119,6 +119,15 @@ def test_helm_and_the_verb_refuse_values_that_lack_something_with_the_same_words
     assert caught.value.message in done.stderr
 
 
+def test_a_name_that_would_be_too_long_for_the_labels_of_pods_is_refused(helm: Path) -> None:
+    values = read_set(SETS[0])
+    assert objects_of(values, "s" * 44)
+    with pytest.raises(UsageError, match="more than 44 characters"):
+        objects_of(values, "s" * 45)
+    chart = ("template", "s" * 45, str(ROOT / CHART), "--kube-version", KUBERNETES_VERSION, "-f", str(SETS[0]))
+    assert "more than 44 characters" in run(helm, *chart).stderr
+
+
 def test_a_field_that_kubernetes_does_not_have_is_found(schemas: Schemas) -> None:
     (pod,) = [document for document in objects_of(read_set(SETS[0])) if document["kind"] == "Pod"]
     assert schemas.problems(pod) == []

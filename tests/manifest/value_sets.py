@@ -20,10 +20,10 @@ SETS = sorted(FOLDER.glob("*.json"))
 NAME = "shop"
 
 
-def objects_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def objects_of(values: Mapping[str, Any], name: str = NAME) -> list[dict[str, Any]]:
     """The objects for values, over those of the chart."""
     whole = _merged(msgspec.to_builtins(Values()), values)
-    return [document for documents in render(FILES, whole, NAME).values() for document in documents]
+    return [document for documents in render(FILES, whole, name).values() for document in documents]
 
 
 def read_set(file: Path) -> dict[str, Any]:

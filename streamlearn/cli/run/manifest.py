@@ -14,8 +14,7 @@ from streamlearn.errors import UsageError
 
 __all__ = ["manifest"]
 
-# A Service's name has at most 63 characters, and the names of objects begin with this one.
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 def manifest(
@@ -47,7 +46,7 @@ def manifest(
     name = name or folder.app.name.replace("_", "-")
     if not _NAME.fullmatch(name):
         message = f"{name!r} cannot begin the names of objects"
-        raise UsageError(message, help="give --name: at most 50 lower-case letters, digits and -, a letter first")
+        raise UsageError(message, help="give --name: lower-case letters, digits and -, a letter first")
     chosen = values_of(folder, values, value or (), set_ or (), in_image=in_image)
     for objects in render(FILES, chosen, name).values():
         for document in objects:
