@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apache_beam
@@ -59,6 +61,24 @@ def test_prism_comes_from_the_cache_where_it_is_there(tmp_path: Path, monkeypatc
     binary.parent.mkdir()
     binary.touch()
     assert given(runner_options(IngestSettings()))["prism_location"] == str(binary)
+
+
+def test_prism_on_a_read_only_file_system_is_copied_since_beam_changes_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMLEARN_CACHE", str(tmp_path / "cache"))
+    binary = tmp_path / "prism"
+    binary.write_text("#!/bin/sh\n")
+    binary.chmod(0o755)
+    settings = IngestSettings(prism_location=str(binary))
+    assert given(runner_options(settings))["prism_location"] == str(binary)
+    there = os.statvfs(binary)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=there.f_flag | os.ST_RDONLY))
+    for _ in range(2):
+        copy = Path(given(runner_options(settings))["prism_location"])
+        assert copy.is_relative_to(tmp_path / "cache")
+        assert (copy.read_text(), copy.stat().st_mode & 0o777) == ("#!/bin/sh\n", 0o755)
+    assert [*copy.parent.iterdir()] == [copy]
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:1", "nowhere", "127.0.0.1:x", "127.0.0.1:99999"])

@@ -16,7 +16,7 @@ from streamlearn.errors import ServiceError
 from tools.services.cache import Cache
 from tools.services.process import run_to_end
 
-__all__ = ["HELM_VERSION", "KUBERNETES_VERSION", "Helm", "control_plane"]
+__all__ = ["ETCD_VERSION", "HELM_VERSION", "KUBERNETES_VERSION", "Helm", "control_plane", "module"]
 
 HELM_VERSION, KUBERNETES_VERSION, ETCD_VERSION = "3.19.5", "1.34.4", "3.6.4"
 _HELM = f"helm-{HELM_VERSION}-kubernetes-{KUBERNETES_VERSION}"
@@ -85,7 +85,7 @@ def _build(folder: Path, commands: dict[str, str]) -> Path:
     run_to_end("go", [go, "mod", "download", "-json", _MODULE], work, wait_s_max=_DOWNLOAD_WAIT_S_MAX)
     text = (work / "go.log").read_text()
     facts = json.loads(text[text.index("{") :])
-    (work / "go.mod").write_text(_module(Path(facts["GoMod"]).read_text()))
+    (work / "go.mod").write_text(module(Path(facts["GoMod"]).read_text()))
     environment = {"GOFLAGS": "-mod=mod -trimpath -buildvcs=false", "GOWORK": "off", "CGO_ENABLED": "0"}
     for name, package in commands.items():
         # One package at a time at the lowest priority: an API server takes minutes of all cores and gigabytes.
@@ -95,8 +95,8 @@ def _build(folder: Path, commands: dict[str, str]) -> Path:
     return Path(facts["Zip"])
 
 
-def _module(kubernetes: str) -> str:
-    """Return our go.mod, by that of Kubernetes."""
+def module(kubernetes: str) -> str:
+    """Return our go.mod, for that of Kubernetes."""
     staging = f"v0.{KUBERNETES_VERSION.partition('.')[2]}"
     needed = {
         "go.etcd.io/etcd/server/v3": ETCD_VERSION,

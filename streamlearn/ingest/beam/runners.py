@@ -6,6 +6,7 @@ The runner is never guessed: Beam's default falls back to one whose timers are w
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Sequence
@@ -136,8 +137,23 @@ def _prism(settings: IngestSettings) -> list[str]:
     # Where `make fetch` puts the one that it builds, or that Beam downloads, which is open to the network.
     fetched = [cache_folder() / f"prism-{beam_version}{kind}" / "prism" for kind in ("-loopback", "")]
     if location := settings.prism_location or next((str(path) for path in fetched if path.is_file()), ""):
-        flags.append(f"--prism_location={location}")
+        flags.append(f"--prism_location={_changeable(location)}")
     return flags
+
+
+def _changeable(location: str) -> str:
+    """Return the location of a copy if the binary is on a read-only file system, as in a container.
+
+    Beam changes the mode of the binary, and ends if it cannot.
+    """
+    if not Path(location).is_file() or not os.statvfs(location).f_flag & os.ST_RDONLY:
+        return location
+    copy = cache_folder() / f"prism-{beam_version}-copy" / "prism"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    part = copy.with_name(f"prism.{os.getpid()}")
+    shutil.copy(location, part)
+    part.replace(copy)
+    return str(copy)
 
 
 def _require_own_worker(options: PipelineOptions) -> None:
