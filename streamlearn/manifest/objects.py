@@ -101,7 +101,6 @@ _ENVIRONMENT = Part(
     "environment",
     [
         {"name": "HOME", "value": "/tmp"},
-        {"name": "USER", "value": "streamlearn"},  # Prism ends if the image has no name for its user
         {"name": "STREAMLEARN_CACHE", "value": "/var/cache/streamlearn"},
         {"name": "STREAMLEARN_PULSE", "value": "/tmp/pulse"},
         {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},

@@ -6,7 +6,6 @@ securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true,
 {{- end }}
 {{- define "streamlearn.environment" }}
 - {name: HOME, value: /tmp}
-- {name: USER, value: streamlearn}
 - {name: STREAMLEARN_CACHE, value: /var/cache/streamlearn}
 - {name: STREAMLEARN_PULSE, value: /tmp/pulse}
 - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
