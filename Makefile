@@ -6,7 +6,7 @@ MODEL = cargo test --quiet -p streamlearn-table --features model --lib model::
 NATIVE_TESTS = cargo test --quiet --workspace --exclude streamlearn-python --lib --tests && LOOM_MAX_PREEMPTIONS=1 $(MODEL)
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
-.PHONY: help setup services fetch test test-quick chaos chaos-parts fuzz fuzz-python fuzz-corpora model check bench peers demo demo-real format lock wheel release release-test image gpu-kit clean
+.PHONY: help setup services fetch test test-quick chaos chaos-parts fuzz fuzz-python fuzz-corpora model check bench peers demo demo-real format lock wheel release release-test image gpu-kit kube clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -137,6 +137,9 @@ format: setup ## format Python and Rust
 
 bench: setup fetch ## every benchmark, quickly; `python -m benchmarks NAME` measures one in full
 	@for name in wire table ps versions join ingest trainer learning freshness executables serving loop idle; do $(RUN) -m benchmarks $$name --quick; done
+
+kube: setup ## the Helm chart into a real API server of Kubernetes: 12 sets of values; the first run builds it, which takes half an hour
+	@$(RUN) -m tools.kube
 
 peers: setup ## the environments of the benchmarks' peers, into the cache (about 13 GB); 3: some are not available here
 	@$(RUN) -m benchmarks.peers build
