@@ -29,7 +29,6 @@ _STAGED = re.compile(r"^\s+(k8s\.io/\S+) => \./staging/", re.MULTILINE)
 _COMMANDS = {
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
-    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "etcd": "go.etcd.io/etcd/server/v3",
 }
 _DOWNLOAD_WAIT_S_MAX, _BUILD_WAIT_S_MAX = 600.0, 5_400.0
@@ -54,7 +53,7 @@ class Helm:
 
 
 def control_plane(cache: Cache) -> Path:
-    """Return the folder of etcd, kube-apiserver, kube-controller-manager and kubectl, after building what is missing.
+    """Return the folder of etcd, kube-apiserver and kube-controller-manager, after building what is missing.
 
     Raises:
         ServiceError: There is no Go, or the build failed.
