@@ -418,6 +418,23 @@ class PsOrder:
     reads_only: bool
     body: bytes
 
+class Token:
+    """The token in a file, without surrounding white space. A file that changes is read again.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: The file cannot be read, or holds no token that a header can carry.
+    """
+
+    def __init__(self, path: Path) -> None: ...
+    def matches(self, sent: bytes) -> bool:
+        """Return whether these bytes are the token, or the one that its file held until five minutes ago."""
+
+    def current(self) -> bytes:
+        """Return the token to send."""
+
 class PsServer:
     """The server of a shard.
 
@@ -436,7 +453,7 @@ class PsServer:
         self,
         listen: list[str],
         shard: ShardIdentity,
-        token: bytes | None,
+        token: bytes | Token | None,
         tls: tuple[str, str] | None,
         threads: int,
         limits: _Limits,
@@ -480,7 +497,7 @@ class PsClient:
     def __init__(
         self,
         identity: ClientIdentity,
-        token: bytes | None,
+        token: bytes | Token | None,
         tls: tuple[str, str] | None,
         limits: _Limits,
     ) -> None: ...
@@ -1055,7 +1072,7 @@ class FrontNode:
         limits: NodeLimits,
         *,
         metrics: Callable[[], str],
-        token: str | None = None,
+        token: bytes | str | Token | None = None,
         tls: tuple[Path, Path] | None = None,
         sockets: tuple[int, int | None] | None = None,
         aside: str | None = None,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
 from contextlib import AbstractContextManager, closing, nullcontext
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from pathlib import Path
 
-from streamlearn.access import check_address, host_and_port, read_token
+from streamlearn.access.address import check_address, host_and_port
+from streamlearn.access.renewal import GivenToken, is_token, open_token
 from streamlearn.bounded_server import BoundedServer
 from streamlearn.errors import ServiceError
 from streamlearn.loopback import names_loopback
@@ -34,7 +34,7 @@ def serve_metrics(
     address = address or settings.listen
     if not address:
         return nullcontext()
-    token = read_token(Path(settings.token_file)) if settings.token_file else None
+    token = open_token(Path(settings.token_file)) if settings.token_file else None
     check_address("telemetry.listen", address, has_token=token is not None, option="telemetry.token_file =")
     return closing(MetricsServer(address, token))
 
@@ -48,7 +48,7 @@ class MetricsServer:
         ServiceError: The port is taken.
     """
 
-    def __init__(self, address: str, token: bytes | None = None) -> None:
+    def __init__(self, address: str, token: GivenToken | None = None) -> None:
         connection = type("Connection", (_Connection,), {"token": token})
         host, port = host_and_port("telemetry.listen", address)
         try:
@@ -70,7 +70,7 @@ class _Connection(BaseHTTPRequestHandler):
     """One connection: one request and its answer."""
 
     server: BoundedServer
-    token: bytes | None
+    token: GivenToken | None
     server_version, sys_version = "streamlearn", ""
 
     def setup(self) -> None:
@@ -111,7 +111,7 @@ class _Connection(BaseHTTPRequestHandler):
         if self.token is not None:
             sent = self.headers.get("authorization", "").encode("latin-1", "replace")
             scheme, _, token = sent.partition(b" ")
-            if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self.token):
+            if scheme.lower() == b"bearer" and is_token(self.token, token.strip()):
                 return True
             self.send_response(401)
             self.send_header("WWW-Authenticate", "Bearer")

@@ -18,6 +18,7 @@ PROCESSES = {
     "serving": "`streamlearn serve`, each node",
     "supervision": "`streamlearn up`",
     "console": "`streamlearn console`",
+    "access": "every process with a token or a certificate in a file",
 }
 HEAD = """# Metrics
 

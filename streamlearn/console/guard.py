@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from streamlearn.access.renewal import GivenToken, is_token
 from streamlearn.console.answer import Answer, refusal
 from streamlearn.loopback import names_loopback
 
@@ -27,7 +27,7 @@ class Guard:
         is_loopback: Whether only this machine reaches the console.
     """
 
-    token: bytes | None = field(default=None, repr=False)
+    token: GivenToken | None = field(default=None, repr=False)
     is_loopback: bool = True
 
     def refuse_visit(self, headers: Mapping[str, str]) -> Answer | None:
@@ -64,6 +64,6 @@ class Guard:
         if not header:
             return refusal(401, "the request has no token", _CALLERS)
         token = header[len(_SCHEME) :].strip() if header.lower().startswith(_SCHEME) else ""
-        if self.token is None or not hmac.compare_digest(token.encode("latin-1", "replace"), self.token):
+        if self.token is None or not is_token(self.token, token.encode("latin-1", "replace")):
             return refusal(401, "the token is wrong", _CALLERS)
         return None

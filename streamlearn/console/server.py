@@ -15,7 +15,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from streamlearn.access import host_and_port, socket_address
+from streamlearn.access.address import host_and_port, socket_address
+from streamlearn.access.renewal import GivenToken, ServerTls
 from streamlearn.bounded_server import BoundedServer
 from streamlearn.console.answer import Answer, refusal
 from streamlearn.console.api import Api, Route
@@ -24,7 +25,7 @@ from streamlearn.console.guard import Guard
 from streamlearn.console.state import state_of
 from streamlearn.console.trouble import LateAfter
 from streamlearn.console.watch import Watch
-from streamlearn.errors import ServiceError, UsageError
+from streamlearn.errors import ServiceError
 from streamlearn.given_up import GivenUpProcess
 from streamlearn.hints import Given
 from streamlearn.loopback import is_loopback
@@ -67,7 +68,7 @@ class ConsoleServer:
         model: Model,
         settings: ConsoleSettings,
         *,
-        token: bytes | None = None,
+        token: GivenToken | None = None,
         tls: tuple[Path, Path] | None = None,
         served_name: str = "",
         dead_share: Callable[[], float] = lambda: 0.0,
@@ -76,11 +77,11 @@ class ConsoleServer:
         given: Given | None = None,
         first_window: Callable[[Sequence[int]], str] = lambda _: "",
     ) -> None:
-        context = None if tls is None else _context(*tls)
+        server_tls = None if tls is None else ServerTls(*tls)
         self._server = _listen(settings)
-        self._server.context = context
+        self._server.tls = server_tls
         self.address = socket_address(self._server.socket)
-        self.url = f"{'http' if context is None else 'https'}://{self.address}/"
+        self.url = f"{'http' if tls is None else 'https'}://{self.address}/"
         gatherer = Gatherer(
             model, settings, served_name=served_name, dead_share=dead_share, given_up=given_up, features=features
         )
@@ -126,7 +127,7 @@ class _Server(BoundedServer):
     """Counts its connections and answers."""
 
     api: Api
-    context: ssl.SSLContext | None = None
+    tls: ServerTls | None = None
 
     def __init__(self, address: tuple[str, int], settings: ConsoleSettings) -> None:
         self.settings = settings
@@ -138,14 +139,14 @@ class _Server(BoundedServer):
 
     def wrap(self, connection: socket.socket) -> socket.socket:
         """Return the connection with TLS, if there is any; its own thread does the handshake."""
-        if self.context is None:
+        if self.tls is None:
             return connection
-        return self.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return self.tls.context().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
     def refuse(self, connection: socket.socket) -> None:
         """Answer 503 without waiting for the client."""
         self.count(503)
-        if self.context is None:
+        if self.tls is None:
             connection.setblocking(False)
             with suppress(OSError):
                 connection.sendall(
@@ -284,14 +285,3 @@ def _listen(settings: ConsoleSettings) -> _Server:
     except OSError as error:
         message = f"the console cannot be served at {settings.listen}: {error.strerror or error}"
         raise ServiceError(message, help="set console.listen to a free port of this machine, or to port 0") from error
-
-
-def _context(certificate: Path, key: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(certificate, key)
-    except OSError as error:  # includes ssl.SSLError
-        message = f"the certificate {certificate} and the key {key} cannot be used: {error.strerror or error}"
-        help = "give PEM files of a certificate and of its key, readable by this user"
-        raise UsageError(message, help=help) from None
-    return context

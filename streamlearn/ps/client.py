@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.access.renewal import GivenToken
 from streamlearn.errors import EpochOver, PushUnsure, ShardUnreachable, StreamlearnError, TableBusy, UsageError
 from streamlearn.ps import orders
 from streamlearn.ps.local import LocalLink
@@ -78,7 +79,7 @@ class PsClient(Resource):
         model: str,
         options: Sequence[TableOptions],
         settings: PsSettings,
-        token: bytes | None = None,
+        token: GivenToken | None = None,
         *,
         reads_only: bool = False,
     ) -> PsClient:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from streamlearn.access.renewal import GivenToken
 from streamlearn.errors import ShardRefused, StreamlearnError
 from streamlearn.native import native
 from streamlearn.ps.orders import Answer, Epoch, Failed, Order, decode_answer
@@ -57,7 +58,7 @@ class RemoteLink:
         model: str,
         options: Sequence[TableOptions],
         settings: PsSettings,
-        token: bytes | None = None,
+        token: GivenToken | None = None,
         *,
         role: Role = "trains",
     ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from streamlearn.access.renewal import GivenToken
 from streamlearn.errors import StreamlearnError
 from streamlearn.native import native
 from streamlearn.niceness import give_way
@@ -69,7 +70,7 @@ class ShardServer:
         shelf: Shelf,
         settings: PsSettings,
         *,
-        token: bytes | None = None,
+        token: GivenToken | None = None,
         tls: tuple[Path, Path] | None = None,
     ) -> None:
         fingerprint, specification = fingerprint_of(options), specification_of(options)

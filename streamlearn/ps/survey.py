@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from streamlearn.access.renewal import GivenToken
 from streamlearn.errors import ShardUnreachable, StreamlearnError
 from streamlearn.ps.orders import ShardStats, Stats
 from streamlearn.ps.place import Place
@@ -29,7 +30,7 @@ class ShardState(Struct, frozen=True):
 
 
 def survey(
-    model: str, options: Sequence[TableOptions], settings: PsSettings, token: bytes | None = None
+    model: str, options: Sequence[TableOptions], settings: PsSettings, token: GivenToken | None = None
 ) -> list[ShardState]:
     """Query the state of every shard, waiting up to `order_wait_s_max` for all answers together.
 
@@ -69,7 +70,7 @@ class Door:
         options: Sequence[TableOptions],
         settings: PsSettings,
         *,
-        token: bytes | None = None,
+        token: GivenToken | None = None,
     ) -> None:
         self._number, self._model, self._options, self._token = place.number, model, options, token
         # A client connects to every shard; all positions get this address, and only this shard's answer is used.

@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from streamlearn.access import socket_address
+from streamlearn.access.address import socket_address
 from streamlearn.errors import UsageError
 
 __all__ = ["InheritedSockets", "inherited_sockets"]

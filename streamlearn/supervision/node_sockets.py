@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from streamlearn.access import host_and_port
+from streamlearn.access.address import host_and_port
 from streamlearn.errors import UsageError
 from streamlearn.struct_decoder import from_json
 from streamlearn.supervision.member import Member

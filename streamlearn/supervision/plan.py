@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamlearn.access import host_and_port
+from streamlearn.access.address import host_and_port
 from streamlearn.apps import AppFolder
 from streamlearn.errors import UsageError
 from streamlearn.loopback import is_loopback

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from streamlearn.access.renewal import GivenToken
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import TopicMissing, UsageError
@@ -36,7 +37,7 @@ def train(
     stop: threading.Event,
     *,
     until: Callable[[Topic], Until] = lambda topic: Until(),
-    token: bytes | None = None,
+    token: GivenToken | None = None,
     accept_lost: bool = False,
     passes: int = 1,
     history_ms: int | None = None,
@@ -134,7 +135,7 @@ def _clean(folder: AppFolder) -> tuple[int, int]:
     return swept.files, swept.bytes
 
 
-def _client(folder: AppFolder, store: Store, token: bytes | None) -> PsClient:
+def _client(folder: AppFolder, store: Store, token: GivenToken | None) -> PsClient:
     app, settings = folder.app, folder.settings
     options = declared_tables(app.features, settings.tables)
     if settings.ps.addresses:

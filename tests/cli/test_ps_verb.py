@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from streamlearn.access import read_token
+from streamlearn.access.token_file import read_token
 from streamlearn.apps import load_app
 from streamlearn.errors import PartlyDone, ShardRefused, ShardUnreachable
 from streamlearn.ps import Epoch, PsClient

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from streamlearn.access import socket_address
+from streamlearn.access.address import socket_address
 from streamlearn.cli.main import cli
 from streamlearn.errors import TopicMissing, UsageError
 from streamlearn.supervision import taken_over

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 
-from streamlearn.access import read_token
+from streamlearn.access.token_file import read_token
 from streamlearn.errors import ShardRefused, ShardUnreachable, StreamlearnError, UsageError
 from streamlearn.features import TableSpec
 from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from streamlearn.access import socket_address
+from streamlearn.access.address import socket_address
 from streamlearn.errors import UsageError
 from streamlearn.models.tf_calls import Place
 from streamlearn.native import native

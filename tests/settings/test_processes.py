@@ -146,7 +146,8 @@ def test_the_console_heeds_its_settings_and_those_of_logs_and_metrics(
     ended = verb("console", small().folder, *sets(*odd, "telemetry.log_format=json", "telemetry.log_level=debug"))
     assert ended.exit_code == 0, ended.output
     assert "the console of small is at http://127.0.0.2:" in ended.stdout
-    assert metrics[0][0] == (f"127.0.0.3:{port}", b"open-sesame")
+    assert metrics[0][0][0] == f"127.0.0.3:{port}"
+    assert metrics[0][0][1].current() == b"open-sesame"
     (_, tell), _ = watches[0]
     tell(gathered(moved(1, 10)))
     after = told[0][1]["after"]

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from streamlearn.access import socket_address
+from streamlearn.access.address import socket_address
 from streamlearn.errors import ServiceError, UsageError
 from streamlearn.supervision import Member, Signals, node_sockets, taken_over
 from streamlearn.supervision.member import NODES, TRAINER

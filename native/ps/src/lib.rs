@@ -36,5 +36,5 @@ pub use refusal::{Code, Refusal};
 pub use server::{CLOCK_MS_MAX, Limits, Note, Order, Server, ServerSettings, Shard};
 pub use stats::{BUCKETS_US, Stats, Verb, VerbStats};
 pub use streamlearn_table::{Admit, Pushed};
-pub use streamlearn_trust::{Secret, TlsFiles};
+pub use streamlearn_trust::{Secret, TlsFiles, Token};
 pub use window::{Decision, Window};

@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use streamlearn_table::TableSet;
-use streamlearn_trust::Secret;
+use streamlearn_trust::{FileValue, Token};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
@@ -48,8 +48,8 @@ const CLOSE_WAIT: Duration = Duration::from_secs(2);
 /// State shared by all connections.
 struct ServerCore {
     shard: Shard,
-    token: Option<Secret>,
-    tls: Option<TlsAcceptor>,
+    token: Option<Token>,
+    tls: Option<FileValue<TlsAcceptor>>,
     limits: Limits,
     stage: Arc<Stage>,
     orders: Orders,

@@ -22,6 +22,7 @@ mod serve;
 mod spans;
 mod state_client;
 mod table;
+mod trust;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -31,6 +32,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     frame::register(module)?;
     avro::register(module)?;
     table::register(module)?;
+    trust::register(module)?;
     parts::register(module)?;
     pack::register(module)?;
     ps::register(module)?;

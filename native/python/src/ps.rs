@@ -9,11 +9,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use streamlearn_ps::{
     Client, ClientLimits, ClientSettings, Code, Encoding, Epoch, Limits, PsError, PullAt, PushOf, Refusal,
-    Role, Secret, Server, ServerSettings, Shard, TlsFiles, TlsTrust, Trouble,
+    Role, Server, ServerSettings, Shard, TlsFiles, TlsTrust, Token, Trouble,
 };
 
 use crate::arrays::{flat, flat_out};
 use crate::table::{NativeSet, PushOptions, raise};
+use crate::trust::GivenToken;
 
 /// `(run, recovery)`.
 type EpochTuple = (u64, u32);
@@ -85,9 +86,9 @@ fn fingerprint_of(bytes: &[u8]) -> PyResult<[u8; 32]> {
         .map_err(|_| PyValueError::new_err(format!("fingerprint: expected 32 bytes, got {}", bytes.len())))
 }
 
-fn secret_of(py: Python<'_>, token: Option<Vec<u8>>) -> PyResult<Option<Secret>> {
-    let secret = token.map(Secret::new).transpose();
-    done(py, secret.map_err(|text| PsError::new(Trouble::Settings, text)))
+fn token_of(py: Python<'_>, token: Option<GivenToken<'_>>) -> PyResult<Option<Token>> {
+    let token = token.map(|token| token.token(false)).transpose();
+    done(py, token.map_err(|text| PsError::new(Trouble::Settings, text)))
 }
 
 /// Overrides defaults with the given limits.
@@ -152,7 +153,7 @@ impl NativeServer {
         py: Python<'_>,
         listen: Vec<String>,
         shard: ShardIdentity,
-        token: Option<Vec<u8>>,
+        token: Option<GivenToken<'_>>,
         tls: Option<(PathBuf, PathBuf)>,
         threads: usize,
         limits: Vec<(String, u64)>,
@@ -177,7 +178,7 @@ impl NativeServer {
         );
         let settings = ServerSettings {
             listen,
-            token: secret_of(py, token)?,
+            token: token_of(py, token)?,
             tls: tls.map(|(cert, key)| TlsFiles { cert, key }),
             threads,
             limits: bounds,
@@ -311,7 +312,7 @@ impl NativeClient {
     fn new(
         py: Python<'_>,
         identity: ClientIdentity,
-        token: Option<Vec<u8>>,
+        token: Option<GivenToken<'_>>,
         tls: Option<(PathBuf, String)>,
         limits: Vec<(String, u64)>,
     ) -> PyResult<Self> {
@@ -338,7 +339,7 @@ impl NativeClient {
             model: identity.model,
             fingerprint: fingerprint_of(&identity.fingerprint)?,
             dims: identity.dims,
-            token: secret_of(py, token)?,
+            token: token_of(py, token)?,
             tls: tls.map(|(ca, server_name)| TlsTrust { ca, server_name }),
             encoding,
             seed: identity.seed,

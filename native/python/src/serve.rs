@@ -15,7 +15,7 @@ use streamlearn_serve::front::{Front, Waits, Work};
 use streamlearn_serve::ladder::Ladder;
 use streamlearn_serve::layout::described;
 use streamlearn_serve::node::{Node, Servers};
-use streamlearn_serve::protocol::{Door, DoorLimits, DoorSettings, Kind, Protocol, Secret, TlsFiles};
+use streamlearn_serve::protocol::{Door, DoorLimits, DoorSettings, Kind, Protocol, TlsFiles};
 use streamlearn_serve::region::Region;
 use streamlearn_serve::scheduler::{Costs, Limits, Scheduler, Shapes};
 use streamlearn_serve::slab::{ALIGN_BYTES, Slab};
@@ -25,6 +25,7 @@ use crate::dlpack::capsule;
 use crate::impressions::NativeShown;
 use crate::node_features::NativeNodeFeatures;
 use crate::table::{NativeSet, raise};
+use crate::trust::GivenToken;
 
 /// The byte offset of a tensor, and its shape.
 type TensorSpan = (usize, Vec<usize>);
@@ -380,7 +381,7 @@ impl NativeNode {
         addresses: (String, Option<String>),
         limits: NodeLimits,
         metrics: Py<PyAny>,
-        token: Option<String>,
+        token: Option<GivenToken<'_>>,
         tls: Option<(PathBuf, PathBuf)>,
         sockets: Option<(i32, Option<i32>)>,
         aside: Option<String>,
@@ -392,7 +393,7 @@ impl NativeNode {
         let node =
             Node::new(model, front.front.clone(), Box::new(metrics_text)).map_err(PyValueError::new_err)?;
         let (threads, limits) = (limits.threads, limits.door());
-        let token = token.map(Secret::of_header).transpose().map_err(PyValueError::new_err)?;
+        let token = token.map(|token| token.token(true)).transpose().map_err(PyValueError::new_err)?;
         let tls = tls.map(|(cert, key)| TlsFiles { cert, key });
         let door = Door::new(DoorSettings { token, tls, limits }).map_err(PyValueError::new_err)?;
         let door = Arc::new(door);

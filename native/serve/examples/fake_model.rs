@@ -7,7 +7,7 @@ mod fake;
 use std::sync::Arc;
 
 use streamlearn_serve::inputs::Limits;
-use streamlearn_serve::protocol::{Door, DoorSettings, Secret, every_kind, serve_grpc, serve_http};
+use streamlearn_serve::protocol::{Door, DoorSettings, Secret, Token, every_kind, serve_grpc, serve_http};
 use tokio::net::TcpListener;
 
 #[tokio::main]
@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut port = || arguments.next().unwrap_or_else(|| "0".to_owned());
     let (grpc, http) = (format!("127.0.0.1:{}", port()), format!("127.0.0.1:{}", port()));
-    let token = arguments.next().map(Secret::of_header).transpose()?;
+    let token = arguments.next().map(Secret::of_header).transpose()?.map(Token::from);
     let limits = Limits { candidates_max: 1024, values_max: 1 << 20, message_bytes_max: 4 << 20 };
     let scoring = Arc::new(fake::Fake::new(every_kind(limits)));
     let door = Arc::new(Door::new(DoorSettings { token, ..DoorSettings::default() })?);

@@ -38,7 +38,7 @@ pub use infer::{Form, decode, encode};
 pub use input_names::Naming;
 pub use plain::{RequestFormat, read};
 pub use scorer::{Scoring, Span, State, Statistics};
-pub use streamlearn_trust::{Secret, TlsFiles};
+pub use streamlearn_trust::{Secret, TlsFiles, Token};
 pub use traffic::{Kind, Protocol, Traffic};
 pub(crate) use values::keys::Texts;
 pub use wishes::CallerOptions;

@@ -52,7 +52,11 @@ fn allow_open_files() {
 }
 
 fn with_token(limits: DoorLimits) -> DoorSettings {
-    DoorSettings { token: Some(Secret::new("open-sesame").unwrap()), limits, ..DoorSettings::default() }
+    DoorSettings {
+        token: Some(Secret::new("open-sesame").unwrap().into()),
+        limits,
+        ..DoorSettings::default()
+    }
 }
 
 fn infer_body() -> Bytes {

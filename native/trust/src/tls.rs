@@ -10,6 +10,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use crate::file_value::FileValue;
+
 /// A server's certificate and key, in PEM.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
@@ -30,11 +32,20 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     read.map_err(file_error("cannot read certificates of", path))
 }
 
-/// The server side of TLS. `protocol` is announced by ALPN, which HTTP/2 clients require.
+/// The server side of TLS, for each connection with the certificate that the files hold then. `protocol` is
+/// announced by ALPN, which HTTP/2 clients require.
 ///
 /// # Errors
 /// If the files cannot be read or do not belong together.
-pub fn acceptor(files: &TlsFiles, protocol: Option<&[u8]>) -> Result<TlsAcceptor, String> {
+pub fn renewed_acceptor(
+    files: &TlsFiles,
+    protocol: Option<&'static [u8]>,
+) -> Result<FileValue<TlsAcceptor>, String> {
+    let (paths, files) = (vec![files.cert.clone(), files.key.clone()], files.clone());
+    FileValue::new(paths, move || acceptor(&files, protocol))
+}
+
+fn acceptor(files: &TlsFiles, protocol: Option<&[u8]>) -> Result<TlsAcceptor, String> {
     let key = PrivateKeyDer::from_pem_file(&files.key)
         .map_err(file_error("cannot read the private key of", &files.key))?;
     let chain = certificates(&files.cert)?;
@@ -44,6 +55,15 @@ pub fn acceptor(files: &TlsFiles, protocol: Option<&[u8]>) -> Result<TlsAcceptor
         .map_err(file_error("cannot use the certificate of", &files.cert))?;
     config.alpn_protocols = protocol.map(<[u8]>::to_vec).into_iter().collect();
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// The client side of TLS, for each connection with the authority that the file holds then.
+///
+/// # Errors
+/// As those of `connector`.
+pub fn renewed_connector(authority: &Path) -> Result<FileValue<TlsConnector>, String> {
+    let file = authority.to_owned();
+    FileValue::new(vec![authority.to_owned()], move || connector(&file))
 }
 
 /// The client side of TLS, which trusts certificates signed by `authority`.

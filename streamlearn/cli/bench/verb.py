@@ -149,7 +149,7 @@ def bench_serve(
     if concurrency is not None and (rate, search_goodput) != (None, None):
         message = "--concurrency cannot be combined with --rate or --search-goodput: waiting callers have no rate"
         raise UsageError(message, help="give only one of them")
-    from streamlearn.access import read_token
+    from streamlearn.access.token_file import read_token
     from streamlearn.apps import load_app
     from streamlearn.load.load_run import Load, LoadPlan
     from streamlearn.replay import stop_on_signals

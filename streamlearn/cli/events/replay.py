@@ -54,7 +54,7 @@ def replay(
     json: JsonOption = False,
 ) -> None:
     """Replay the history of APP into its topics; ends with status 3 if stopped before its end."""
-    from streamlearn.access import read_token
+    from streamlearn.access.token_file import read_token
     from streamlearn.apps import load_app
     from streamlearn.events import Producer
     from streamlearn.load.learned_wait import LearnedWait

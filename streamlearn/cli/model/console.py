@@ -50,7 +50,8 @@ def console(
 ) -> None:
     """Serve a web page that shows APP's versions and nodes and moves the pointer. Read-only without --token-file."""
     tls = tls_files(tls_cert, tls_key)
-    from streamlearn.access import check_address, read_token
+    from streamlearn.access.address import check_address
+    from streamlearn.access.renewal import open_token
     from streamlearn.apps import load_app
     from streamlearn.console import ConsoleServer
     from streamlearn.errors import ServiceError
@@ -65,7 +66,7 @@ def console(
     settings = model.settings.console
     if listen is not None:
         settings = structs.replace(settings, listen=listen)
-    token = None if token_file is None else read_token(token_file)
+    token = None if token_file is None else open_token(token_file)
     check_address("console.listen", settings.listen, has_token=token is not None)
     model = replace(model, settings=structs.replace(model.settings, console=settings))
     set_up_logging(model.settings.telemetry)

@@ -50,7 +50,7 @@ def serve(
     if context.invoked_subcommand is not None:
         return
     tls = tls_files(tls_cert, tls_key)
-    from streamlearn.access import read_token
+    from streamlearn.access.renewal import open_token
     from streamlearn.apps import load_app
     from streamlearn.ps import Door, Place, ShardServer, Shelf
     from streamlearn.ps.metrics import serve_shard_metrics
@@ -64,7 +64,7 @@ def serve(
     set_up_logging(folder.settings.telemetry)
     stopped = stop_event()
     tables = declared_tables(folder.app.features, folder.settings.tables)
-    token = None if token_file is None else read_token(token_file)
+    token = None if token_file is None else open_token(token_file)
     server = ShardServer(place, tables, Shelf.of(folder), settings, token=token, tls=tls)
     # The health check calls the shard, which with TLS needs the CA of its certificate.
     can_check = tls is None or settings.tls_ca
@@ -93,7 +93,7 @@ def stats(
     json: JsonOption = False,
 ) -> None:
     """Show the content, position and traffic of each shard. Ends with status 3 if some do not answer."""
-    from streamlearn.access import read_token
+    from streamlearn.access.token_file import read_token
     from streamlearn.apps import load_app
     from streamlearn.ps import survey
     from streamlearn.table import declared_tables

@@ -92,7 +92,8 @@ def node(
     `streamlearn serve tune` proposes bucket sizes for recorded requests.
     """
     tls = tls_files(tls_cert, tls_key)
-    from streamlearn.access import check_address, read_token
+    from streamlearn.access.address import check_address
+    from streamlearn.access.renewal import open_token
     from streamlearn.apps import load_app
     from streamlearn.metrics_server import serve_metrics
     from streamlearn.serving.graphs.compile_cache import CompileCache
@@ -104,7 +105,7 @@ def node(
     given = (f"{setting}={value}" for setting, value in zip(names, values, strict=True) if value is not None)
     folder = load_app(app, (*(set_ or ()), *given))
     settings = folder.settings
-    token = None if token_file is None else read_token(token_file).decode()
+    token = None if token_file is None else open_token(token_file)
     sockets = inherited_sockets(os.environ, has_http=bool(settings.front.http))
     addresses = (settings.front.listen, settings.front.http) if sockets is None else sockets.addresses
     for setting, address in zip(("front.listen", "front.http"), addresses, strict=True):

@@ -54,7 +54,7 @@ def tune(
     json: JsonOption = False,
 ) -> None:
     """Propose the cheapest bucket sizes for the recorded requests, as settings."""
-    from streamlearn.access import read_token
+    from streamlearn.access.token_file import read_token
     from streamlearn.apps import load_app
     from streamlearn.serving.graphs.ladder_tuner import tune as tuned_for
     from streamlearn.serving.graphs.ladder_tuner import uncosted

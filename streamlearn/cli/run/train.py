@@ -60,7 +60,7 @@ def train(
     json: JsonOption = False,
 ) -> None:
     """Train APP's model from its samples and publish versions. SIGTERM ends it with a last version."""
-    from streamlearn.access import read_token
+    from streamlearn.access.renewal import open_token
     from streamlearn.apps import load_app
     from streamlearn.metrics_server import serve_metrics
     from streamlearn.models.tensorflow_load import load_tensorflow
@@ -73,7 +73,7 @@ def train(
     from streamlearn.trainer import Until, ends_of
     from streamlearn.trainer import train as train_model
 
-    token = None if token_file is None else read_token(token_file)
+    token = None if token_file is None else open_token(token_file)
     if (until or shuffle) and passes == 1:
         message = f"{'--until' if until else '--shuffle'} was given without --passes"
         raise UsageError(message, help="give --passes N with it; --until-offset ends training")

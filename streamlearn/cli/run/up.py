@@ -78,7 +78,7 @@ def up(
             f"`streamlearn up` needs Linux, whose kernel ends its processes if it is killed; this is {sys.platform}"
         )
         raise UsageError(message, help="run ps, ingest, train and serve separately")
-    from streamlearn.access import socket_address
+    from streamlearn.access.address import socket_address
     from streamlearn.apps import load_app
     from streamlearn.given_up import GivenUpFile
     from streamlearn.metrics_server import serve_metrics

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BufMut;
+use streamlearn_trust::{FileValue, Secret};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -24,12 +25,13 @@ use crate::message::{HelloAsk, HelloReply, refusal_of};
 use crate::refusal::{Code, Refusal};
 use crate::tls;
 
-type Tls = Option<(TlsConnector, ServerName<'static>)>;
+type Tls = Option<(Arc<FileValue<TlsConnector>>, ServerName<'static>)>;
 
 /// Runs all lanes until the client is closed.
 pub async fn carry(core: Arc<ClientCore>, mut closed: watch::Receiver<bool>) {
     let trust = core.settings.tls.as_ref();
     let tls = trust.map(|trust| tls::connector(&trust.ca, &trust.server_name)).transpose();
+    let tls = tls.map(|tls| tls.map(|(connector, name)| (Arc::new(connector), name)));
     let links = core.links.clone();
     let lanes: Vec<_> = links
         .into_iter()
@@ -120,17 +122,17 @@ impl Lane {
     async fn connect(&self, epoch: Option<Epoch>) -> Result<(Box<dyn Stream>, Intake), Missing> {
         let mut stream = self.link.address.connect().await?;
         if let (Some((connector, name)), Address::Tcp(_)) = (&self.tls, &self.link.address) {
-            stream = Box::new(connector.connect(name.clone(), stream).await?);
+            stream = Box::new(connector.now().connect(name.clone(), stream).await?);
         }
         let mut intake = Intake::new(self.core.settings.limits.frame_bytes_max);
-        let settings = &self.core.settings;
+        let (settings, token) = (&self.core.settings, self.token());
         let hello = HelloAsk {
             model: &settings.model,
             fingerprint: settings.fingerprint,
             client: settings.client,
             reads_only: settings.role != Role::Trains,
             epoch,
-            token: settings.token.as_ref().map_or(&[], |token| token.bytes()),
+            token: token.as_ref().map_or(&[], |token| token.bytes()),
         };
         stream.write_all(&encode(Kind::Hello, 0, 0, &hello.to_payload())).await?;
         stream.flush().await?;
@@ -141,8 +143,18 @@ impl Lane {
         Ok((stream, intake))
     }
 
+    /// Returns the token to send. After a change, every second attempt sends the former one: the shard's file may
+    /// not have changed yet.
+    fn token(&self) -> Option<Arc<Secret>> {
+        let (now, former) = self.core.settings.token.as_ref()?.to_send();
+        Some(former.filter(|_| self.attempts % 2 == 1).unwrap_or(now))
+    }
+
     fn hello_reply(&self, frame: &Frame) -> Result<HelloReply, Missing> {
+        let has_former =
+            || self.core.settings.token.as_ref().is_some_and(|token| token.to_send().1.is_some());
         let refusal_error = |refusal: Refusal| match refusal.code {
+            Code::Unauthorized if has_former() => Missing::Passing(refusal.to_string()),
             Code::Busy | Code::TooMany | Code::NotReady => Missing::Passing(refusal.to_string()),
             _ => Missing::Refused(PsError::refused(self.link.name(), &refusal)),
         };

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use streamlearn_trust::Secret;
+use streamlearn_trust::Token;
 
 use crate::address::Address;
 use crate::numbers::Encoding;
@@ -46,7 +46,7 @@ pub struct ClientSettings {
     /// The dim of each table.
     pub dims: Vec<usize>,
     /// The access token sent to the shards.
-    pub token: Option<Secret>,
+    pub token: Option<Token>,
     /// TLS settings, for TCP addresses.
     pub tls: Option<TlsTrust>,
     /// The encoding of rows and gradients.

@@ -132,7 +132,7 @@ async fn open<'a>(
     let tls = core.tls.as_ref().filter(|_| socket.is_tcp());
     let mut stream = socket.into_stream().ok()?;
     if let Some(acceptor) = tls {
-        stream = match acceptor.accept(stream).await {
+        stream = match acceptor.now().accept(stream).await {
             Ok(stream) => Box::new(stream),
             Err(error) => {
                 core.notes.add(&peer_address, format!("TLS: {error}"));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use streamlearn_table::PARTS;
-use streamlearn_trust::{Secret, TlsFiles};
+use streamlearn_trust::{TlsFiles, Token};
 
 /// The shard that a server serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct ServerSettings {
     /// `host:port` (port 0 picks a free one) or `unix:/path`.
     pub listen: Vec<String>,
     /// The access token that clients must send; required if another machine can reach an address.
-    pub token: Option<Secret>,
+    pub token: Option<Token>,
     /// TLS files, for TCP connections.
     pub tls: Option<TlsFiles>,
     /// Worker threads, each with connections of its own.

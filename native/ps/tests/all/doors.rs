@@ -19,14 +19,14 @@ fn a_unix_socket_is_as_good_and_goes_with_its_server() {
     let listen = format!("unix:{}", path.display());
     let settings = ServerSettings {
         listen: vec![listen.clone(), "127.0.0.1:0".to_owned()],
-        token: Some(Secret::new("right").unwrap()),
+        token: Some(Secret::new("right").unwrap().into()),
         ..server_settings("")
     };
     let server = Server::start(settings.clone(), shard(0, 1)).unwrap();
     server.install(tables(), FIRST).unwrap();
     assert_eq!(server.addresses()[0], listen);
     for address in server.addresses() {
-        let token = Some(Secret::new("right").unwrap());
+        let token = Some(Secret::new("right").unwrap().into());
         learns(&open(ClientSettings {
             token,
             ..client_settings(vec![address.clone()], address.len() as u128)

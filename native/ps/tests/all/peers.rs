@@ -16,8 +16,10 @@ fn assert_serves(cluster: &Cluster) {
 
 #[test]
 fn whoever_is_not_meant_is_told_why_with_both_values() {
-    let settings =
-        ServerSettings { token: Some(Secret::new("right").unwrap()), ..server_settings("127.0.0.1:0") };
+    let settings = ServerSettings {
+        token: Some(Secret::new("right").unwrap().into()),
+        ..server_settings("127.0.0.1:0")
+    };
     let server = Server::start(settings, shard(0, 1)).unwrap();
     let refusal = |ask: HelloAsk<'_>| {
         let mut peer = Peer::connect(&server.addresses()[0]);
@@ -50,7 +52,7 @@ fn whoever_is_not_meant_is_told_why_with_both_values() {
     assert_eq!(server.stats().refused(Code::Unauthorized), 2);
 
     let client = |token: &str| {
-        let token = Some(Secret::new(token).unwrap());
+        let token = Some(Secret::new(token).unwrap().into());
         Client::open(ClientSettings { token, ..client_settings(server.addresses(), 1) })
     };
     client("right").unwrap();
@@ -58,11 +60,11 @@ fn whoever_is_not_meant_is_told_why_with_both_values() {
     assert_eq!(error.trouble, Trouble::Refused(Code::Unauthorized));
     assert!(!format!("{error} {error:?}").contains("wrong"), "{error:?}");
     let wrong = ClientSettings { model: "other".to_owned(), ..client_settings(server.addresses(), 1) };
-    let token = Some(Secret::new("right").unwrap());
+    let token = Some(Secret::new("right").unwrap().into());
     let error = Client::open(ClientSettings { token, ..wrong }).err().unwrap();
     assert_eq!(error.trouble, Trouble::Refused(Code::WrongModel));
     let wrong = ClientSettings { fingerprint: [1; 32], ..client_settings(server.addresses(), 1) };
-    let token = Some(Secret::new("right").unwrap());
+    let token = Some(Secret::new("right").unwrap().into());
     let error = Client::open(ClientSettings { token, ..wrong }).err().unwrap();
     assert_eq!((error.trouble, &error.detail[..]), (Trouble::Refused(Code::WrongTables), SPECIFICATION));
 }
@@ -72,7 +74,7 @@ fn a_server_that_others_can_reach_wants_a_token() {
     let settings = ServerSettings { listen: vec!["0.0.0.0:0".to_owned()], ..server_settings("127.0.0.1:0") };
     let error = Server::start(settings.clone(), shard(0, 1)).err().unwrap();
     assert!(error.trouble == Trouble::Io && error.text.contains("needs a token"), "{error}");
-    let token = Some(Secret::new("right").unwrap());
+    let token = Some(Secret::new("right").unwrap().into());
     Server::start(ServerSettings { token, ..settings }, shard(0, 1)).unwrap();
     let wrong = [
         (ServerSettings { threads: 0, ..server_settings("127.0.0.1:0") }, shard(0, 1)),

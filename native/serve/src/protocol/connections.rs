@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use streamlearn_trust::tls;
+use streamlearn_trust::{FileValue, tls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -109,7 +109,7 @@ pub async fn serve<F>(
 where
     F: Future<Output = ()> + Send,
 {
-    let tls = door.tls.as_ref().map(|files| tls::acceptor(files, Some(protocol.alpn()))).transpose();
+    let tls = door.tls.as_ref().map(|files| tls::renewed_acceptor(files, Some(protocol.alpn()))).transpose();
     let tls = tls.map_err(io::Error::other)?;
     let (turns, mut aside, mut is_aside) = (Turns::default(), door.aside.subscribe(), false);
     let (mut shutdown, mut tasks) = (pin!(shutdown), JoinSet::new());
@@ -144,7 +144,7 @@ where
             arrival: Duration::from_millis(limits.arrival_wait_ms_max),
             drain: Duration::from_millis(limits.drain_ms_max),
         };
-        let (talk, tls, door) = (talk.clone(), tls.clone(), door.clone());
+        let (talk, tls, door) = (talk.clone(), tls.as_ref().map(FileValue::now), door.clone());
         tasks.spawn(async move {
             let mut turn = leave.turn.clone();
             let stream = tokio::select! {
@@ -166,7 +166,7 @@ where
 }
 
 /// Returns the stream of a peer that has begun to speak in time: before that, it needs no buffers.
-async fn open(socket: TcpStream, tls: Option<TlsAcceptor>, wait: Duration) -> Option<Box<dyn Stream>> {
+async fn open(socket: TcpStream, tls: Option<Arc<TlsAcceptor>>, wait: Duration) -> Option<Box<dyn Stream>> {
     socket.set_nodelay(true).ok()?;
     let speaks = async {
         socket.readable().await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use streamlearn_trust::{Secret, TlsFiles};
+use streamlearn_trust::{TlsFiles, Token};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use super::traffic::Traffic;
@@ -24,7 +24,7 @@ pub(super) const STRANGER_REQUESTS_MAX: usize = 8;
 pub struct DoorSettings {
     /// The access token that callers must send. Configuration must require it if another machine can reach
     /// the address.
-    pub token: Option<Secret>,
+    pub token: Option<Token>,
     /// TLS files; without them connections are not encrypted.
     pub tls: Option<TlsFiles>,
     /// Bounds.
@@ -85,7 +85,7 @@ impl Default for DoorLimits {
 /// A door. Servers may share one; its limits then apply to all of them together.
 #[derive(Debug)]
 pub struct Door {
-    pub(super) token: Option<Secret>,
+    pub(super) token: Option<Token>,
     pub(super) tls: Option<TlsFiles>,
     pub(super) limits: DoorLimits,
     guests: Mutex<Guests>,

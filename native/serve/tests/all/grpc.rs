@@ -201,7 +201,7 @@ async fn messages_that_are_too_large_torn_or_none_harm_nobody_else() {
 
 #[tokio::test]
 async fn without_the_token_only_health_is_told() {
-    let token = Some(Secret::new("open-sesame").unwrap());
+    let token = Some(Secret::new("open-sesame").unwrap().into());
     let limits = DoorLimits { token_wait_ms: 1, ..DoorLimits::default() };
     let node = node_of(DoorSettings { token, limits, ..DoorSettings::default() }).await;
     let mut client = Client::connect(node.grpc).await;

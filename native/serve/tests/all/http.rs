@@ -280,7 +280,7 @@ async fn the_node_says_how_it_stands() {
 
 #[tokio::test]
 async fn bodies_and_headers_have_bounds_and_the_token_is_asked_for() {
-    let token = Some(Secret::new("open-sesame").unwrap());
+    let token = Some(Secret::new("open-sesame").unwrap().into());
     let limits = DoorLimits { token_wait_ms: 1, header_bytes_max: 8 << 10, ..DoorLimits::default() };
     let node = node_of(DoorSettings { token, limits, ..DoorSettings::default() }).await;
     let right = [("authorization", "Bearer open-sesame")];
@@ -319,7 +319,7 @@ async fn a_page_of_another_site_reads_and_scores_nothing_at_a_node_of_this_machi
     }
     assert_eq!(node.fake.began.load(std::sync::atomic::Ordering::SeqCst), 2);
     // A token keeps pages out, and whoever has it may be a proxy.
-    let token = Some(Secret::new("open-sesame").unwrap());
+    let token = Some(Secret::new("open-sesame").unwrap().into());
     let guarded = node_of(DoorSettings { token, ..DoorSettings::default() }).await;
     let proxied = [("host", "shop.example"), ("authorization", "Bearer open-sesame")];
     assert_eq!(asked(guarded.http, &proxied).await.0, 200);

@@ -1,17 +1,15 @@
-"""Access: which addresses other machines reach, and the token that they then have to send."""
+"""Addresses to listen at: whether other machines reach them, who then have to send a token."""
 
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 
-from streamlearn.errors import ConfigError, UsageError
+from streamlearn.errors import ConfigError
 from streamlearn.loopback import is_loopback
 
-__all__ = ["check_address", "host_and_port", "read_token", "socket_address"]
+__all__ = ["check_address", "host_and_port", "socket_address"]
 
 _PORT_MAX = 65_535
-_TOKEN_BYTES_MAX = 1_024
 
 
 def check_address(name: str, address: str, *, has_token: bool, option: str = "--token-file") -> None:
@@ -55,24 +53,3 @@ def socket_address(listener: socket.socket) -> str:
     """Return the address of a TCP socket as HOST:PORT."""
     host, port, *_ = listener.getsockname()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def read_token(path: Path) -> bytes:
-    """The token in a file, without surrounding white space.
-
-    Raises:
-        UsageError: The file is unreadable, or holds no token or anything but printable ASCII without spaces.
-    """
-    try:
-        with path.open("rb") as file:
-            token = file.read(_TOKEN_BYTES_MAX + 2).strip()
-    except OSError as error:
-        message = f"the token file {path} cannot be read: {error.strerror}"
-        raise UsageError(message, help="give a file that holds the token and nothing else") from None
-    if not 0 < len(token) <= _TOKEN_BYTES_MAX:
-        message = f"the token file {path} does not hold a token of 1 to {_TOKEN_BYTES_MAX} bytes"
-        raise UsageError(message, help="write one with `openssl rand -hex 32`")
-    if not all(0x21 <= byte <= 0x7E for byte in token):
-        message = f"the token file {path} holds a space, or a character that is not printable ASCII"
-        raise UsageError(message, help="write a token with `openssl rand -hex 32`")
-    return token
