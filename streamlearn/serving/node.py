@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import structs
 from prometheus_client import REGISTRY
 
+from streamlearn.access.renewal import GivenToken
 from streamlearn.apps import AppFolder
 from streamlearn.errors import NodeNotReady
+from streamlearn.loopback import is_loopback
 from streamlearn.models.tensorflow_load import load_tensorflow
 from streamlearn.native import native
 from streamlearn.niceness import BEHIND_LANES
@@ -66,7 +68,8 @@ class Node:
     """A serving node, from its construction until it is closed.
 
     It accepts connections at once. It is ready when it answers with the version that the pointer names and all shapes
-    of its ladder are compiled. Closing it drains: it takes no new requests and answers those in flight.
+    of its ladder are compiled. Closing it drains: it is not ready at once. If other machines reach it, it goes on for
+    `front.drain_s`, because load balancers learn of that late. Then it answers the requests that it has.
 
     Args:
         folder: The application; `front`, `serving` and `replica` are its settings.
@@ -90,7 +93,7 @@ class Node:
         folder: AppFolder,
         *,
         name: str = "",
-        token: str | None = None,
+        token: str | GivenToken | None = None,
         tls: tuple[Path, Path] | None = None,
         cache: CompileCache | None = None,
         places: list[Place] | None = None,
@@ -119,7 +122,8 @@ class Node:
             self._features.start(self._native)
         self.grpc: str = self._native.grpc
         self.http: str | None = self._native.http
-        self._ended = threading.Event()
+        self._addresses = (self.grpc, self.http or self.grpc)
+        self._ended, self._was_ready = threading.Event(), False
         self._meters, self._shadow_meters = FrontMeters(native_front, settings.front), ShadowMeters(native_front)
         self._collector = DoorCollector(self._native, native_front, self._features)
         self._registry = open_registry(folder.registry_url, folder.app.name, settings.registry)
@@ -159,6 +163,7 @@ class Node:
                     raise
             else:
                 self._report()
+                self._was_ready = True
                 return True
         return False
 
@@ -186,9 +191,11 @@ class Node:
         self._switches.close()
         self._reporter.join()
         self._native.set_state(False, "it is shutting down")
-        self._front.native.drain()
-        # Connections end when their requests are answered; lanes do that meanwhile.
+        if self._was_ready and not all(is_loopback(address.rpartition(":")[0]) for address in self._addresses):
+            time.sleep(self._settings.drain_s)
+        # Connections end when their requests are answered, also those that cross the word that they must end.
         self._native.stop()
+        self._front.native.drain()
         self._front.end()
         if self._impressions is not None:
             self._impressions.close()
@@ -265,7 +272,7 @@ def _listen(
     front: Any,
     settings: FrontSettings,
     *,
-    token: str | None,
+    token: str | GivenToken | None,
     tls: tuple[Path, Path] | None,
     sockets: InheritedSockets | None,
 ) -> Any:

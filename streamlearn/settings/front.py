@@ -58,6 +58,6 @@ class FrontSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ready_s: Annotated[float, Meta(gt=0, le=86_400)] = 600.0
     """How long a node may take to load its first version. After that it ends."""
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 10.0
-    """How long a node that stops waits for requests in progress. Also how long one that must drop its tables before it
-    loads others reports that it drains, before it refuses requests: keep it above the time that a load balancer needs
-    to notice."""
+    """How long a node that stops, and that other machines reach, goes on answering although it is not ready; and how
+    long it then waits for requests in progress. Also how long one that must drop its tables before it loads others
+    reports that it drains, before it refuses requests. Keep it above the time that a load balancer needs to notice."""
