@@ -11,6 +11,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +21,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from streamlearn.access import check_address
+from benchmarks.hosts.rolling import RollingNode, rolling_figures
+from benchmarks.hosts.round_robin import RoundRobin
+from streamlearn.access.address import check_address
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.cli.main import cli
 from streamlearn.errors import ConfigError
+from streamlearn.load.synthetic_requests import invented
 from streamlearn.open_files import allow_connections
 from streamlearn.testing import wait_until
 from streamlearn.trainer import Until, ends_of, train
@@ -176,6 +182,65 @@ def test_a_node_answers_with_what_was_trained_among_silent_connections_follows_a
         assert process.wait(_WAIT_S) == 0
     # Nothing is left of graphs that were brought from the store.
     assert "Traceback" not in (trained.folder / "serve.log").read_text()
+
+
+def test_a_node_that_other_machines_reach_goes_on_answering_until_they_can_know_that_it_leaves(
+    trained: AppFolder,
+) -> None:
+    token = trained.folder / "token"
+    token.write_text("open-sesame")
+    words = ("--listen", "0.0.0.0:0", "--http", "0.0.0.0:0", "--token-file", str(token), "--set", "front.drain_s=3")
+    with serving(trained, *words) as (process, http):
+        assert ask(http, token="open-sesame")["scores"]
+        process.send_signal(signal.SIGTERM)
+        begun_s = answered_s = time.monotonic()
+
+        def is_ready() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://{http}/ready", timeout=60):
+                    return True
+            except urllib.error.HTTPError as error:
+                return error.code != 503
+
+        wait_until(lambda: not is_ready(), "it says that it is not ready", 2.5)
+        # Each request has a connection of its own. An answer with an error would end the test.
+        while (answered := answers(http, "open-sesame")) is not None:
+            answered_s = answered
+        assert answered_s - begun_s > 2.5
+        assert process.wait(_WAIT_S) == 0
+
+
+def test_a_rolling_restart_leaves_no_request_of_a_stock_client_without_an_answer(
+    trained: AppFolder, tmp_path: Path
+) -> None:
+    requests = invented(trained.app.features, np.full(8, 3), 50, np.random.default_rng(1))
+    messages = requests.messages(trained.app.features, trained.app.served_name)
+    with ExitStack() as stack:
+        nodes = []
+        for name in ("node-1", "node-2", "node-3"):
+            node = RollingNode(trained.folder, name, tmp_path)
+            stack.callback(node.close)
+            node.wait_ready()
+            nodes.append(node)
+        client = stack.enter_context(RoundRobin([node.address for node in nodes], messages))
+        said: list[str] = []
+        figures = rolling_figures(nodes, client, 20.0, said.append)
+    assert figures["rolling_errors"] == 0, said
+    assert figures["rolling_statuses_wrong"] == 0
+    assert figures["rolling_answers"] > 200
+
+
+def answers(http: str, token: str) -> float | None:
+    """When a request was answered; None if nobody took the connection."""
+    try:
+        assert ask(http, token=token)["scores"]
+    except urllib.error.HTTPError:
+        raise
+    except (urllib.error.URLError, ConnectionError) as error:
+        if isinstance(getattr(error, "reason", error), ConnectionError):
+            return None
+        raise
+    return time.monotonic()
 
 
 def say_nothing(http: str, stack: ExitStack) -> None:

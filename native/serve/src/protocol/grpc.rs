@@ -109,9 +109,10 @@ impl Verb {
         })
     }
 
-    /// Whether the method needs no token and no request slot: its answer is only yes or no.
+    /// Whether the method needs no token and no request slot: its answers are only yes or no. gRPC clients watch the
+    /// health of a server before they send it anything, without the metadata of their calls.
     fn is_open(self) -> bool {
-        matches!(self, Self::ServerLive | Self::ServerReady | Self::HealthCheck)
+        matches!(self, Self::ServerLive | Self::ServerReady | Self::HealthCheck | Self::HealthWatch)
     }
 }
 

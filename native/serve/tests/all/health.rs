@@ -59,13 +59,15 @@ async fn a_check_tells_readiness_and_life_apart() {
 }
 
 #[tokio::test]
-async fn a_check_needs_no_token_and_the_rest_does() {
-    let token = Some(Secret::new("open-sesame").unwrap());
+async fn a_check_and_a_watch_need_no_token_and_the_rest_does() {
+    let token = Some(Secret::new("open-sesame").unwrap().into());
     let limits = DoorLimits { token_wait_ms: 1, arrival_wait_ms_max: 300, ..DoorLimits::default() };
     let node = node_of(DoorSettings { token, limits, ..DoorSettings::default() }).await;
     let mut client = Client::connect(node.grpc).await;
     assert_eq!(health(&mut client, "").await, SERVING);
-    for method in [WATCH, REFLECT[0], REFLECT[1]] {
+    let mut watched = client.open(WATCH, &[], about("")).await.unwrap().into_body();
+    assert!(watched.frame().await.unwrap().is_ok());
+    for method in REFLECT {
         assert_eq!(client.say_to(method, &[], about("")).await.unwrap().code, Some(16), "{method}");
     }
     // Half of a message: it is waited for as long as any request, and holds no slot.
@@ -113,6 +115,18 @@ async fn a_watch_keeps_its_connection() {
     node.fake.state.lock().unwrap().is_ready = false;
     let frame = tokio::time::timeout(DEADLINE, body.frame()).await.unwrap().unwrap().unwrap();
     assert_eq!(Health::decode(&frame.into_data().unwrap()[5..]).unwrap().status, NOT_SERVING);
+}
+
+#[tokio::test]
+async fn a_watch_without_the_token_does_not_keep_its_connection() {
+    let token = Some(Secret::new("open-sesame").unwrap().into());
+    let limits = DoorLimits { hello_wait_ms_max: 200, ..DoorLimits::default() };
+    let node = node_of(DoorSettings { token, limits, ..DoorSettings::default() }).await;
+    let mut client = Client::connect(node.grpc).await;
+    let mut body = client.open(WATCH, &[], about("")).await.unwrap().into_body();
+    assert!(body.frame().await.unwrap().is_ok());
+    wait_until("the end of its connection", || node.door.stats().connections == 0).await;
+    node.end().await;
 }
 
 /// A request of reflection: the name of a symbol or, empty, all services.
