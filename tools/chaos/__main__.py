@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from tools.chaos.hosts import figures_of_hosts, run_on_hosts
+from tools.chaos.network import APART, apart
 from tools.chaos.run import ChaosOptions, Outcome, run
 from tools.services.real_services import start_services
 
@@ -24,9 +29,15 @@ def main(words: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="seed of the random faults; random by default")
     parser.add_argument("--real", action="store_true", help="use a real Kafka, Redis and Flink")
     parser.add_argument(
+        "--hosts", action="store_true", help="on several hosts: kill each role once, cut each host off once"
+    )
+    parser.add_argument(
         "--only", action="append", default=[], help="only faults with this text in their name; may be repeated"
     )
     options = parser.parse_args(words)
+    if options.hosts and APART not in os.environ:
+        command = apart([sys.executable, "-m", "tools.chaos", *words])
+        return subprocess.run(command, env=os.environ | {APART: "1"}, check=False).returncode
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     begun_s = time.monotonic()
 
@@ -37,10 +48,17 @@ def main(words: list[str]) -> int:
     on_progress(f"chaos with seed {seed}, for {options.minutes:g} minutes")
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-chaos-")))
-        services, changes = start_services(place / "services", stack, has_replicas=True) if options.real else ({}, ())
-        chaos_options = ChaosOptions(options.minutes * 60, seed, only=tuple(options.only))
-        outcome = run(chaos_options, place, services, changes, on_progress)
+        chaos_options = ChaosOptions(options.minutes * 60, seed, is_once=options.hosts, only=tuple(options.only))
+        if options.hosts:
+            outcome = run_on_hosts(chaos_options, place, (), on_progress)
+        else:
+            services, changes = (
+                start_services(place / "services", stack, has_replicas=True) if options.real else ({}, ())
+            )
+            outcome = run(chaos_options, place, services, changes, on_progress)
     _print(outcome, seed)
+    if options.hosts:
+        print(json.dumps(figures_of_hosts(outcome)))
     return 1 if outcome.violations else 0
 
 

@@ -63,8 +63,8 @@ class AnswerLog:
             return list(self._answers.get(version, ()))
 
 
-def ask(address: str, message: bytes, version: int | None = None) -> InferAnswer:
-    """Send a request to a node's gRPC address and return the answer.
+def ask(address: str, message: bytes, version: int | None = None, *, token: str | None = None) -> InferAnswer:
+    """Send a request to a node's gRPC address and return the answer; the node expects `token`.
 
     `version` pins the version that must answer; None takes the active version.
 
@@ -72,7 +72,7 @@ def ask(address: str, message: bytes, version: int | None = None) -> InferAnswer
         ServiceError: The node refuses the request or does not answer.
     """
     pin = b"" if version is None else nested(_VERSION_FIELD, str(version).encode())
-    return Load(address, [message + pin], connections=1).probe()
+    return Load(address, [message + pin], token, connections=1).probe()
 
 
 def check_equal(expected: InferAnswer, answer: InferAnswer, node: str, *, exact: bool = False) -> None:

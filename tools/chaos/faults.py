@@ -17,7 +17,7 @@ from tools.demo import Change
 from tools.demo.states import unusable_states
 from tools.services import Kafka, KafkaCluster, Redis
 
-__all__ = ["LONG_S", "QUICK", "faults_of"]
+__all__ = ["LONG_S", "QUICK", "Fault", "faults_of"]
 
 Fault = Callable[[Target], None]
 

@@ -23,6 +23,7 @@ __all__ = [
     "answer_violations",
     "column_violations",
     "label_violations",
+    "lost_and_doubled",
     "sample_violations",
     "sampled_versions",
     "verify_violations",
@@ -69,6 +70,21 @@ def sample_violations(
         yield f"{settled.labels:,} labels are settled, and {metrics['labels_learned']:,.0f} were learned"
     if round(metrics["labels_corrected"]) != settled.corrected:
         yield f"{settled.corrected:,} labels need a correction, and {metrics['labels_corrected']:,.0f} were corrected"
+
+
+def lost_and_doubled(
+    board: Board, settled: SettledLabels, metrics: dict[str, float], unavailable: Set[tuple[str, Any]] = frozenset()
+) -> tuple[int, int]:
+    """Return how many rows and labels were lost, and how many were there or learned twice.
+
+    The arguments are those of `sample_violations`, which names them.
+    """
+    keys = board.keys()
+    must_be_there = [row_id(*key) for key in keys if key not in unavailable]
+    sample_ids, times = np.unique(settled.rows, return_counts=True)
+    missing = len(must_be_there) - int(np.isin(must_be_there, sample_ids).sum())
+    more = round(metrics["labels_learned"]) - settled.labels
+    return missing + max(0, -more), int((times - 1).sum()) + max(0, more)
 
 
 def _named(keys: Sequence[tuple[str, Any]], are_bad: npt.NDArray[np.bool_], violation: str) -> Iterator[str]:
@@ -144,7 +160,8 @@ def answer_violations(target: Target, late_node: LateNode, on_compared: Callable
                 if answer_then is not None:
                     check_equal(answer_then, answer_now, late_node.address)
                 for address in target.loop.nodes:
-                    check_equal(answer_now, ask(address, request), address, exact=True)
+                    again = ask(address, request, token=target.loop.token)
+                    check_equal(answer_now, again, address, exact=True)
                     compared += 1
             except StreamlearnError as error:
                 yield error.message

@@ -9,15 +9,16 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streamlearn.apps import load_app
+from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import StreamlearnError
 from streamlearn.replay import History, HistoryBlock, load_history
 from tools.chaos.answer_log import AnswerLog
-from tools.chaos.faults import LONG_S, QUICK, faults_of
+from tools.chaos.faults import LONG_S, QUICK, Fault, faults_of
 from tools.chaos.invariants import (
     answer_violations,
     column_violations,
     label_violations,
+    lost_and_doubled,
     sample_violations,
     verify_violations,
 )
@@ -56,6 +57,7 @@ class ChaosOptions:
         seed: Seed of the faults.
         recovery_s_max: Time within which the loop must recover from a fault.
         is_quick: Use only the faults in `QUICK`.
+        is_once: End the load when each fault came once.
         faults_max: End the load after this number of faults; 0 for no limit.
         only: Use only faults whose name contains one of these texts; empty for all faults.
     """
@@ -64,6 +66,7 @@ class ChaosOptions:
     seed: int
     recovery_s_max: float = 60.0
     is_quick: bool = False
+    is_once: bool = False
     faults_max: int = 0
     only: tuple[str, ...] = ()
 
@@ -85,6 +88,8 @@ class Outcome:
         unanswered: Number of requests without an answer.
         versions: Number of published versions.
         compared: Number of replies that were sent again and compared, for each version checked.
+        lost: Number of rows and labels that were shown and not learned.
+        doubled: Number of rows and labels that were learned twice.
     """
 
     recovery_s: dict[str, list[float]] = field(default_factory=dict)
@@ -94,6 +99,8 @@ class Outcome:
     unanswered: int = 0
     versions: int = 0
     compared: list[int] = field(default_factory=list)
+    lost: int = 0
+    doubled: int = 0
 
 
 class _Beginning:
@@ -121,12 +128,19 @@ class _Beginning:
             yield block
 
 
+def _up(folder: AppFolder, changes: tuple[str, ...], place: Path) -> Loop:
+    return Loop(folder, changes, place, 2, 2)
+
+
 def run(
     options: ChaosOptions,
     place: Path,
     services: Mapping[str, Service | KafkaCluster],
     changes: tuple[str, ...],
     on_progress: Callable[[str], None],
+    *,
+    start: Callable[[AppFolder, tuple[str, ...], Path], Loop] = _up,
+    faults_of: Callable[[Target, float], dict[str, Fault]] = faults_of,
 ) -> Outcome:
     """Run a chaos test.
 
@@ -136,6 +150,8 @@ def run(
         services: The services that the loop runs on, by name; empty if it runs on files.
         changes: Settings for `--set` that name the services.
         on_progress: Called with each line of progress.
+        start: Starts the loop.
+        faults_of: Returns the faults by name, for a target and the seconds for which services are stopped.
     """
     outcome, answer_log = Outcome(), AnswerLog(load_app(_EXAMPLE).app)
     full_history = load_history(_EXAMPLE, {"delayed": "0.05"})
@@ -147,14 +163,15 @@ def run(
     folder = load_app(_EXAMPLE, changes)
     board = Board(folder.app)
     with ExitStack() as stack:
-        loop = stack.enter_context(closing(Loop(folder, changes, place, 2, 2)))
+        loop = stack.enter_context(closing(start(folder, changes, place)))
         loop.wait_up()
         on_progress("the loop is up")
         beginning = _Beginning(full_history, until_ms)
         history = InvertedHistory(beginning, folder.app)
         # The board gets the actions that the events report, also the inverted ones: they are what must be learned.
         witness = Witness(history, board.did)
-        feed = stack.enter_context(closing(Feed(folder, witness, loop.nodes, board, speed, on_answer=answer_log)))
+        replay = Feed(folder, witness, loop.nodes, board, speed, token=loop.token, on_answer=answer_log)
+        feed = stack.enter_context(closing(replay))
         target = Target(
             folder,
             changes,
@@ -167,7 +184,7 @@ def run(
             services=services,
             place=place,
         )
-        _inject_faults(target, options, outcome, on_progress)
+        _inject_faults(target, faults_of(target, options.away_s), options, outcome, on_progress)
         beginning.cut()
         try:
             _check_invariants(target, board, outcome, on_progress)
@@ -177,18 +194,22 @@ def run(
     return outcome
 
 
-def _inject_faults(target: Target, options: ChaosOptions, outcome: Outcome, on_progress: Callable[[str], None]) -> None:
+def _inject_faults(
+    target: Target,
+    faults: dict[str, Fault],
+    options: ChaosOptions,
+    outcome: Outcome,
+    on_progress: Callable[[str], None],
+) -> None:
     """Inject one fault after another while there is load, each when the loop has recovered from the last one."""
-    faults = faults_of(target, options.away_s)
     ends_s = time.monotonic() + options.seconds - _LAST_S
     names = [name for name in faults if name in QUICK] if options.is_quick else list(faults)
     names = [name for name in names if not options.only or any(text in name for text in options.only)]
+    injected_max = len(names) if options.is_once else options.faults_max
     target.wait_recovered(options.recovery_s_max)
     for quiet_s, name in planned(options.seed, names):
         injected = sum(map(len, outcome.recovery_s.values())) + len(outcome.violations)
-        if time.monotonic() + quiet_s + LONG_S.get(name, 0.0) >= ends_s or (
-            options.faults_max and injected >= options.faults_max
-        ):
+        if time.monotonic() + quiet_s + LONG_S.get(name, 0.0) >= ends_s or (injected_max and injected >= injected_max):
             return
         time.sleep(quiet_s)
         on_progress(name)
@@ -215,10 +236,7 @@ def _check_invariants(target: Target, board: Board, outcome: Outcome, on_progres
     loop, feed = target.loop, target.feed
     loop.wait(lambda: feed.report is not None, "the feed to end", _END_S_MAX)
     on_progress("everything was shown; ingest ends, and training learns the rest")
-    state = {"process": "ingest", "state": "ended"}
-    loop.wait(
-        lambda: loop.metric("up", "streamlearn_supervision_state_processes", **state) > 0, "ingest to end", _END_S_MAX
-    )
+    loop.wait(lambda: loop.has_ended("ingest"), "ingest to end", _END_S_MAX)
     ends = ends_of_rows(target.folder)
     loop.wait(lambda: loop.has_learned(target.newest, ends), "all samples to be learned", _END_S_MAX)
     last = target.newest
@@ -228,6 +246,7 @@ def _check_invariants(target: Target, board: Board, outcome: Outcome, on_progres
     on_progress("everything is learned and served; comparing it with what was shown")
     labels = [label.name for label in target.folder.app.labels]
     settled = read_settled(target.folder)
+    outcome.lost, outcome.doubled = lost_and_doubled(board, settled, target.newest.metrics, feed.unavailable)
     outcome.violations += sample_violations(board, labels, settled, target.newest.metrics, feed.unavailable)
     outcome.violations += column_violations(target)
     if loop.dead_letters:

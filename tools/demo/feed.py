@@ -38,6 +38,7 @@ class Feed:
         board: Receives the scores.
         speed: Event time per wall time.
         kept: How many versions may be kept for comparison.
+        token: The token that the nodes expect.
         on_answer: Receives each request and the answer of the served version.
 
     Attributes:
@@ -55,11 +56,12 @@ class Feed:
         speed: float,
         *,
         kept: int = 1,
+        token: str | None = None,
         on_answer: OnAnswer = lambda *_: None,
     ) -> None:
         self._on_answer, self.unavailable = on_answer, set[tuple[str, Any]]()
         self._folder, self._history, self._board, self._speed = folder, history, board, speed
-        self._nodes = NodeScores(folder.app, nodes)
+        self._nodes = NodeScores(folder.app, nodes, token)
         self.kept: list[int | None] = [None] * kept
         self.last = [0] * len(nodes)
         self._progress: deque[tuple[float, ReplayProgress]] = deque(maxlen=_NOTES_MAX)

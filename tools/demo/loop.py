@@ -47,7 +47,10 @@ class Loop:
         folder: The application.
         model: Its versions and nodes.
         on_wait: Called repeatedly during `wait`.
+        token: The token that the nodes expect; None without one.
     """
+
+    token: str | None = None
 
     def __init__(
         self,
@@ -173,6 +176,11 @@ class Loop:
     def served(self) -> list[int]:
         """Return the version that each node answers with, by its newest heartbeat."""
         return [node.active for node in self.model.nodes()[0]]
+
+    def has_ended(self, name: str) -> bool:
+        """Return whether a process has ended by itself."""
+        state = {"process": name, "state": "ended"}
+        return self.metric("up", "streamlearn_supervision_state_processes", **state) > 0
 
     @property
     def dead_letters(self) -> int:
