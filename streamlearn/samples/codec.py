@@ -23,6 +23,7 @@ from streamlearn.samples.sample import (
     SlotColumns,
 )
 from streamlearn.schemas import Schema
+from streamlearn.schemas.columns import write_columns
 from streamlearn.schemas.record_prefix import read_framing
 from streamlearn.schemas.sample import sample_schema
 from streamlearn.schemas.schema import PREFIX_BYTES
@@ -66,18 +67,18 @@ class SampleCodec:
             Oversize: The message is larger than allowed.
         """
         check_batch(self._app, batch)
-        value = {name: getattr(batch.header, name) for name in _HEADER}
+        value: dict[str, Any] = {name: getattr(batch.header, name) for name in _HEADER}
         value |= {"requests": len(batch.requests), "rows": len(batch)}
-        value |= _bytes_of(batch.requests, _REQUEST_DTYPES)
-        value["user"] = _features_bytes(batch.user)
-        value |= _bytes_of(batch, _ROW_DTYPES)
-        value["item"] = _features_bytes(batch.item)
+        value |= _arrays_of(batch.requests, _REQUEST_DTYPES)
+        value["user"] = _feature_arrays(batch.user)
+        value |= _arrays_of(batch, _ROW_DTYPES)
+        value["item"] = _feature_arrays(batch.item)
         value["labels"] = [self._label_value(label) for label in batch.labels]
         value["segments"] = [
             {"name": segment.name, "texts": list(segment.texts), "codes": _raw(segment.name, segment.codes, "<i4")}
             for segment in batch.segments
         ]
-        message = self._schema.write(value)
+        message = write_columns(self._schema, value)
         self._check_size(len(message), len(batch))
         return message
 
@@ -114,7 +115,7 @@ class SampleCodec:
         return batch
 
     def _label_value(self, label: LabelColumns) -> dict[str, Any]:
-        value = {"name": label.name, **_bytes_of(label, _LABEL_DTYPES)}
+        value = {"name": label.name, **_arrays_of(label, _LABEL_DTYPES)}
         if self._app.has_numbers:
             value["number"] = b"" if label.number is None else _raw("number", label.number, "<f4")
         return value
@@ -172,14 +173,14 @@ def _require_readable(writer: Schema, reader: Schema) -> None:
         raise ConfigError(message, help="make the samples again from their events") from error
 
 
-def _raw(name: str, array: npt.NDArray[Any], dtype: str) -> bytes:
+def _raw(name: str, array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     if array.dtype != np.dtype(dtype):
         message = f"column {name} is {array.dtype}, expected {np.dtype(dtype)}"
         raise BadRecord(message, help="casting would change values silently; give the column its declared type")
-    return array.tobytes()
+    return np.ascontiguousarray(array)
 
 
-def _bytes_of(columns: Any, dtypes: Mapping[str, str]) -> dict[str, bytes]:
+def _arrays_of(columns: Any, dtypes: Mapping[str, str]) -> dict[str, npt.NDArray[Any]]:
     return {name: _raw(name, getattr(columns, name), dtype) for name, dtype in dtypes.items()}
 
 
@@ -196,8 +197,8 @@ def _views(value: Mapping[str, Any], dtypes: Mapping[str, str]) -> dict[str, npt
     return {name: _view(value, name, dtype) for name, dtype in dtypes.items()}
 
 
-def _features_bytes(features: FeatureColumns) -> dict[str, bytes]:
-    value: dict[str, bytes] = {}
+def _feature_arrays(features: FeatureColumns) -> dict[str, npt.NDArray[Any]]:
+    value: dict[str, npt.NDArray[Any]] = {}
     for name, slot in features.slots.items():
         value[name] = _raw(name, slot.keys, "<u8")
         if slot.offsets is not None:

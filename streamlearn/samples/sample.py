@@ -55,7 +55,7 @@ class RequestColumns:
     def __len__(self) -> int:
         return len(self.partition)
 
-    def take(self, requests: Int64s) -> RequestColumns:
+    def take(self, requests: Rows) -> RequestColumns:
         """Return some requests, in the given order."""
         return RequestColumns(**{name: column[requests] for name, column in vars(self).items()})
 

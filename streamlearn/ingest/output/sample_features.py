@@ -48,7 +48,7 @@ class TextCodes:
     codes: npt.NDArray[np.int32]
     size_bytes: Int64s
 
-    def take(self, rows: Int64s) -> TextCodes:
+    def take(self, rows: Int64s | slice) -> TextCodes:
         """Return the codes of some rows, with only their texts."""
         codes, used = renumbered(self.codes[rows], len(self.texts))
         return TextCodes(tuple(self.texts[code] for code in used.tolist()), codes, self.size_bytes[rows])

@@ -240,12 +240,14 @@ class SampleMaker:
         return rows, feature_bytes(whole.user, len(whole.requests)) + _REQUEST_BYTES
 
     def _batch(self, header: SampleHeader, whole: _WholeRequests, begin: int, end: int) -> SampleBatch:
-        part = np.arange(begin, end)
+        part = slice(begin, end)
         index, used = renumbered(whole.request_index[begin:end], len(whole.requests))
-        rows = whole.rows.take(slice(begin, end))
+        rows = whole.rows.take(part)
         requests, user = whole.requests, whole.user
         if len(used) < len(requests):
-            requests, user = requests.take(used), user.take(used)
+            run = slice(int(used[0]), int(used[-1]) + 1) if len(used) else slice(0, 0)
+            kept = run if run.stop - run.start == len(used) else used  # of a run they are views
+            requests, user = requests.take(kept), user.take(kept)
         labels = tuple(
             LabelColumns(
                 name=label.name,
@@ -259,7 +261,7 @@ class SampleMaker:
             for bit, label in enumerate(self._app.labels)
         )
         segments = [(name, codes.take(part)) for name, codes in whole.segments.items()]
-        item = whole.item if end - begin == len(whole.rows) else whole.item.take(part)
+        item = whole.item.take(part)
         texts = tuple(SegmentColumns(name, codes.texts, codes.codes) for name, codes in segments)
         return SampleBatch(
             header,
