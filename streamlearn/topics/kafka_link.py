@@ -1,4 +1,4 @@
-"""A connection to Kafka's brokers: requests and answers. The one module that imports kafka.
+"""A connection to Kafka's brokers: requests and answers. Only it and `kafka_connections` import kafka.
 
 It uses kafka-python's connections and message classes instead of its consumer and producer. Those address topics
 by name, so they take a topic that was deleted and created again for the old one, and they process each record in
@@ -7,7 +7,6 @@ Python. Here requests address topics by id, and native code packs and scans reco
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
@@ -20,27 +19,22 @@ from typing import Any, Generic, TypeVar
 
 from streamlearn.errors import ConfigError
 from streamlearn.settings.topics import KafkaSettings
+from streamlearn.topics.kafka_connections import CLIENT_ID, SOCKETS_URL, Connections, silence_kafka_python
 from streamlearn.topics.meters import note_answer
 from streamlearn.topics.settings import AccessSettings
 
 with warnings.catch_warnings():  # kafka-python reads its schemas with a call that Python 3.11 and 3.12 deprecate
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     import kafka.errors
-    from kafka.net.connection import KafkaConnection
-    from kafka.net.inet import KafkaNetSocket
-    from kafka.net.manager import KafkaConnectionManager
     from kafka.net.selector import NetworkSelector
     from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest
     from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
-    from kafka.protocol.frame import KafkaBytes
     from kafka.protocol.metadata import MetadataRequest
-    from kafka.protocol.parser import KafkaProtocol
     from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 __all__ = [
     "EARLIEST",
     "LATEST",
-    "SOCKETS_URL",
     "ErrorCode",
     "Fetched",
     "KafkaLink",
@@ -53,11 +47,8 @@ __all__ = [
 ]
 
 EARLIEST, LATEST = -2, -1
-SOCKETS_URL = "streamlearn://direct"  # the `proxy_url` that gives a client of kafka-python our sockets
 _READ_COMMITTED, _TOPIC_RESOURCE = 1, 2
 _OVERTIME_S = 1.0  # how much longer than its own bound to wait for a request, in case kafka-python forgets it
-_SIZE_BYTES, _ANSWER_BYTES_AT_ONCE = 4, 8 * 1_048_576
-_CLIENT_ID = "streamlearn"
 _NO_TOPIC_ID = uuid.UUID(int=0)
 _T = TypeVar("_T")
 PASSWORD_VARIABLE = "STREAMLEARN_KAFKA_PASSWORD"
@@ -149,10 +140,10 @@ class KafkaLink:
     """
 
     def __init__(self, brokers: tuple[str, ...], access: AccessSettings) -> None:
-        _silence_kafka_python()
+        silence_kafka_python()
         config = {
             "bootstrap_servers": list(brokers),
-            "client_id": _CLIENT_ID,
+            "client_id": CLIENT_ID,
             "request_timeout_ms": access.request_timeout_ms,
             "reconnect_backoff_ms": access.retry_wait_ms,
             "reconnect_backoff_max_ms": max(access.retry_wait_ms, 1_000),
@@ -164,7 +155,7 @@ class KafkaLink:
         self._access = access
         self._address = ",".join(brokers)
         self._net = NetworkSelector(**config)
-        self._manager = _Connections(self._net, **config)
+        self._manager = Connections(self._net, **config)
         self._net.start()
 
     def connect(self, timeout_ms: float) -> None:
@@ -370,7 +361,7 @@ def _fetched(answer: Any, positions: Mapping[int, int]) -> dict[int, Fetched]:
     parts = (part for topic in answer.responses for part in topic.partitions)
     for part in (part for part in parts if part.partition_index in positions):
         aborted = [(entry.producer_id, entry.first_offset) for entry in part.aborted_transactions or ()]
-        data = bytes(part.records or b"")
+        data = part.records or b""
         diverges_at = part.diverging_epoch.end_offset if part.diverging_epoch else -1
         fetched[part.partition_index] = Fetched(part.error_code, data, aborted, part.last_stable_offset, diverges_at)
     return fetched
@@ -418,83 +409,5 @@ def is_passing(code: int) -> bool:
     return bool(kafka.errors.for_code(code).retriable)
 
 
-class _Socket(KafkaNetSocket):  # type: ignore[misc]
-    """The socket of our connections. It closes a refused socket, which kafka-python leaves to the garbage collector.
-
-    The scheme of `proxy_url` selects it, so other users of kafka-python keep theirs.
-    """
-
-    SCHEMES = ("streamlearn",)
-
-    async def sock_connect(self, net: Any, sock: Any, *args: Any, **named: Any) -> Any:
-        try:
-            return await super().sock_connect(net, sock, *args, **named)
-        except BaseException:
-            sock.close()
-            raise
-
-
-class _Parser(KafkaProtocol):  # type: ignore[misc]
-    """Takes memory for a large answer as its bytes arrive; kafka-python takes all that an answer says it needs."""
-
-    _size, _answer_bytes = b"", 0
-    _answer: Any = None
-
-    def receive_bytes(self, data: bytes) -> list[Any]:
-        answers, at = [], 0
-        while at < len(data):
-            if self._answer is None:
-                more = data[at : at + _SIZE_BYTES - len(self._size)]
-                self._size, at = self._size + more, at + len(more)
-                if len(self._size) < _SIZE_BYTES:
-                    break
-                self._answer_bytes, self._size = int.from_bytes(self._size, "big", signed=True), b""
-                self._validate_frame_size(self._answer_bytes)
-                self._answer = KafkaBytes(min(self._answer_bytes, _ANSWER_BYTES_AT_ONCE))
-            begin, at = at, min(len(data), at + self._answer_bytes - self._answer.tell())
-            self._answer.write(data[begin:at])  # which makes it longer if it must
-            if self._answer.tell() == self._answer_bytes:
-                self._answer.seek(0)
-                answers.append(self._process_response(self._answer))
-                self._answer = None
-        return answers
-
-
-class _Connection(KafkaConnection):  # type: ignore[misc]
-    """A connection with our parser."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.parser = _Parser(**self.config)
-
-
-class _Connections(KafkaConnectionManager):  # type: ignore[misc]
-    """Makes our connections, which kafka-python has no option for."""
-
-    def get_connection(self, *args: Any, **named: Any) -> Any:
-        connection = super().get_connection(*args, **named)
-        connection.__class__ = _Connection
-        return connection
-
-
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".split("\n", maxsplit=1)[0][:200]
-
-
-class _OwnThreadFilter(logging.Filter):
-    """Drops kafka-python's log of every failed attempt; one of our errors reports a broker that is away.
-
-    Records of other threads come from other users of kafka-python, and pass.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not (record.threadName or "").endswith(_CLIENT_ID)
-
-
-_OWN_THREAD_FILTER = _OwnThreadFilter()
-
-
-def _silence_kafka_python() -> None:
-    for name, logger in list(logging.root.manager.loggerDict.items()):
-        if name.split(".")[0] == "kafka" and isinstance(logger, logging.Logger):
-            logger.addFilter(_OWN_THREAD_FILTER)  # a logger keeps it once, however often it is added

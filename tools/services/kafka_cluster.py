@@ -139,7 +139,7 @@ class KafkaCluster:
     def _admin(self) -> Iterator[Any]:
         from kafka.admin import KafkaAdminClient
 
-        from streamlearn.topics.kafka_link import SOCKETS_URL
+        from streamlearn.topics.kafka_connections import SOCKETS_URL
 
         running = [broker.address for broker in self.brokers.values() if broker.is_running()]
         with closing(KafkaAdminClient(bootstrap_servers=running, proxy_url=SOCKETS_URL)) as admin:

@@ -15,6 +15,8 @@ const MAGIC: u8 = 2;
 /// The smallest record: length, attributes, time, offset, two lengths and a header count, at least a byte
 /// each.
 const RECORD_BYTES_MIN: usize = 7;
+/// The most bytes of a record besides its key and value: six varints and two single bytes.
+const FIELDS_BYTES_MAX: usize = 48;
 /// Maximum records for which memory is reserved before they are read.
 const RECORDS_AT_ONCE: usize = 65_536;
 
@@ -62,7 +64,10 @@ pub fn pack(producer: Producer, records: &[Record<'_>]) -> Vec<u8> {
     let base_ms = records.first().expect("a batch has records").timestamp_ms;
     let latest_ms = records.iter().map(|record| record.timestamp_ms).max().unwrap_or(base_ms);
     let count = i32::try_from(records.len()).expect("batch within i32");
-    let mut out = vec![0; 8];
+    let parts = records.iter().flat_map(|record| [record.key, record.value]).flatten();
+    let bytes: usize = parts.map(<[u8]>::len).sum();
+    let mut out = Vec::with_capacity(HEAD_BYTES + bytes + FIELDS_BYTES_MAX * records.len());
+    out.extend_from_slice(&[0; 8]);
     out.extend_from_slice(&[0; 4]); // length, filled in at the end
     out.extend_from_slice(&(-1i32).to_be_bytes()); // leader epoch, which the broker fills in
     out.push(MAGIC);
@@ -82,10 +87,12 @@ pub fn pack(producer: Producer, records: &[Record<'_>]) -> Vec<u8> {
         put_varint(&mut body, record.timestamp_ms.wrapping_sub(base_ms));
         put_varint(&mut body, delta);
         put_part(&mut body, record.key);
-        put_part(&mut body, record.value);
-        put_varint(&mut body, 0);
-        put_varint(&mut out, i64::try_from(body.len()).expect("record within i64"));
+        let value = record.value.unwrap_or_default();
+        put_varint(&mut body, record.value.map_or(-1, |bytes| bytes.len() as i64));
+        put_varint(&mut out, (body.len() + value.len() + 1) as i64);
         out.extend_from_slice(&body);
+        out.extend_from_slice(value); // which may be large
+        out.push(0);
     }
     let length = i32::try_from(out.len() - PREFIX_BYTES).expect("batch within i32");
     out[8..12].copy_from_slice(&length.to_be_bytes());
