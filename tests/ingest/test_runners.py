@@ -15,8 +15,10 @@ import grpc  # type: ignore[import-untyped]
 import msgspec
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
+from apache_beam.portability.api import beam_fn_api_pb2
 from apache_beam.runners.runner import create_runner
 from apache_beam.runners.worker import statecache, worker_pool_main
+from apache_beam.runners.worker.sdk_worker import SdkWorker
 
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import ServiceError, TopicUnreachable, UsageError
@@ -57,10 +59,11 @@ def test_a_job_may_run_for_years() -> None:
 def test_prism_comes_from_the_cache_where_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMLEARN_CACHE", str(tmp_path))
     assert "prism_location" not in given(runner_options(IngestSettings()))  # Beam downloads its own
-    binary = tmp_path / f"prism-{apache_beam.__version__}-loopback" / "prism"
-    binary.parent.mkdir()
-    binary.touch()
-    assert given(runner_options(IngestSettings()))["prism_location"] == str(binary)
+    for kind in ("", "-loopback", "-loopback-2"):  # of those that are there the newest is taken
+        binary = tmp_path / f"prism-{apache_beam.__version__}{kind}" / "prism"
+        binary.parent.mkdir()
+        binary.touch()
+        assert given(runner_options(IngestSettings()))["prism_location"] == str(binary)
 
 
 def test_prism_on_a_read_only_file_system_is_copied_since_beam_changes_its_mode(
@@ -199,6 +202,23 @@ def test_a_prism_that_listens_on_all_networks_is_named_with_the_remedy(
         prism.stop()
     assert caplog.text.count(f"{binary}, listens on all networks") == warnings
     assert caplog.text.count("Install Go") == warnings
+
+
+def test_while_prism_runs_progress_is_answered_without_figures(tmp_path: Path) -> None:
+    binary, before = tmp_path / "prism", SdkWorker.process_bundle_progress
+    binary.write_text(_ODD_PRISM.format(python=sys.executable, host="127.0.0.1"))
+    binary.chmod(0o755)
+    prism = Prism(PipelineOptions([f"--prism_location={binary}"]))
+    try:
+        prism.start()
+        worker = object.__new__(SdkWorker)  # it looks at none of its bundles
+        answer = worker.process_bundle_progress(beam_fn_api_pb2.ProcessBundleProgressRequest(), "7")
+        assert answer.instruction_id == "7"
+        assert answer.WhichOneof("response") == "process_bundle_progress"
+        assert not answer.process_bundle_progress.monitoring_data
+    finally:
+        prism.stop()
+    assert SdkWorker.process_bundle_progress is before
 
 
 def test_a_broker_that_does_not_answer_whether_a_run_has_ended_does_not_end_it(place: Place) -> None:

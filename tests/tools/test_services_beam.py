@@ -12,7 +12,7 @@ import pytest
 from streamlearn.errors import ServiceError
 from tools.services import Cache, FlinkJobServer, prism_path
 from tools.services.ports import LOOPBACK, is_taken
-from tools.services.prism import PRISM_VERSION, with_loopback
+from tools.services.prism import PRISM_VERSION, with_loopback, without_spin
 
 __all__: list[str] = []
 
@@ -29,6 +29,14 @@ def test_prism_is_not_built_where_its_source_listens_in_an_unknown_way() -> None
     for source in ("", listen.replace(":%d", "[::]:%d"), f"{listen}\n{listen}", f'{listen}\nnet.Listen("udp", "")'):
         with pytest.raises(ServiceError, match="does not listen as expected"):
             with_loopback(source)
+
+
+def test_prism_is_not_built_where_its_source_waits_in_an_unknown_way() -> None:
+    waits = "\t\tcase <-dataReady:\n\t\t\tdataFinished = true\n"
+    assert without_spin(waits) == "\t\tcase <-dataReady:\n\t\t\tdataReady = nil\n\t\t\tdataFinished = true\n"
+    for source in ("", waits + waits):
+        with pytest.raises(ServiceError, match="does not wait as expected"):
+            without_spin(source)
 
 
 def test_where_prism_can_be_neither_built_nor_downloaded_go_is_named(

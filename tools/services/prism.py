@@ -1,6 +1,7 @@
 """Prism, Beam's local runner: a binary that Beam's PrismRunner starts, given its path.
 
-Go builds it into the cache, changed to listen on 127.0.0.1 only: a program that reaches it can run commands.
+Go builds it into the cache, changed to listen on 127.0.0.1 only: a program that reaches it can run commands. A second
+change is to one loop, which turned without a pause from the end of a bundle's data until the worker's answer.
 Without Go, Beam downloads the binary that it would use, which listens on all networks.
 """
 
@@ -17,14 +18,18 @@ from streamlearn.errors import ServiceError
 from tools.services.cache import Cache
 from tools.services.process import run_to_end
 
-__all__ = ["PRISM_VERSION", "Prism", "prism_path", "with_loopback"]
+__all__ = ["PRISM_VERSION", "Prism", "prism_path", "with_loopback", "without_spin"]
 
 PRISM_VERSION = "2.77.0"  # must equal the version of the pinned apache-beam
-_BUILT = f"prism-{PRISM_VERSION}-loopback"  # ingest looks for it
+_BUILT = f"prism-{PRISM_VERSION}-loopback-2"  # ingest looks for it
 _DOWNLOADED = f"prism-{PRISM_VERSION}"
 _MODULE = f"github.com/apache/beam/sdks/v2@v{PRISM_VERSION}"
 _SERVER = "go/pkg/beam/runners/prism/internal/jobservices/server.go"
 _LISTEN = 'net.Listen("tcp", fmt.Sprintf("{}:%d", port))'
+_STAGE = "go/pkg/beam/runners/prism/internal/stage.go"
+# A closed channel is always ready to be received from; one that is nil never is.
+_READY = "case <-dataReady:\n"
+_READY_ONCE = f"{_READY}\t\t\tdataReady = nil\n"
 _BUILD_WAIT_S_MAX = 900.0
 _DOWNLOAD_WAIT_S_MAX = 300.0
 _BEAM_DOWNLOAD = """\
@@ -80,6 +85,18 @@ def with_loopback(source: str) -> str:
     return source.replace(listen, _LISTEN.format("127.0.0.1"))
 
 
+def without_spin(source: str) -> str:
+    """Return the source of Prism's stages that learns only once that a bundle's data is complete.
+
+    Raises:
+        ServiceError: The source does not wait as that of this release does.
+    """
+    if source.count(_READY) != 1:
+        message = f"{_STAGE} of Prism {PRISM_VERSION} does not wait as expected"
+        raise ServiceError(message, help="correct _READY in tools/services/prism.py")
+    return source.replace(_READY, _READY_ONCE)
+
+
 def _entry(cache: Cache) -> str:
     return _BUILT if cache.find(_BUILT) or shutil.which("go") else _DOWNLOADED
 
@@ -90,7 +107,8 @@ def _build(folder: Path) -> None:
     text = log.read_text()
     with zipfile.ZipFile(json.loads(text[text.index("{") :])["Zip"]) as archive:
         archive.extractall(folder, [name for name in archive.namelist() if name.startswith(f"{_MODULE}/go")])
-    (source / _SERVER).write_text(with_loopback((source / _SERVER).read_text()))
+    for name, changed in ((_SERVER, with_loopback), (_STAGE, without_spin)):
+        (source / name).write_text(changed((source / name).read_text()))
     command = [go, "build", "-trimpath", "-o", str(folder / "prism"), "./go/cmd/prism"]
     run_to_end("go", command, source, wait_s_max=_BUILD_WAIT_S_MAX, environment={"GOWORK": "off"})
     shutil.rmtree(folder / "github.com")

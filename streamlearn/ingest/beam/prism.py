@@ -17,9 +17,10 @@ from typing import Any
 import apache_beam as beam
 import grpc  # type: ignore[import-untyped]
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-from apache_beam.portability.api import beam_job_api_pb2_grpc
+from apache_beam.portability.api import beam_fn_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.portability.job_server import JobServer
 from apache_beam.runners.portability.prism_runner import PrismJobServer, PrismRunner, PrismRunnerLogFilter
+from apache_beam.runners.worker.sdk_worker import SdkWorker
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import PipelineFailed
@@ -45,7 +46,8 @@ class Prism(JobServer):
     """Prism's process, and Beam's runner that uses it.
 
     Guaranteed: once this process is gone, however it ended, so is Prism; a terminal's signals do not reach it;
-    `failure` reports if it ended by itself. `options` are Beam's; they name the binary and what it logs.
+    `failure` reports if it ended by itself. `options` are Beam's; they name the binary and what it logs. While it runs,
+    workers of this process answer questions about the progress of a bundle without figures.
     """
 
     def __init__(self, options: PipelineOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -101,6 +103,7 @@ class Prism(JobServer):
 
     def stop(self) -> None:
         """End it. Its state is in memory only, so there is nothing to write."""
+        SdkWorker.process_bundle_progress = _ANSWER  # type: ignore[method-assign]
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -121,6 +124,7 @@ class Prism(JobServer):
             self._guard = None
 
     def _start(self) -> None:
+        SdkWorker.process_bundle_progress = _answer_briefly  # type: ignore[assignment, method-assign]
         server: Any = PrismJobServer(self._options)  # type: ignore[no-untyped-call]
         command, endpoint = server.subprocess_cmd_and_endpoint()
         self._process = subprocess.Popen(
@@ -177,6 +181,15 @@ class Prism(JobServer):
 
         self._log = threading.Thread(target=log_stdout, name="streamlearn-prism-log", daemon=True)
         self._log.start()
+
+
+_ANSWER = SdkWorker.process_bundle_progress
+
+
+def _answer_briefly(_: SdkWorker, request: Any, instruction_id: str) -> Any:
+    """Answer that a bundle goes on. Ten times a second Prism asks for all figures of each bundle, only to split it."""
+    progress = beam_fn_api_pb2.ProcessBundleProgressResponse()
+    return beam_fn_api_pb2.InstructionResponse(instruction_id=instruction_id, process_bundle_progress=progress)
 
 
 def _is_open(port: int) -> bool:

@@ -134,8 +134,10 @@ def _prism(settings: IngestSettings) -> list[str]:
     # Prism splits slow bundles, and then releases the keys of the part it took out, although the rest still uses them:
     # two bundles would change one lot at once, and the state of one of them would be lost.
     flags = ["--runner=PrismRunner", "--environment_type=LOOPBACK", "--experiments=prism_disable_sdf_split"]
-    # Where `make fetch` puts the one that it builds, or that Beam downloads, which is open to the network.
-    fetched = [cache_folder() / f"prism-{beam_version}{kind}" / "prism" for kind in ("-loopback", "")]
+    # Where `make fetch` puts the one that it builds, put that of earlier releases, or puts the one that Beam downloads,
+    # which is open to the network.
+    kinds = ("-loopback-2", "-loopback", "")
+    fetched = [cache_folder() / f"prism-{beam_version}{kind}" / "prism" for kind in kinds]
     if location := settings.prism_location or next((str(path) for path in fetched if path.is_file()), ""):
         flags.append(f"--prism_location={_changeable(location)}")
     return flags
