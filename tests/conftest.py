@@ -203,9 +203,9 @@ def own_kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafk
 
 @pytest.fixture
 def own_flink_cluster(tmp_path: Path) -> Iterator[FlinkJobs]:
-    """A Flink cluster for one test: jobs come by the shared job server, with `--flink_master`."""
+    """A Flink cluster of two task managers for one test: jobs come by the shared job server, with `--flink_master`."""
     _fetched("flink", FlinkJobServer.fetch)
-    with flink_cluster(tmp_path / "own_flink_cluster") as cluster:
+    with flink_cluster(tmp_path / "own_flink_cluster", tasks=2) as cluster:
         yield cluster
 
 
