@@ -36,7 +36,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--quick", action="store_true", help="use smaller sizes, and end within 60 seconds")
+    parser.add_argument("--before", default="", metavar="COMMIT", help="ingest: build it too, and take turns")
+    parser.add_argument(
+        "--only", default="", metavar="PART", help="ingest: measure one part, such as before or rescale"
+    )
     options = parser.parse_args()
+    of_ingest = {name: value for name in ("before", "only") if (value := getattr(options, name))}
+    if of_ingest and options.name != "ingest":
+        parser.error("--before and --only are for ingest")
     module = importlib.import_module(f"benchmarks.{_MODULES.get(options.name, options.name)}")
     begin = time.monotonic()
 
@@ -44,7 +51,7 @@ def main() -> int:
         print(f"[{time.monotonic() - begin:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     try:
-        result = module.run(options.quick, note)
+        result = module.run(options.quick, note, **of_ingest)
     except StreamlearnError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED

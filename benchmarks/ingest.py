@@ -13,13 +13,16 @@ import numpy as np
 
 from benchmarks.join import measure_join
 from benchmarks.result import Result
+from benchmarks.streams.ingest_before import prism_of, tree_of
 from benchmarks.streams.ingest_events import EventCounts, history_of, write_events
-from benchmarks.streams.ingest_place import Place, end_of, result_of, running
+from benchmarks.streams.ingest_place import ROOT, Place, end_of, result_of, running
+from benchmarks.streams.ingest_rescale import rescaled
 from benchmarks.streams.ingest_samples import made_of, watch
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ServiceError
 from streamlearn.ingest import ProgressLog
 from tools.services import FlinkJobServer, Kafka, prism_path
+from tools.services.cache import Cache
 
 __all__ = ["run"]
 
@@ -31,6 +34,9 @@ SPAN_S = 900
 LIVE_RATE = 20_000.0
 # On Flink a reader continues delayed work only at the end of a bundle; a checkpoint ends bundles.
 FLINK_CHECKPOINT_S = 1
+# A rescaled job has to keep pace with its traffic, however busy the machine is.
+RESCALE_RATE = 500.0
+PARTS = ("prism", "flink", "rescale", "per_event", "latency")
 # A live producer writes a block every 50 ms; an event is on the broker within twice that.
 LIVE_DISORDER_S = 0.2
 
@@ -43,23 +49,29 @@ class _Sizes:
     per_event_events: int
     live_s: float
     live_warm_s: float
+    turns: int
 
 
-FULL = _Sizes(events=1_000_000, per_event_events=20_000, live_s=60.0, live_warm_s=10.0)
-QUICK = _Sizes(events=150_000, per_event_events=3_000, live_s=14.0, live_warm_s=6.0)
+FULL = _Sizes(events=1_000_000, per_event_events=20_000, live_s=60.0, live_warm_s=10.0, turns=5)
+QUICK = _Sizes(events=150_000, per_event_events=3_000, live_s=14.0, live_warm_s=6.0, turns=2)
 
 
-def run(quick: bool, note: Note) -> Result:
-    """Measure jobs on a local broker, and the join alone."""
+def run(quick: bool, note: Note, before: str = "", only: str = "") -> Result:
+    """Measure jobs on a local broker, and the join alone; jobs on Prism also beside those of the commit `before`.
+
+    `only` is one part: a method of `_Bench`.
+    """
     result, sizes = Result("ingest"), QUICK if quick else FULL
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as name:
         folder = Path(name)
         with Kafka.start(folder / "kafka") as kafka:
             bench = _Bench(kafka.address, folder, sizes, result, note)
-            bench.prism()
-            bench.flink()
-            bench.per_event()
-            bench.latency()
+            if before and only in ("", "before"):
+                bench.before(before)
+            for name in PARTS if not only else (only,) if only in PARTS else ():
+                getattr(bench, name)()
+    if only:
+        return result
     note("the join alone")
     few, many = 100_000, 1_000_000 if quick else 10_000_000
     costs = [measure_join(pending, 400_000 if quick else 2_000_000, result.figures) for pending in (few, many)]
@@ -107,6 +119,57 @@ class _Bench:
             )
             self._until_made("alone", self._place("alone", "alone-flink", changes), "flink_events_per_s")
 
+    def before(self, commit: str) -> None:
+        """Measure the processor time of an event on Prism, packed, in turns with the tree of an earlier commit."""
+        self._note(f"before: a build of {commit}")
+        costs: dict[str, list[tuple[float, float]]] = {"before": [], "now": []}
+        with tree_of(commit, self._folder) as tree:
+            trees = {"before": tree, "now": ROOT}
+            flags = {side: [f"--prism_location={prism_of(at)}", self._prism[1]] for side, at in trees.items()}
+            for turn in range(self._sizes.turns):
+                for side, at in trees.items():
+                    place = self._place("turns", f"turns-{side}-{turn}")
+                    if "turns" not in self._written:
+                        self._write("turns", place, self._sizes.events, is_packed=True)
+                    written = self._written["turns"]
+                    counts = self._job("samples", place, flags[side], at)
+                    if made_of(place.folder).first_rows != written.items:
+                        self._result.failures.append("prism_packed_cpu_to_before")
+                        return
+                    own, prism = (1e6 * counts[name] / written.events for name in ("cpu_s", "children_cpu_s"))
+                    costs[side].append((own, prism))
+                    self._note(f"{side}, turn {turn + 1}: {own:.2f} us an event in our process, {prism:.2f} in Prism's")
+        before, now = (np.array(costs[side]) for side in ("before", "now"))
+        figures = self._result.figures
+        for side, figure in (("_before", before), ("", now)):
+            own, prism = np.median(figure, axis=0).tolist()
+            figures |= {f"turns_cpu{side}_us_per_event": own, f"turns_prism_cpu{side}_us_per_event": prism}
+        whole = now.sum(axis=1) / before.sum(axis=1)
+        figures["prism_packed_cpu_to_before"] = float(np.median(whole))
+        figures["prism_packed_cpu_to_before_least"] = float(now.sum(axis=1).min() / before.sum(axis=1).min())
+        figures["prism_packed_own_cpu_to_before"] = float(np.median(now[:, 0] / before[:, 0]))
+
+    def rescale(self) -> None:
+        """Count the rows of a job on two task managers that is rescaled in the midst of traffic."""
+        try:
+            FlinkJobServer.fetch(Cache())
+        except ServiceError as error:
+            self._result.unmeasured["flink_rescaled_lost"] = error.message
+            self._note(f"no Flink, so flink_rescaled_lost is not measured: {error.message}")
+            return
+        counts = rescaled(self._address, self._folder, RESCALE_RATE, self._prism, self._note)
+        written = [report["written"] or {} for report in counts.reports]
+        self._note(f"rescaled: task managers of each run {counts.task_managers}; what they report: {written}")
+        self._result.figures |= {
+            "flink_rescaled_lost": counts.lost,
+            "flink_rescaled_doubled": counts.doubled,
+            "flink_rescaled_events": counts.events,
+            "flink_rescaled_rows": counts.rows,
+            "flink_rescaled_task_managers": min(counts.task_managers),
+        }
+        if counts.lost or counts.doubled or min(counts.task_managers) < 2:
+            self._result.failures.append("flink_rescaled_lost")
+
     def per_event(self) -> None:
         """Measure the peer, on fewer events, because it is slow."""
         self._note("per_event_beam: a pipeline of single events")
@@ -129,9 +192,9 @@ class _Bench:
         # Idle lots report soon, so that the beginning of the job is visible.
         changes = (f"ingest.out_of_orderness_s={LIVE_DISORDER_S}", "ingest.idle_s=0.5")
         place, log = self._place("live", "live", changes, time="wall"), self._folder / "live.log"
-        live = place.words("ingest_live", str(place.folder.folder))
+        live = place.words("streams.ingest_live", str(place.folder.folder))
         live += ["--rate", str(LIVE_RATE), "--seconds", str(self._sizes.live_s)]
-        job = [*place.words("ingest_job", "samples", str(place.folder.folder)), *self._prism]
+        job = [*place.words("streams.ingest_job", "samples", str(place.folder.folder)), *self._prism]
         until_s = time.monotonic() + self._sizes.live_s + JOB_S_MAX
         with running(job, log) as ingest:
             if not _report_all_lots(place.folder, lambda: ingest.poll() is not None):
@@ -177,15 +240,15 @@ class _Bench:
             self._result.failures.append(figure)
             return
         self._result.figures[figure] = written.events / (made.last_ms / 1_000 - counts["begun_s"])
-        self._result.figures[f"{figure.removesuffix('_events_per_s')}_cpu_us_per_event"] = (
-            1e6 * counts["cpu_s"] / written.events
-        )
+        name = figure.removesuffix("_events_per_s")
+        self._result.figures[f"{name}_cpu_us_per_event"] = 1e6 * counts["cpu_s"] / written.events
+        self._result.figures[f"{name}_runner_cpu_us_per_event"] = 1e6 * counts["children_cpu_s"] / written.events
 
     def _until_made(self, name: str, place: Place, figure: str) -> None:
         """Measure a job that its runner does not end: stop it when every row was read."""
         items, log = self._written[name].items, self._folder / f"{figure}.log"
         until_s = time.monotonic() + JOB_S_MAX
-        with running(place.words("ingest_job", "samples", str(place.folder.folder)), log) as process:
+        with running(place.words("streams.ingest_job", "samples", str(place.folder.folder)), log) as process:
 
             def is_over(rows: int) -> bool:
                 return rows >= items or process.poll() is not None or time.monotonic() > until_s
@@ -199,9 +262,10 @@ class _Bench:
             begun_s = json.loads(process.stdout.readline())["begun_s"]
         self._result.figures[figure] = self._written[name].events / (made.last_ms / 1_000 - begun_s)
 
-    def _job(self, shape: str, place: Place, flags: list[str]) -> dict[str, float]:
+    def _job(self, shape: str, place: Place, flags: list[str], tree: Path = ROOT) -> dict[str, float]:
         log = self._folder / f"{shape}.log"
-        with running([*place.words("ingest_job", shape, str(place.folder.folder)), *flags], log) as process:
+        words = [*place.words("streams.ingest_job", shape, str(place.folder.folder)), *flags]
+        with running(words, log, tree=tree) as process:
             return result_of(process, log, JOB_S_MAX)
 
 

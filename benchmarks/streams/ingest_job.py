@@ -15,7 +15,7 @@ import apache_beam as beam
 
 from benchmarks.per_event_beam import Seen, per_event_pipeline
 from benchmarks.streams.ingest_orphan import end_with_parent
-from benchmarks.streams.ingest_steps import Beginning, Count, source_pipeline
+from benchmarks.streams.ingest_steps import Beginning, Count, children_cpu_s, source_pipeline
 from streamlearn.apps import load_app
 from streamlearn.ingest import begin_run, run_samples
 from streamlearn.ingest.beam.runners import runner_options
@@ -55,6 +55,7 @@ def main() -> None:
         "begun_s": beginning.wall_s,
         "ended_s": ended_s,
         "cpu_s": cpu_s - beginning.cpu_s,
+        "children_cpu_s": children_cpu_s() - beginning.children_cpu_s,
         "memory_bytes_max": usage.ru_maxrss * 1024,
     }
     print(json.dumps(counts), file=sys.stdout, flush=True)

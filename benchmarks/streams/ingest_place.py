@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,16 +42,25 @@ class Place:
 
     def words(self, module: str, *words: str) -> list[str]:
         """Return a command of the benchmarks with this application's settings."""
-        sets = [word for change in self.changes for word in ("--set", change)]
-        return [sys.executable, "-m", f"benchmarks.{module}", *words, *sets]
+        return [sys.executable, "-m", f"benchmarks.{module}", *words, *self._sets]
+
+    def verb(self, name: str) -> list[str]:
+        """Return a command of streamlearn with this application and its settings."""
+        return [sys.executable, "-m", "streamlearn", name, str(self.folder.folder), *self._sets]
+
+    @property
+    def _sets(self) -> list[str]:
+        return [word for change in self.changes for word in ("--set", change)]
 
 
 @contextmanager
-def running(words: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a process in a new process group, and kill the group at the end."""
+def running(
+    words: list[str], log: Path, *, tree: Path = ROOT, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a process of a source tree in a new process group, and kill the group at the end."""
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, start_new_session=True
+            words, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=tree, env=env, start_new_session=True
         )
         try:
             yield process
@@ -61,8 +70,8 @@ def running(words: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-def result_of(process: subprocess.Popen[str], log: Path, wait_s: float) -> dict[str, Any]:
-    """Wait for a process and return the JSON of its last line.
+def result_of(process: subprocess.Popen[str], log: Path, wait_s: float, *, lines: int = 1) -> dict[str, Any]:
+    """Wait for a process and return the JSON of its last lines; 0 for all of them.
 
     Raises:
         ServiceError: The process failed, or did not end in time.
@@ -75,7 +84,7 @@ def result_of(process: subprocess.Popen[str], log: Path, wait_s: float) -> dict[
     if process.returncode:
         message = f"{' '.join(map(str, process.args[1:4]))} ended with status {process.returncode}"  # type: ignore[index]
         raise ServiceError(message, help=f"the end of its log: {end_of(log)}")
-    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    result: dict[str, Any] = json.loads("\n".join(output.splitlines()[-lines:]))
     return result
 
 
