@@ -19,8 +19,15 @@ import pytest
 from kafka.future import Future
 
 from streamlearn.errors import NotDelivered, TopicError, TopicUnreachable
-from streamlearn.topics import AccessSettings, Topic, WriterSettings, create_topic, kafka_link, open_topic
-from streamlearn.topics.kafka_connections import _Parser
+from streamlearn.topics import (
+    AccessSettings,
+    Topic,
+    WriterSettings,
+    create_topic,
+    kafka_connections,
+    kafka_link,
+    open_topic,
+)
 from streamlearn.topics.kafka_link import KafkaLink, LinkDown
 from tests.topics.places import ACCESS, SETTINGS, Place
 from tools.services.kafka_metadata import read_cluster
@@ -189,7 +196,7 @@ def test_answers_come_whole_however_their_bytes_arrive() -> None:
 
     whole = b"".join(struct.pack(">iihi", 10, number, 0, 0) for number in (1, 2, 3))
     for step in (1, 3, 14, 20, len(whole)):
-        parser = _Parser(client_id="test", receive_message_max_bytes=100)
+        parser = kafka_connections._Parser(client_id="test", receive_message_max_bytes=100)
         for _ in range(3):
             parser.send_request(ApiVersionsRequest(version=0))
         pieces = [whole[at : at + step] for at in range(0, len(whole), step)]
