@@ -31,6 +31,8 @@ _COMMANDS = {
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
     "etcd": "go.etcd.io/etcd/server/v3",
 }
+# Without it the programs have no version, and Helm refuses charts that name the versions they need.
+_VERSION = f"-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION}"
 _DOWNLOAD_WAIT_S_MAX, _BUILD_WAIT_S_MAX = 600.0, 5_400.0
 
 
@@ -88,7 +90,8 @@ def _build(folder: Path, commands: dict[str, str]) -> Path:
     environment = {"GOFLAGS": "-mod=mod -trimpath -buildvcs=false", "GOWORK": "off", "CGO_ENABLED": "0"}
     for name, package in commands.items():
         # One package at a time at the lowest priority: an API server takes minutes of all cores and gigabytes.
-        command = ["nice", "-n", "19", go, "build", "-p", "1", "-ldflags=-s -w", "-o", str(folder / name), package]
+        command = ["nice", "-n", "19", go, "build", "-p", "1", f"-ldflags={_VERSION}"]
+        command += ["-o", str(folder / name), package]
         run_to_end("go", command, work, wait_s_max=_BUILD_WAIT_S_MAX, environment=environment)
     shutil.rmtree(work)
     return Path(facts["Zip"])
