@@ -40,8 +40,8 @@ def _about() -> str:
         "type": "application",
         "version": streamlearn.__version__,
         "appVersion": streamlearn.__version__,
-        # The pause before a container stops (lifecycle.preStop.sleep), and the number of a pod as a label.
-        "kubeVersion": ">=1.30.0-0",
+        # The number of a pod as a label.
+        "kubeVersion": ">=1.28.0-0",
     }
     return "\n".join([_NOTE, *(f"{name}: {json.dumps(value)}" for name, value in facts.items())]) + "\n"
 

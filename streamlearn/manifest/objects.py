@@ -25,8 +25,8 @@ _NAME_MAX = 44  # a label of a StatefulSet's pods has its name and 11 more chara
 _HAS_STORE = unless("settings.versions.store")
 # A trainer that restores large tables is not ready for up to an hour (ps.restore_wait_s_max).
 _SHARD_START_S, _START_S, _NODE_START_S = 120, 4_200, 300
-# Endpoints are without a pod some seconds after it was told to end. A node answers until then.
-_ENDPOINTS_S, _NODE_END_S = 5, 30
+# A node goes on for front.drain_s, waits as long for requests, and once more for lanes; the rest is for impressions.
+_DRAINS, _NODE_END_S = 3, 30
 _LAST_VERSION_S, _END_S = 300, 60
 
 
@@ -290,11 +290,10 @@ def _nodes() -> list[Any]:
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
     nodes = _deployment(
         "nodes", f"serve {_APP} --name $(POD_NAME)", count, rolling, ports=ports,
-        end_s=Sum("settings.front.drain_s", _NODE_END_S),
+        end_s=Sum("settings.front.drain_s", _DRAINS, _NODE_END_S),
         startupProbe=_asked("/v2/health/live", "http", 5, _NODE_START_S // 5),
         livenessProbe=_asked("/v2/health/live", "http", 20, 3),
         readinessProbe=_asked("/v2/health/ready", "http", 3, 1),
-        lifecycle={"preStop": {"sleep": {"seconds": _ENDPOINTS_S}}},
     )  # fmt: skip
     busy = {
         "metric": {"name": "streamlearn_serving_lanes_busy_ratio"},

@@ -71,7 +71,7 @@ class _Values:
             case Value():
                 return self.get(node.path) or (self.get(node.fallback) if node.fallback else self.get(node.path))
             case Sum():
-                return math.ceil(self.get(node.path)) + node.number
+                return math.ceil(self.get(node.path)) * node.times + node.number
             case When():
                 chosen = node.then if self.holds(node.all) else node.otherwise
                 return _ABSENT if chosen is None else self.of(chosen)
@@ -237,7 +237,7 @@ def _flow(node: Any) -> str | None:
             fallback = f"default {_go(node.fallback)} " if node.fallback else ""
             return f"{{{{ {fallback}{_go(node.path)} | toJson }}}}"
         case Sum():
-            return f"{{{{ add (ceil {_go(node.path)}) {node.number} }}}}"
+            return f"{{{{ add (mul {node.times} (ceil {_go(node.path)})) {node.number} }}}}"
         case str():
             text = _PLACE.sub(lambda place: f"{{{{ {_go(place[1])} }}}}", node)
             return text if _PLAIN.fullmatch(text) and text not in _NOT_PLAIN else json.dumps(text)

@@ -52,9 +52,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Sum:
-    """The value of a path, rounded up, and a number."""
+    """The value of a path, rounded up, some times, and a number."""
 
     path: str
+    times: int
     number: int
 
 

@@ -136,7 +136,7 @@ def test_only_pods_that_write_versions_may_write_to_the_store() -> None:
 
 def test_a_node_has_time_to_drain_and_all_pods_start_again_when_their_settings_change() -> None:
     node = told("autoscaled", "Deployment", "nodes")["spec"]["template"]
-    assert node["spec"]["terminationGracePeriodSeconds"] == 13 + 30
+    assert node["spec"]["terminationGracePeriodSeconds"] == 3 * 13 + 30
     assert "replicas" not in told("autoscaled", "Deployment", "nodes")["spec"]
     values = read_set(next(file for file in SETS if file.stem == "autoscaled"))
     values["settings"]["front"]["drain_s"] = 5
