@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import trustme
@@ -77,6 +78,15 @@ def test_a_node_answers_though_two_thousand_connections_say_nothing(
             silent.enter_context(_connected(made.grpc if number % 2 else made.http))
             if number % 100 == 99:
                 assert answers_hello(made.grpc, _WAIT_S, tls=has_tls), number
+
+
+def test_whoever_watches_its_health_needs_no_token_as_clients_of_grpc_send_none(rig: Rig) -> None:
+    with node(rig) as made, grpc.insecure_channel(made.grpc) as channel:
+        changes = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=_WAIT_S)
+        assert next(changes) == b"\x08\x02"  # NOT_SERVING
+        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+            channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(b"", timeout=_WAIT_S)
+        changes.cancel()
 
 
 def _connected(address: str) -> socket.socket:
