@@ -93,4 +93,4 @@ def test_the_source_has_all_that_a_build_reads(tmp_path: Path) -> None:
     ).stdout.split()
     needed = {name for name in tracked if not name.startswith("native/fuzz/") and "/tests/" not in name}
     others = {"Cargo.toml", "Cargo.lock", "pyproject.toml", "LICENSE", "README.md", ".cargo/config.toml"}
-    assert not needed | others - names
+    assert not (needed | others) - names
