@@ -37,6 +37,7 @@ rm -rf "$root$PACKAGES/bin" "$root$PACKAGES/tensorflow/include" # headers, to co
 [ -z "${PRISM:-}" ] || install -m 755 "$PRISM" "$root/usr/local/bin/prism"
 printf '#!/bin/sh\nexec python3 -m streamlearn "$@"\n' >"$root/usr/local/bin/streamlearn"
 chmod 755 "$root/usr/local/bin/streamlearn"
+ln -s /usr/bin/python3 "$root/usr/local/bin/python"
 printf 'streamlearn:x:%s:%s::/tmp:/usr/sbin/nologin\n' $USER_ID $USER_ID >>"$root/etc/passwd"
 printf 'streamlearn:x:%s:\n' $USER_ID >>"$root/etc/group"
 install -d -o $USER_ID -g $USER_ID "$root/srv/app" "$root/var/cache/streamlearn"
