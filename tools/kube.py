@@ -61,17 +61,13 @@ class _Installer:
         space, values = f"helm-{file.stem.replace('_', '-')}", read_set(file)
         problems = self._new_space(space)
         chart, shards = str(_ROOT / CHART), values.get("shards", 2)
-        steps = (
-            ("install", NAME, chart, "-f", str(file)),
-            ("upgrade", NAME, chart, "-f", str(file), "--set", f"shards={shards + 1}"),
-            ("rollback", NAME, "1"),
-        )
-        for step in steps:
-            # Helm would wait for the end of hooks, which needs a kubelet.
-            done = self._run([self._helm, *step, "-n", space, "--no-hooks"])
-            problems += [f"helm {step[0]}: {done.stderr.strip()}"] if done.returncode else []
-        hooks = [one for one in objects_of(values) if "helm.sh/hook" in one["metadata"].get("annotations", {})]
-        return problems + self.apply(hooks, space) + self._missing_pods(objects_of(values), space)
+        problems += self._helmed(space, "install", NAME, chart, "-f", str(file))
+        documents = objects_of(values)
+        problems += self.apply([one for one in documents if "helm.sh/hook" in str(one["metadata"])], space)
+        # Before the first change: of pods that never become ready, a rolling update leaves one too many.
+        problems += self._missing_pods(documents, space)
+        problems += self._helmed(space, "upgrade", NAME, chart, "-f", str(file), "--set", f"shards={shards + 1}")
+        return problems + self._helmed(space, "rollback", NAME, "1")
 
     def without_helm(self, file: Path) -> list[str]:
         """Apply what the verb prints."""
@@ -104,14 +100,17 @@ class _Installer:
             return [f"{space}: {found} of {expected} pods"] * max(1, expected - found)
         return []
 
-    def _run(self, command: list[Any]) -> subprocess.CompletedProcess[str]:
+    def _helmed(self, space: str, *words: str) -> list[str]:
+        """Run Helm, without hooks: it would wait for their end, which needs a kubelet."""
+        command = [str(self._helm), *words, "-n", space, "--no-hooks"]
         try:
-            return subprocess.run(
+            done = subprocess.run(
                 command, env=self._environment, capture_output=True, text=True, timeout=_WAIT_S_MAX, check=False
             )
         except subprocess.TimeoutExpired as error:
-            message = f"{command[0]} {command[1]} took longer than {_WAIT_S_MAX:g} s"
+            message = f"helm {words[0]} took longer than {_WAIT_S_MAX:g} s"
             raise ServiceError(message, help="run it again when the machine is less busy") from error
+        return [f"helm {words[0]}: {done.stderr.strip()}"] if done.returncode else []
 
 
 def _pods(documents: Sequence[Mapping[str, Any]]) -> Iterator[int]:
