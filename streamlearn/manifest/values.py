@@ -135,6 +135,8 @@ def values_of(
         ConfigError: The file or an override is wrong.
         UsageError: A setting has a password, the files are too large for a ConfigMap, or a pod has a wrong field.
     """
+    if file is not None:
+        read_bounded(file, "the values")  # one that is not there is refused
     values: dict[str, Any] = msgspec.to_builtins(read_settings(Values, file, overrides, option="--value"))
     for name, role in values["roles"].items():
         if wrong := role["pod"].keys() - POD_FIELDS:

@@ -109,6 +109,7 @@ def test_an_application_in_the_image_is_not_printed_and_computed_features_are_fo
     [
         ((), "the value image is needed"),
         ((*GIVEN, "--name", "My_Shop"), "'My_Shop' cannot begin the names"),
+        ((*GIVEN, "--values", "there-is-none.toml"), "there-is-none.toml cannot be read"),
         ((*GIVEN, "--value", "shard=2"), "--value: unknown setting 'shard'"),
         ((*GIVEN, "--value", "shards"), "--value 'shards' is not NAME=VALUE"),
         ((*GIVEN, "--value", "shards=many"), "--value: shards: expected `int`, got `str`"),

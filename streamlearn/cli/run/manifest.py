@@ -20,7 +20,7 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 def manifest(
     app: AppArgument,
     values: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Values in TOML, by the names of the Helm chart.", exists=True)
+        Path | None, typer.Option(metavar="FILE", help="Values in TOML, by the names of the Helm chart.")
     ] = None,
     value: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Override a value of the chart; may be repeated.")
