@@ -44,8 +44,13 @@ def rolling(note: Note) -> dict[str, float]:
         version = model.write(0)
         with model.pointing() as pointing:
             pointing.publish(version)
-        settings = (f"versions.store={model.folder.store_url}", f"registry.url={model.registry_url}")
-        settings += (f"serving.cache_folder={place}/compiled", "telemetry.log_level=warning", "serving.lanes=1")
+        settings = (
+            f"versions.store={model.folder.store_url}",
+            f"registry.url={model.registry_url}",
+            f"serving.cache_folder={place}/compiled",
+            "telemetry.log_level=warning",
+            "serving.lanes=1",
+        )
         nodes = []
         for number in range(_NODES):
             nodes.append(RollingNode(model.folder.folder, f"node-{number}", place, settings))
