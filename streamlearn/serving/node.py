@@ -47,6 +47,8 @@ __all__ = ["Node", "NodeLimits", "replica_settings"]
 
 # How often metrics and the state that callers see are updated.
 _REPORT_S = 0.5
+# How long clients on this machine that watch its health have to turn to other nodes.
+_WATCHED_S = 1.0
 # How often `wait_ready` checks whether its caller gave up.
 _WAIT_S = 0.25
 
@@ -191,8 +193,8 @@ class Node:
         self._switches.close()
         self._reporter.join()
         self._native.set_state(False, "it is shutting down")
-        if self._was_ready and not all(is_loopback(address.rpartition(":")[0]) for address in self._addresses):
-            time.sleep(self._settings.drain_s)
+        if self._was_ready:
+            time.sleep(self._goes_on_s())
         # Connections end when their requests are answered, also those that cross the word that they must end.
         self._native.stop()
         self._front.native.drain()
@@ -208,6 +210,16 @@ class Node:
         REGISTRY.unregister(self._collector)
         self._answering.close()
         self._registry.close()
+
+    def _goes_on_s(self) -> float:
+        """How long it goes on answering although it is not ready, so that nobody has begun a request when it ends.
+
+        A client that has just given a connection a request, and is told to leave it, may drop that request.
+        """
+        if not all(is_loopback(address.rpartition(":")[0]) for address in self._addresses):
+            return self._settings.drain_s
+        (connections, _), _ = self._native.open()
+        return min(self._settings.drain_s, _WATCHED_S) if connections else 0.0
 
     def __enter__(self) -> Node:
         return self
