@@ -148,11 +148,11 @@ def check_renewal(secret: Mounted, authority: trustme.CA, certificate: Callable[
     for half in ({"cert": other["cert"], "key": pair["key"]}, {"cert": other["cert"][:100], "key": other["key"]}):
         before = renewals("refused")
         secret.swap(**half)
-        wait_until(
-            lambda before=before: certificate() == second and renewals("refused") > before,
-            "half of a pair is refused",
-            _WAIT_S,
-        )
+
+        def is_refused(before: float = before) -> bool:
+            return certificate() == second and renewals("refused") > before
+
+        wait_until(is_refused, "half of a pair is refused", _WAIT_S)
     secret.swap(**other)
     wait_until(lambda: certificate() not in (first, second, None), "the next pair is served", _WAIT_S)
     assert renewals("refused") == refused + 2

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.streams.ingest_place import Place, end_of, result_of, running
 from streamlearn.apps import AppFolder
@@ -197,6 +198,7 @@ def _rows_of(folder: AppFolder) -> Counter[tuple[int, ...]]:
                 offsets[records.partition] = records.next_offset
                 for batch in map(codec.decode, filter(None, records.values)):
                     requests, index = batch.requests, batch.request_index
+                    columns: list[npt.NDArray[Any]]
                     columns = [requests.partition[index], requests.offset[index], batch.item_index]
                     columns += [batch.settle_time_ms, *(np.stack((one.settles, one.value)) for one in batch.labels)]
                     rows.update(map(tuple, np.vstack(columns).T.tolist()))

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import apache_beam
-import grpc  # type: ignore[import-untyped]
+import grpc
 import msgspec
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 import msgspec
 import numpy as np
 import pytest

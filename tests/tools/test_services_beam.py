@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import apache_beam
-import grpc  # type: ignore[import-untyped]
+import grpc
 import pytest
 
 from streamlearn.errors import ServiceError

@@ -180,7 +180,7 @@ def _port_open(port: int) -> bool:
 
 def _lists_jobs(address: str) -> bool:
     """Return whether the job service answers a call. An empty protobuf message is the empty string."""
-    import grpc  # type: ignore[import-untyped]  # takes 0.1 s, and only a job server needs it
+    import grpc  # takes 0.1 s, and only a job server needs it
 
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:

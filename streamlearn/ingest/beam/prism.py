@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 import apache_beam as beam
-import grpc  # type: ignore[import-untyped]
+import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.portability.api import beam_fn_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.portability.job_server import JobServer

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 
 from streamlearn import errors
 from streamlearn.errors import PipelineFailed, StreamlearnError

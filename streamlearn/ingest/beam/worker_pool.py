@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 from apache_beam.runners.worker import worker_pool_main
 
 __all__ = ["listen_on_loopback"]
