@@ -6,6 +6,7 @@ import json
 import platform
 import re
 import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -84,8 +85,8 @@ def test_it_has_the_package_and_nothing_of_the_source_beside_it(files: zipfile.Z
 
 
 def test_the_source_has_all_that_a_build_reads(tmp_path: Path) -> None:
-    maturin = ["maturin", "sdist", "--out", str(tmp_path)]
-    subprocess.run(maturin, cwd=ROOT, check=True, capture_output=True)
+    maturin = Path(sys.executable).with_name("maturin")
+    subprocess.run([maturin, "sdist", "--out", tmp_path], cwd=ROOT, check=True, capture_output=True)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     tracked = subprocess.run(
