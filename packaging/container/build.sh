@@ -53,4 +53,6 @@ buildah config --user $USER_ID:$USER_ID --workingdir /srv --port 8000 --port 800
   --volume /tmp --volume /var/cache/streamlearn \
   --healthcheck 'CMD streamlearn probe' --healthcheck-interval 30s --healthcheck-timeout 20s \
   --healthcheck-start-period 300s --healthcheck-retries 3 "$container"
+before=$(buildah images --quiet "localhost/streamlearn:$1" 2>/dev/null || true)
 buildah commit --quiet --format docker "$container" "localhost/streamlearn:$1"
+[ -z "$before" ] || buildah rmi "$before" >/dev/null
