@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from hypothesis import settings as hypothesis_settings
 from typer.main import get_command
 
 from streamlearn.errors import ServiceError
+from tests.availability import lacks
 from tools.services import (
     Cache,
     Chromium,
@@ -107,10 +107,7 @@ def _fetched(name: str, fetch: Callable[[Cache], _Fetched]) -> _Fetched:
         return fetch(Cache())
     except ServiceError as error:
         reason = f"{name} is not available: {error}"
-    is_required = os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
-    if is_required or os.environ.get("STREAMLEARN_SERVICES") == "require":
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
+    lacks(reason)
 
 
 @contextmanager

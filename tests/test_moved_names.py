@@ -12,7 +12,7 @@ _ROOT = Path(moved_names.__file__).parent.parent
 _WAIT_S = 240.0
 
 
-def test_every_client_resolves_the_name_anew_when_it_connects_again(tmp_path: Path) -> None:
+def test_every_client_resolves_the_name_again_when_it_reconnects(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("")
     # A hosts file of its own: in a mount namespace, which needs no root.

@@ -26,7 +26,7 @@ def tree_of(commit: str, folder: Path) -> Iterator[Path]:
     built before; nothing is written there.
 
     Raises:
-        ServiceError: There is no such commit, or its build failed.
+        ServiceError: The commit does not exist, or its build failed.
     """
     with ExitStack() as stack:
         tree = Path(commit).resolve() if Path(commit).is_dir() else stack.enter_context(_built(commit, folder))

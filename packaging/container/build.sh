@@ -16,9 +16,9 @@ case "$1" in
   train) extras=train verb=train ;;
   ingest) extras=ingest verb=ingest ;;
   up) extras=ingest,serve verb=up ;; # TensorFlow for processors learns too
-  *) fail "there is no kind $1" "the kinds are node, train, ingest and up" ;;
+  *) fail "$1 is not a kind of image" "the kinds are node, train, ingest and up" ;;
 esac
-[ -f "$2" ] || fail "there is no wheel $2" "make wheel"
+[ -f "$2" ] || fail "the wheel $2 does not exist" "make wheel"
 [ "$(id -u)" -eq 0 ] || fail "the files of a base belong to root, and this is user $(id -u)" "run it as root"
 for tool in buildah debootstrap uv; do
   command -v "$tool" >/dev/null || fail "$tool is not installed" "apt-get install buildah debootstrap; pip install uv"

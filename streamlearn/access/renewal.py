@@ -45,7 +45,7 @@ def is_token(token: GivenToken, sent: bytes) -> bool:
 def note_renewal(files: str, error: str | None) -> None:
     """Log and count that files were read again; `error` says why they could not be used."""
     renewals = counter(
-        "access", "renewals", "Changed files of tokens and certificates, by whether they could be used.", ("outcome",)
+        "access", "renewals", "Changed files of tokens and certificates, by whether they could be used", ("outcome",)
     )
     renewals.labels("used" if error is None else "refused").inc()
     if error is None:

@@ -212,9 +212,9 @@ class Node:
         self._registry.close()
 
     def _goes_on_s(self) -> float:
-        """How long it goes on answering although it is not ready, so that nobody has begun a request when it ends.
+        """How long it still answers while it is not ready, so that clients use other nodes before it ends.
 
-        A client that has just given a connection a request, and is told to leave it, may drop that request.
+        A client may lose a request that it sends just when it is told to leave the connection.
         """
         if not all(is_loopback(address.rpartition(":")[0]) for address in self._addresses):
             return self._settings.drain_s

@@ -1,5 +1,5 @@
-//! A value made from files, and made anew once they have changed: certificates and tokens are renewed
-//! while processes run. Files that cannot be used leave the value as it is.
+//! A value made from files. When they change it is made again, so renewed certificates and tokens need no
+//! restart. Files that cannot be used leave the value as it is.
 
 use std::fmt;
 use std::fs::metadata;
@@ -23,7 +23,7 @@ pub fn on_renewal(hear: OnRenewal) {
     let _ = ON_RENEWAL.set(hear);
 }
 
-/// What changes with a file, also where it is reached by a link that was moved.
+/// Metadata that differs once a file has changed, or a link on the way to it.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 fn stamp(path: &Path) -> Stamp {
@@ -98,7 +98,7 @@ impl<T> FileValue<T> {
         let former = state.former.as_ref().map(|(value, _)| value.clone());
         let found = (state.value.clone(), former);
         drop(state);
-        // Who hears of it may take long, and may hold a lock for which a caller of this waits.
+        // Called without our lock: the listener may be slow, or wait for a lock that a caller of this holds.
         if let (Some(error), Some(hear)) = (outcome, ON_RENEWAL.get()) {
             let names: Vec<String> = self.files.iter().map(|path| path.display().to_string()).collect();
             hear(&names.join(" and "), error.as_deref());
@@ -106,7 +106,8 @@ impl<T> FileValue<T> {
         found
     }
 
-    /// Makes the value anew if the files have changed. Returns what is new: nothing, a value, or an error.
+    /// Makes the value again if the files have changed. Returns `None` if nothing is new, `Some(None)` for a new
+    /// value, and otherwise a new error.
     fn renew(&self, state: &mut State<T>) -> Option<Option<String>> {
         state.looked_at = Instant::now();
         let stamps: Vec<Stamp> = self.files.iter().map(|path| stamp(path)).collect();

@@ -51,7 +51,7 @@ def address_of(capsule: Given) -> int:
     """Return the address of the memory of a DLPack capsule that was not used yet.
 
     Raises:
-        UsageError: It is no such capsule, or its memory cannot be handed to XLA.
+        UsageError: It is another object, or XLA cannot use its memory.
     """
     try:
         tensor = _DLTensor.from_address(_POINTER(capsule, b"dltensor"))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from streamlearn.errors import ServiceError
+from tests.availability import lacks
 from tools.gpu.__main__ import ENVIRONMENT
 from tools.gpu.children import children
 from tools.gpu.export import _check
@@ -47,9 +48,7 @@ def python() -> Path:
     try:
         return ENVIRONMENT.build(Cache())
     except ServiceError as error:
-        if os.environ.get("CI", "").lower() not in ("", "0", "false", "no"):
-            pytest.fail(f"the environment cannot be built: {error}", pytrace=False)
-        pytest.skip(f"the environment cannot be built: {error}")
+        lacks(f"the environment cannot be built: {error}")
 
 
 @pytest.fixture(scope="module")
