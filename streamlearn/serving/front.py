@@ -18,7 +18,7 @@ from streamlearn.serving.lanes.lane_orders import TensorSpan
 from streamlearn.serving.model_schema import described
 from streamlearn.serving.servable_versions import Answering
 from streamlearn.settings import ServingSettings
-from streamlearn.settings.front import FrontSettings
+from streamlearn.settings.front import AllowanceSettings, FrontSettings
 
 __all__ = ["Front", "FrontLimits"]
 
@@ -34,7 +34,9 @@ class FrontLimits(NamedTuple):
     candidates_max: int  # their candidates
     reserved_percent: int
     slack_us: int
-    degraded_candidates: int  # 0: requests are not cut
+    candidates_min: int  # 0: requests are not cut
+    shown: int
+    value_max: float
     deadline_us: int  # of a request that sets none
     deadline_us_max: int
 
@@ -52,7 +54,14 @@ class Front:
     `tables` are the names of tables in the order in which rows are read.
     """
 
-    def __init__(self, app: App, tables: Sequence[str], serving: ServingSettings, settings: FrontSettings) -> None:
+    def __init__(
+        self,
+        app: App,
+        tables: Sequence[str],
+        serving: ServingSettings,
+        settings: FrontSettings,
+        allowance: AllowanceSettings,
+    ) -> None:
         sizes_max = {
             "candidates_max": settings.candidates_max,
             "values_max": settings.values_max,
@@ -73,7 +82,8 @@ class Front:
         buckets = (self._users, self._candidates, self._lengths)
         limits = FrontLimits(
             serving.lanes, settings.requests_max, max(settings.waiting_candidates_max, settings.candidates_max),
-            settings.reserved_percent, settings.slack_ms * 1_000, settings.degraded_candidates,
+            settings.reserved_percent, settings.slack_ms * 1_000,
+            allowance.candidates_min, allowance.shown, allowance.value_max,
             settings.deadline_ms * 1_000, settings.deadline_ms_max * 1_000,
         )  # fmt: skip
         self._is_shared = serving.lane_processes

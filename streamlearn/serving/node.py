@@ -107,7 +107,9 @@ class Node:
         # A node never trains, so its tables need no optimizer and no admission.
         declared = declared_tables(folder.app.features, settings.tables)
         tables = [structs.replace(options, optimizer=None, admission=None) for options in declared]
-        self._front = Front(folder.app, [options.spec.name for options in tables], settings.serving, settings.front)
+        self._front = Front(
+            folder.app, [options.spec.name for options in tables], settings.serving, settings.front, settings.allowance
+        )
         native_front, store = self._front.native, open_store(folder.store_url, settings=settings.versions)
         held = None if version is None else Chain.find(store, folder.app.name, version).ref
         self._kind = _lane_kind(folder, self._front, cache, places)

@@ -122,7 +122,11 @@ class FrontMeters:
         self._busy = gauge("serving", "lanes_busy", "ratio", "Busy lanes as a share of all lanes")
         self._run = counter("serving", "rows", "Rows in the runs of a graph, padding included", ["graph"])
         self._padding = counter("serving", "padding_rows", "Rows of padding in the runs of a graph", ["graph"])
-        self._rows = ((0, 0), (0, 0))
+        self._value = counter(
+            "serving", "answer_value", "Value of requests, as offered and as admitted after cuts", ["kind"]
+        )
+        self._price = gauge("serving", "price", "ratio", "Price of lane time; above 0 the node is overloaded and cuts")
+        self._rows, self._worth = ((0, 0), (0, 0)), (0.0, 0.0)
 
     def measure(self, lanes: int) -> None:
         """Set the gauges for a node with this many lanes, and count the rows since the last call."""
@@ -137,6 +141,12 @@ class FrontMeters:
             self._run.labels(graph).inc(run - before[0])
             self._padding.labels(graph).inc(padding - before[1])
         self._rows = rows
+        if figures.value is not None:
+            *worth, price = figures.value
+            for kind, value, before in zip(("offered", "admitted"), worth, self._worth, strict=True):
+                self._value.labels(kind).inc(value - before)
+            self._worth = (worth[0], worth[1])
+            self._price.set(price)
 
 
 class ShadowMeters:

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from streamlearn.settings.constant import Fixed
 
-__all__ = ["FrontSettings"]
+__all__ = ["AllowanceSettings", "FrontSettings"]
 
 
 class FrontSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,9 +42,6 @@ class FrontSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Most candidates in the queue."""
     reserved_percent: Fixed[int] = 10
     """Share of both limits on the queue that is reserved for requests of priority 0."""
-    degraded_candidates: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    """If the node is overloaded, score only this many of the first candidates of a request, if that meets its deadline.
-    The other candidates get no scores, and the answer says how many have one. With 0 such requests are refused."""
     header_bytes_max: Fixed[int] = 16_384
     """Most bytes in a request's headers."""
     arrival_s: Fixed[float] = 10.0
@@ -61,3 +58,16 @@ class FrontSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How long a node that stops, and that other machines reach, goes on answering although it is not ready; and how
     long it then waits for requests in progress. Also how long one that must drop its tables before it loads others
     reports that it drains, before it refuses requests. Keep it above the time that a load balancer needs to notice."""
+
+
+class AllowanceSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much of each request an overloaded node scores."""
+
+    candidates_min: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Turns it on: an overloaded node scores only as many of the first candidates of a request as are worth their time,
+    but at least this many, and refuses requests that are not worth it. Callers must send the best candidates first. The
+    answer says how many are scored; the others have no score. With 0, overload refuses whole requests."""
+    shown: Annotated[int, Meta(ge=1, le=1_000)] = 8
+    """How many candidates of an answer callers show. The sum of that many best scores is the value of an answer."""
+    value_max: Annotated[float, Meta(ge=1, le=1e6)] = 10.0
+    """Largest `value` of a request. A larger one counts as this."""

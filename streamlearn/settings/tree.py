@@ -7,7 +7,7 @@ from msgspec import Struct
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
 from streamlearn.settings.features import FeatureSettings
-from streamlearn.settings.front import FrontSettings
+from streamlearn.settings.front import AllowanceSettings, FrontSettings
 from streamlearn.settings.impressions import ImpressionsSettings
 from streamlearn.settings.ingest import IngestSettings
 from streamlearn.settings.join import JoinSettings, MarksSettings
@@ -48,6 +48,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     ps: PsSettings = PsSettings()
     serving: ServingSettings = ServingSettings()
     front: FrontSettings = FrontSettings()
+    allowance: AllowanceSettings = AllowanceSettings()
     impressions: ImpressionsSettings = ImpressionsSettings()
     up: UpSettings = UpSettings()
     console: ConsoleSettings = ConsoleSettings()

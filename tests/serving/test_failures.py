@@ -6,9 +6,11 @@ import json
 import socket
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -224,22 +226,28 @@ def test_who_lingers_without_a_request_does_not_keep_a_node(rig: Rig) -> None:
             one.close()
 
 
-def test_who_is_cut_down_is_told_how_much_was_scored() -> None:
+def test_who_is_cut_is_told_how_much_was_scored() -> None:
     tables = tables_of(1)
     text = described(FEATURES, APP.labels, list(tables.dims), LIMITS)
-    front = native.Front(text, ([1, 4], [4, 16], [3]), FrontLimits(1, 100, 1_000, 0, 0, 2, 30_000_000, 30_000_000), 4)
+    limits = FrontLimits(1, 100, 1_000, 0, 0, 2, 1, 10.0, 30_000_000, 30_000_000)
+    front = native.Front(text, ([1, 4], [4, 16], [3]), limits, 4)
     front.activate(front.add(1, tables.native))
     # By what warm-up said the first takes long, so that who comes after it is under pressure.
-    front.set_costs([[1.0, 1.0]], [[1.0, 20e6]])
+    front.set_costs([[1.0, 1.0]], [[10e6, 20e6]])
     node = native.FrontNode(
         "shop", front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 5_000), metrics=str
     )
     node.set_state(True)
 
-    def ask(items: int) -> Any:
-        body = json.dumps(request(items, deadline_ms=30_000)).encode()
+    def ask(items: int, deadline_ms: int = 30_000) -> Any:
+        body = json.dumps(request(items, deadline_ms=deadline_ms)).encode()
         with urllib.request.urlopen(f"http://{node.http}/score", body, timeout=60) as answer:
             return json.load(answer)
+
+    def is_pressed() -> bool:
+        with suppress(urllib.error.HTTPError):
+            ask(5, deadline_ms=1_000)
+        return bool(front.figures().value[2] > 3)
 
     assert front.take(0, 0.0) is None
     try:
@@ -247,15 +255,19 @@ def test_who_is_cut_down_is_told_how_much_was_scored() -> None:
             first = pool.submit(ask, 16)
             wait_until(lambda: front.waiting() == 1, "the first to wait")
             work = _taken(front)
+            wait_until(is_pressed, "time to have a price")
             second = pool.submit(ask, 5)
             wait_until(lambda: front.waiting() == 2, "the second to wait")
             for one in (work, None):
                 some = one or _taken(front)
                 front.give(some, np.zeros((len(array(some.user_index())), 2), np.float32))
             whole, cut = first.result(), second.result()
-        assert "degraded_candidates" not in whole
-        assert cut["degraded_candidates"] == 2
-        assert cut["scores"]["click"] == [0.5, 0.5, None, None, None]
+        assert "scored" not in whole
+        scored = cut["scored"]
+        assert 2 <= scored < 5
+        assert cut["scores"]["click"] == [0.5] * scored + [None] * (5 - scored)
+        offered, admitted, _ = front.figures().value
+        assert 0 < admitted < offered
     finally:
         front.drain()
         node.stop()

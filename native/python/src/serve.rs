@@ -17,7 +17,7 @@ use streamlearn_serve::layout::described;
 use streamlearn_serve::node::{Node, Servers};
 use streamlearn_serve::protocol::{Door, DoorLimits, DoorSettings, Kind, Protocol, TlsFiles};
 use streamlearn_serve::region::Region;
-use streamlearn_serve::scheduler::{Costs, Limits, Scheduler, Shapes};
+use streamlearn_serve::scheduler::{AllowanceLimits, Costs, Limits, Scheduler, Shapes};
 use streamlearn_serve::slab::{ALIGN_BYTES, Slab};
 use streamlearn_serve::tensor_batch::{Scratch, Tensor};
 
@@ -71,8 +71,11 @@ struct FrontLimits {
     reserved_percent: u8,
     /// How long before its deadline a request must be done by prediction.
     slack_us: u64,
-    /// Under pressure, a request is cut to this number of first candidates; 0: it is not.
-    degraded_candidates: usize,
+    /// On a pressed node a request keeps this number of candidates at least; 0: none is cut.
+    candidates_min: usize,
+    /// How many candidates of an answer are shown.
+    shown: usize,
+    value_max: f32,
     /// The deadline of a request that names none.
     deadline_us: u64,
     deadline_us_max: u64,
@@ -122,6 +125,8 @@ struct NativeFigures {
     lanes_busy: usize,
     /// Predicted seconds until all waiting work is done.
     backlog_s: f64,
+    /// The value of requests since the start: offered, admitted; and the price of time. None without an allowance.
+    value: Option<(f64, f64, f64)>,
 }
 
 #[pyclass(frozen, name = "Front", module = "streamlearn._native")]
@@ -156,7 +161,8 @@ impl NativeFront {
     ) -> PyResult<Self> {
         let (inputs, layout) = described(description).map_err(PyValueError::new_err)?;
         let shapes = shapes_of(&buckets)?;
-        let FrontLimits { lanes, degraded_candidates, deadline_us, deadline_us_max, .. } = limits;
+        let FrontLimits { lanes, candidates_min, shown, value_max, deadline_us, deadline_us_max, .. } =
+            limits;
         let limits = Limits {
             lanes,
             requests_max: limits.requests_max,
@@ -164,12 +170,12 @@ impl NativeFront {
             reserved_percent: limits.reserved_percent,
             wait_us_max: deadline_us_max,
             slack_us: limits.slack_us,
-            degraded_candidates: (degraded_candidates > 0).then_some(degraded_candidates),
+            allowance: (candidates_min > 0).then_some(AllowanceLimits { candidates_min, shown }),
         };
         // A placeholder until warm-up has measured: no request is admitted before a version is added.
         let costs = Costs::measured(&shapes, |_, _| 1_000.0, |_, _| 1_000.0);
         let scheduler = Scheduler::new(limits, shapes, costs);
-        let waits = Waits { deadline_us, deadline_us_max, shadows_max };
+        let waits = Waits { deadline_us, deadline_us_max, shadows_max, value_max };
         let mut front = Front::new(inputs, layout, scheduler, waits, slabs_idle_max);
         if let Some(slabs) = slabs_shared {
             front = front.sharing(slabs)?;
@@ -215,6 +221,7 @@ impl NativeFront {
             candidates: figures.candidates,
             lanes_busy: figures.lanes_busy,
             backlog_s: figures.backlog_us / 1e6,
+            value: figures.value.map(|value| (value.offered, value.admitted, value.price)),
         }
     }
 

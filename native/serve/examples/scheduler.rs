@@ -9,9 +9,9 @@ mod node;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use node::{Callers, Chance, DIN, End, Model, Node, Run, SMALL, candidates, limits, shapes};
+use node::{Callers, Chance, DIN, End, Model, Node, Run, SMALL, World, candidates, limits, shapes};
 use streamlearn_serve::ladder::{Choice, Ladder};
-use streamlearn_serve::scheduler::{Limits, Offer, Scheduler, Shapes, Took};
+use streamlearn_serve::scheduler::{Limits, Offer, Scheduler, Shapes, Took, Worth};
 
 const USERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const REQUESTS: f64 = 60_000.0;
@@ -42,8 +42,9 @@ fn ladder(model: Model, top: usize, buckets_max: usize, histogram: &[(usize, u64
 
 fn run(model: Model, lanes: usize, users: &[usize], ladder: &Ladder, rate: f64) -> Run {
     let shapes = shapes(users, ladder.sizes());
-    let node = Node { model, shapes, limits: limits(lanes), sigma: 0.1, slower: 1.0 };
-    let callers = Callers { rate, version: 1, priority: 0, within_us: 25_000 };
+    let node =
+        Node { model, shapes, limits: limits(lanes), sigma: 0.1, slower: 1.0, world: World::default() };
+    let callers = Callers { rate, version: 1, priority: 0, within_us: 25_000, from_us: 0 };
     node.run(&[callers], (REQUESTS / rate).max(2.0), 7)
 }
 
@@ -137,7 +138,7 @@ fn time(shapes: &Shapes, bounds: Limits, waiting: usize, within_us: u64) -> (f64
         let mut offer = || {
             let within_us = 30_000_000 + (chance.share() * within_us as f64) as u64;
             let (deadline_us, candidates) = (now_us + within_us, candidates(&mut chance));
-            Offer { version: 1, candidates, length: 1, deadline_us, priority: 0 }
+            Offer { version: 1, candidates, length: 1, deadline_us, priority: 0, worth: Worth::default() }
         };
         let offers_of_round: Vec<Offer> = (0..missing).map(|_| offer()).collect();
         let started = Instant::now();

@@ -13,7 +13,7 @@ pub struct Answer {
     pub scores: Vec<f32>,
     /// How many candidates were scored, from the first on, when the node was too busy to score all; the
     /// others are NaN.
-    pub degraded: Option<usize>,
+    pub scored: Option<usize>,
     /// The columns that the node computed for it, if there are any.
     pub computed: Option<Box<Computed>>,
 }

@@ -19,7 +19,7 @@ use crate::layout::Layout;
 use crate::measures::Measures;
 use crate::protocol::Statistics;
 use crate::request::Request;
-use crate::scheduler::{Figures, Idle, Offer, Plan, Reason, Refused, Scheduler, Ticket};
+use crate::scheduler::{Figures, Idle, Offer, Plan, Reason, Refused, Scheduler, Ticket, Worth};
 use crate::shadow::{Shadow, ShadowRequest};
 use crate::sizes::{Rows, Sizes};
 use crate::slab::Pool;
@@ -29,6 +29,8 @@ use crate::versions::{Handle, Versions};
 
 /// Seeds the route of a request without a route key.
 const ROUTE_SALT: u64 = 0x0072_6f75_7465;
+/// Seeds the hash that mixes requests whose worth is at the margin.
+const WORTH_SALT: u64 = 0x0077_6f72_7468;
 
 /// The waiting requests, the servable versions, and the lanes.
 pub struct Front {
@@ -52,6 +54,8 @@ pub struct Waits {
     pub deadline_us_max: u64,
     /// How many answered requests may wait for the shadow version.
     pub shadows_max: usize,
+    /// The largest value of a request; a larger one counts as this.
+    pub value_max: f32,
 }
 
 struct FrontState {
@@ -72,7 +76,7 @@ struct WaitingRequest {
     is_shadowed: bool,
     scores: Vec<f32>,
     /// How many candidates are scored, if not all.
-    degraded: Option<usize>,
+    scored: Option<usize>,
     reply: oneshot::Sender<Result<Answer, Refusal>>,
 }
 
@@ -421,6 +425,12 @@ impl Front {
             length,
             deadline_us: now_us + wait_max_us,
             priority: wishes.priority,
+            worth: Worth {
+                value: f64::from(wishes.value.unwrap_or(1.0).min(self.limits.value_max)),
+                class: 0,
+                hash: key_of_bytes(&request.id, WORTH_SALT),
+                prescores: request.prescores.as_deref().unwrap_or_default(),
+            },
         };
         let admitted = state.scheduler.offer(now_us, &offer).map_err(busy)?;
         state.sizes.admitted(request.candidates, length);
@@ -428,10 +438,10 @@ impl Front {
             let text = "shed for a request of higher priority".into();
             state.refuse(ticket, "shed", Refusal::Busy { retry_ms: 1, text });
         }
-        let degraded = (admitted.candidates < request.candidates).then_some(admitted.candidates);
+        let scored = (admitted.candidates < request.candidates).then_some(admitted.candidates);
         let scores = vec![f32::NAN; request.candidates * self.inputs.labels.len()];
         let (request, since, reply) = (Arc::new(request), Instant::now(), sender);
-        let waiting = WaitingRequest { request, number, since, is_shadowed, scores, degraded, reply };
+        let waiting = WaitingRequest { request, number, since, is_shadowed, scores, scored, reply };
         state.waiting.insert(admitted.ticket, waiting);
         drop(state);
         self.work.notify_one();
@@ -617,17 +627,23 @@ impl FrontState {
     }
 
     fn answer(&mut self, ticket: Ticket) {
-        let Some(WaitingRequest { request, number, since, is_shadowed, scores, degraded, reply }) =
+        let Some(WaitingRequest { request, number, since, is_shadowed, scores, scored, reply }) =
             self.waiting.remove(&ticket)
         else {
             return;
         };
-        if is_shadowed && self.is_open && degraded.is_none() {
-            self.shadow.put(request, scores.clone());
+        if scored.is_none() {
+            let labels = &request.inputs.labels;
+            let values = scores.iter().step_by(labels.len()).map(|one| f64::from(labels[0].score(*one)));
+            let prescores = request.prescores.as_deref().unwrap_or_default();
+            self.scheduler.learn_worth(0, values, prescores);
+            if is_shadowed && self.is_open {
+                self.shadow.put(request, scores.clone());
+            }
         }
         self.statistics.answered(number, since.elapsed());
         // A caller that has gone needs no answer.
-        let _ = reply.send(Ok(Answer { version: number, scores, degraded, computed: None }));
+        let _ = reply.send(Ok(Answer { version: number, scores, scored, computed: None }));
     }
 
     fn refuse(&mut self, ticket: Ticket, reason: &'static str, refusal: Refusal) {
@@ -650,5 +666,6 @@ fn busy(refused: Refused) -> (&'static str, Refusal) {
         Reason::Requests => ("requests", retry_later(text)),
         Reason::Candidates => ("candidates", retry_later(text)),
         Reason::Backlog => ("backlog", retry_later(text)),
+        Reason::Price => ("price", retry_later(text)),
     }
 }

@@ -48,7 +48,9 @@ impl Impression {
     /// If readers would reject the event; nothing is appended then.
     pub fn write(&self, parts: &ImpressionParts<'_>, out: &mut Vec<u8>) -> Result<usize, String> {
         let (request, inputs) = (parts.request, &parts.request.inputs);
-        let items = request.shown.as_ref().map_or(request.candidates, Vec::len);
+        // Candidates that were cut were not shown by their score: they are no impression.
+        let scored = parts.answer.scored.unwrap_or(request.candidates);
+        let items = request.shown.as_ref().map_or(scored, Vec::len);
         self.check(request, items)?;
         out.extend_from_slice(&self.prefix);
         text(out, parts.id);

@@ -23,12 +23,14 @@ pub struct Request {
     pub lacks: Vec<usize>,
     /// The candidates that will be shown, if the caller names them; otherwise all.
     pub shown: Option<Vec<u32>>,
+    /// What the caller expects of each candidate, best first, if it says.
+    pub prescores: Option<Vec<f32>>,
     /// The caller's options.
     pub wishes: Wishes,
 }
 
 /// A caller's options beside the features.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Wishes {
     /// The version that must answer; by default the promoted one.
     pub pin: Option<u64>,
@@ -40,6 +42,8 @@ pub struct Wishes {
     pub route: Option<u64>,
     /// Whether the answer brings the computed columns.
     pub features: bool,
+    /// The value of the answer as a multiple of another's, above 0; by default 1.
+    pub value: Option<f32>,
 }
 
 /// The values of one column for all examples of a side.

@@ -8,9 +8,11 @@
 
 mod admission;
 mod again;
+mod allowance;
 mod arrivals;
 mod costs;
 mod demand;
+mod gains;
 mod lanes;
 mod limits;
 mod merge;
@@ -19,6 +21,7 @@ mod plan;
 mod queue;
 mod tickets;
 
+pub use allowance::{AllowanceLimits, CLASSES_MAX, Value, Worth};
 pub use costs::{Costs, Took};
 pub use limits::{LENGTHS_MAX, Limits, PRIORITIES, Shapes};
 pub use offer::{Admitted, Offer, Reason, Refused};
@@ -27,6 +30,7 @@ pub use tickets::Ticket;
 
 use admission::Applicant;
 use again::{Again, Alone};
+use allowance::Allowance;
 use arrivals::ArrivalRate;
 use demand::{Load, QueuedDemand};
 use lanes::Lanes;
@@ -53,6 +57,7 @@ pub struct Scheduler {
     demand: QueuedDemand,
     arrivals: ArrivalRate,
     lanes: Lanes,
+    allowance: Option<Allowance>,
     /// How many times longer the waiting work takes than in TensorBatches without padding; learned.
     pace: f64,
     admitted: u64,
@@ -88,6 +93,8 @@ pub struct Figures {
     pub lanes: usize,
     /// The predicted time in microseconds until all waiting and running work is done.
     pub backlog_us: f64,
+    /// What requests were worth, if there is an allowance.
+    pub value: Option<Value>,
 }
 
 impl Scheduler {
@@ -101,7 +108,7 @@ impl Scheduler {
             bounds.iter().all(|bound| *bound > 0) && limits.wait_us_max > 0,
             "a bound is above 0: {limits:?}"
         );
-        assert!(limits.degraded_candidates != Some(0), "an answer has a score at least");
+        let allowance = limits.allowance.map(|bounds| Allowance::new(bounds, limits.candidates_max));
         assert!(shapes.lengths.sizes().len() <= LENGTHS_MAX, "there are {LENGTHS_MAX} lengths at most");
         Self {
             limits,
@@ -113,6 +120,7 @@ impl Scheduler {
             demand: QueuedDemand::new(limits.wait_us_max),
             arrivals: ArrivalRate::new(limits.wait_us_max),
             lanes: Lanes::new(limits.lanes),
+            allowance,
             pace: 1.0,
             admitted: 0,
             planned: 0,
@@ -130,8 +138,11 @@ impl Scheduler {
     ///
     /// # Panics
     /// If it has no candidates.
-    pub fn offer(&mut self, now_us: u64, offer: &Offer) -> Result<Admitted, Refused> {
+    pub fn offer(&mut self, now_us: u64, offer: &Offer<'_>) -> Result<Admitted, Refused> {
         let asked = self.admit(now_us, offer)?;
+        if let Some(allowance) = &mut self.allowance {
+            allowance.admitted(asked.candidates, &offer.worth);
+        }
         let shed = self.shed_for(&asked);
         let Applicant { key, priority, deadline_us, candidates } = asked;
         let order = self.admitted;
@@ -335,6 +346,15 @@ impl Scheduler {
             lanes_busy: self.lanes.busy(),
             lanes: self.lanes.present(),
             backlog_us: lanes::done_in(&self.free_in, self.work_us(&load)).max(running),
+            value: self.allowance.as_ref().map(Allowance::value),
+        }
+    }
+
+    /// Learns what candidates are worth from an answer that was not cut: their values, in the request's order,
+    /// and what the caller expected.
+    pub fn learn_worth(&mut self, class: usize, values: impl Iterator<Item = f64>, prescores: &[f32]) {
+        if let Some(allowance) = &mut self.allowance {
+            allowance.learn(class, values, prescores);
         }
     }
 

@@ -192,7 +192,7 @@ impl Shadow {
                 |scores: &[f32]| -> Vec<f32> { scores.iter().skip(label).step_by(labels).copied().collect() };
             let (mut answered, mut shadowed) =
                 (label_scores(&shadow_request.answered), label_scores(&shadow_request.scores));
-            // Candidates left out by a degraded answer have no score.
+            // Candidates left out by a cut answer have no score.
             let scored = answered.iter().position(|logit| logit.is_nan()).unwrap_or(answered.len());
             answered.truncate(scored);
             shadowed.truncate(scored);
@@ -240,6 +240,7 @@ mod tests {
             item: Vec::new(),
             lacks: Vec::new(),
             shown: None,
+            prescores: None,
             wishes: Wishes::default(),
         })
     }

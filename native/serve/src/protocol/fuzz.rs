@@ -137,10 +137,11 @@ fn agree(hashed: &Request, plain: &Request, texts: &Texts) {
 /// # Panics
 /// If one does not.
 pub fn check(request: &Request) {
-    let Request { inputs, candidates, user, item, shown, .. } = request;
+    let Request { inputs, candidates, user, item, shown, prescores, .. } = request;
     let limits = inputs.limits;
     assert!((1..=limits.candidates_max).contains(candidates));
     assert!(shown.iter().flatten().all(|&index| (index as usize) < *candidates));
+    assert!(prescores.as_ref().is_none_or(|expected| expected.len() == *candidates));
     for (inputs, values, rows) in [(&inputs.user, user, 1), (&inputs.item, item, *candidates)] {
         assert_eq!(inputs.len(), values.len());
         for (input, values) in inputs.iter().zip(values) {

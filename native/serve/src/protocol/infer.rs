@@ -92,7 +92,7 @@ pub fn decode(bytes: &[u8], naming: &Naming, mut options: CallerOptions) -> Resu
     options.pin(parts.version)?;
     let is_raw = !parts.raws.is_empty();
     let sides = sides(&parts, naming)?;
-    options.check_shown(sides.candidates)?;
+    options.check(sides.candidates)?;
     let (id, outputs) = (id_of(parts.id)?, wanted.outputs(inputs.labels.len()));
     let raw = vec![is_raw; outputs.len()];
     let features = options.wishes.features;
@@ -112,8 +112,9 @@ fn too_many(parts: &Parts<'_>, last: &[u8], naming: &Naming) -> String {
 /// Assembles a request.
 pub fn request(naming: &Naming, id: Bytes, sides: Sides, options: CallerOptions) -> Request {
     let Sides { candidates, user, item, lacks } = sides;
-    let CallerOptions { wishes, shown } = options;
-    Request { id, inputs: Arc::clone(naming.inputs()), candidates, user, item, lacks, shown, wishes }
+    let CallerOptions { wishes, shown, prescores } = options;
+    let inputs = Arc::clone(naming.inputs());
+    Request { id, inputs, candidates, user, item, lacks, shown, prescores, wishes }
 }
 
 /// Checks the model's name.
@@ -223,10 +224,10 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Re
         id: String::from_utf8_lossy(id).into_owned(),
         ..ModelInferReply::default()
     };
-    if let Some(scored) = answer.degraded {
+    if let Some(scored) = answer.scored {
         let parameter =
             ReplyParameter { int64_param: i64::try_from(scored).ok(), ..ReplyParameter::default() };
-        reply.parameters.insert(outputs::DEGRADED.to_owned(), parameter);
+        reply.parameters.insert(outputs::SCORED.to_owned(), parameter);
     }
     if let Some(columns) = outputs::features(form, answer, naming) {
         let parameter =

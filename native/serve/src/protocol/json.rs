@@ -17,7 +17,7 @@ use super::columns::InputTensors;
 use super::infer::{self, Form};
 use super::input_names::Naming;
 use super::json_body::{Each, Object, Parameters, RefusalSlot, Setting, Text, next_field, read, read_part};
-use super::outputs::{self, DEGRADED, FEATURES, Wanted};
+use super::outputs::{self, FEATURES, SCORED, Wanted};
 use super::values::scalars::{Ints, Value, ValueForm};
 use super::values::tensor::{Elements, Shape, Tensor, cut};
 use super::wishes::CallerOptions;
@@ -180,7 +180,7 @@ pub fn decode<'a>(
         return Err(Refusal::Bad(text));
     }
     let sides = ask.tensors.into_sides()?;
-    ask.options.check_shown(sides.candidates)?;
+    ask.options.check(sides.candidates)?;
     let (id, outputs) = (infer::id_of(&ask.id)?, ask.wanted.outputs(naming.inputs().labels.len()));
     ask.raws.resize(outputs.len(), None);
     let raw = ask.raws.into_iter().map(|is_raw| is_raw.unwrap_or(ask.is_raw_by_default)).collect();
@@ -293,7 +293,7 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, 
         tensor
     };
     let mut parameters: BTreeMap<_, Json> =
-        answer.degraded.map(|scored| (DEGRADED, scored.into())).into_iter().collect();
+        answer.scored.map(|scored| (SCORED, scored.into())).into_iter().collect();
     // Parameters are single values in this protocol.
     if let Some(columns) = outputs::features(form, answer, naming) {
         parameters.insert(FEATURES, columns.to_string().into());
@@ -321,7 +321,7 @@ struct Scores<'a> {
     id: &'a str,
     version: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    degraded_candidates: Option<usize>,
+    scored: Option<usize>,
     scores: BTreeMap<String, Vec<Option<f32>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     features: Option<Json>,
@@ -334,8 +334,8 @@ struct Scores<'a> {
 pub fn encode_scores(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, Refusal> {
     let scores = columns(form, answer, naming)?.into_iter().collect();
     let id = std::str::from_utf8(&form.id).unwrap_or_default();
-    let (degraded_candidates, features) = (answer.degraded, outputs::features(form, answer, naming));
-    let body = written(&Scores { id, version: answer.version, degraded_candidates, scores, features })?;
+    let (scored, features) = (answer.scored, outputs::features(form, answer, naming));
+    let body = written(&Scores { id, version: answer.version, scored, scores, features })?;
     Ok(Written { body, json_bytes: None })
 }
 
@@ -345,7 +345,7 @@ type Columns = Vec<(String, Vec<Option<f32>>)>;
 fn columns(form: &Form, answer: &Answer, naming: &Naming) -> Result<Columns, Refusal> {
     let labels = &naming.inputs().labels;
     outputs::check(answer, form.candidates, labels.len())?;
-    let scored = answer.degraded.unwrap_or(form.candidates);
+    let scored = answer.scored.unwrap_or(form.candidates);
     let mut columns = Vec::with_capacity(form.outputs.len());
     for output in &form.outputs {
         let (name, values) = (output.name(labels), output.values(answer, labels));

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::values::scalars::{Ints, NoText, Value, without_position};
+use super::values::scalars::{Floats, Ints, NoText, Value, without_position};
 use super::values::tensor::cut;
 use super::wishes::{CallerOptions, Parameter};
 use crate::answer::Refusal;
@@ -148,6 +148,8 @@ pub enum Setting {
     Text(String),
     /// The list of `shown`.
     Shown(Vec<u32>),
+    /// The list of `prescores`.
+    Prescores(Vec<f32>),
 }
 
 impl Setting {
@@ -166,6 +168,10 @@ impl Setting {
             Self::Text(ref value) => Parameter::Text(value),
             Self::Shown(indices) => {
                 options.shown = Some(indices);
+                return Ok(());
+            }
+            Self::Prescores(expected) => {
+                options.prescores = Some(expected);
                 return Ok(());
             }
         };
@@ -229,6 +235,17 @@ impl<'de> Visitor<'de> for SettingOf<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Setting, A::Error> {
         let Self { name, shown_max } = self;
+        if name == "prescores" && shown_max > 0 {
+            let mut expected = Vec::new();
+            let mut take = Floats(|value| {
+                expected.push(value as f32);
+                Ok(())
+            });
+            Value { take: &mut take, list: Some(shown_max as u64) }
+                .visit_seq(list)
+                .map_err(|error| A::Error::custom(format!("\"prescores\": {error}")))?;
+            return Ok(Setting::Prescores(expected));
+        }
         if name != "shown" || shown_max == 0 {
             let name = cut(name);
             return Err(A::Error::custom(format!("parameter {name:?} is a list, expected one value")));

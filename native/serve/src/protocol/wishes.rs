@@ -1,5 +1,7 @@
 //! Caller options: the parameters of a request beside the features, by name, for all protocols.
 
+use std::str::FromStr;
+
 use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 
 use super::values::fields::{Field, Fields, Torn};
@@ -22,12 +24,18 @@ pub enum Parameter<'a> {
     Text(&'a str),
 }
 
+const PRESCORES: &str = "a comma-separated number of at least 0 for each candidate, such as \"0.3,0.1\"";
+
 /// The names of all parameters.
-pub const KNOWN: &str = "deadline_ms, timeout (microseconds), priority, route_key, shown, features";
+pub const KNOWN: &str =
+    "deadline_ms, timeout (microseconds), priority, route_key, shown, features, value, prescores";
 
 /// Whether a parameter has this name.
 pub fn is_parameter(name: &str) -> bool {
-    matches!(name, "deadline_ms" | "timeout" | "priority" | "route_key" | "shown" | "features")
+    matches!(
+        name,
+        "deadline_ms" | "timeout" | "priority" | "route_key" | "shown" | "features" | "value" | "prescores"
+    )
 }
 
 impl<'a> Parameter<'a> {
@@ -61,6 +69,13 @@ impl<'a> Parameter<'a> {
         Ok((name, value))
     }
 
+    fn number(self) -> Option<f64> {
+        match self {
+            Self::Double(value) => Some(value),
+            other => other.integer().map(|value| value as f64),
+        }
+    }
+
     fn integer(self) -> Option<i128> {
         match self {
             Self::Int(value) => Some(value.into()),
@@ -77,6 +92,8 @@ pub struct CallerOptions {
     pub wishes: Wishes,
     /// The candidates that will be shown.
     pub shown: Option<Vec<u32>>,
+    /// What is expected of each candidate.
+    pub prescores: Option<Vec<f32>>,
 }
 
 fn bad<T>(name: &str, value: Parameter<'_>, expected: &str) -> Result<T, Refusal> {
@@ -113,6 +130,14 @@ impl CallerOptions {
                 Parameter::Bool(is_wanted) => self.wishes.features = is_wanted,
                 _ => return bad(name, value, "true or false"),
             },
+            "value" => match value.number().map(|value| value as f32) {
+                Some(number) if number.is_finite() && number > 0.0 => self.wishes.value = Some(number),
+                _ => return bad(name, value, "a number above 0"),
+            },
+            "prescores" => match value {
+                Parameter::Text(text) => self.prescores = Some(prescores(text, candidates_max)?),
+                _ => return bad(name, value, PRESCORES),
+            },
             "route_key" => self.wishes.route = Some(route(value)?),
             "shown" => match value {
                 Parameter::Text(text) => self.shown = Some(indices(text, candidates_max)?),
@@ -141,8 +166,29 @@ impl CallerOptions {
         Ok(())
     }
 
+    /// Checks what is said of candidates.
+    pub fn check(&self, candidates: usize) -> Result<(), Refusal> {
+        self.check_prescores(candidates)?;
+        self.check_shown(candidates)
+    }
+
+    fn check_prescores(&self, candidates: usize) -> Result<(), Refusal> {
+        let Some(prescores) = &self.prescores else { return Ok(()) };
+        let count = prescores.len();
+        if count != candidates {
+            let text = format!("\"prescores\" has {count} numbers for {candidates} candidates");
+            return Err(Refusal::Bad(text));
+        }
+        match prescores.iter().find(|expected| !expected.is_finite() || **expected < 0.0) {
+            Some(wrong) => {
+                Err(Refusal::Bad(format!("\"prescores\" has {wrong}, expected numbers of at least 0")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Checks that the candidates to show exist and are distinct.
-    pub fn check_shown(&self, candidates: usize) -> Result<(), Refusal> {
+    fn check_shown(&self, candidates: usize) -> Result<(), Refusal> {
         let Some(shown) = &self.shown else { return Ok(()) };
         let mut seen = vec![false; candidates];
         for &index in shown {
@@ -191,23 +237,25 @@ fn indices(text: &str, candidates_max: usize) -> Result<Vec<u32>, Refusal> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    let mut indices = Vec::new();
+    listed("shown", text, candidates_max, "comma-separated indices of candidates, such as \"0,3\"")
+}
+
+fn prescores(text: &str, candidates_max: usize) -> Result<Vec<f32>, Refusal> {
+    listed("prescores", text, candidates_max, PRESCORES)
+}
+
+fn listed<T: FromStr>(name: &str, text: &str, most: usize, expected: &str) -> Result<Vec<T>, Refusal> {
+    let mut list = Vec::new();
     for part in text.split(',') {
-        if indices.len() == candidates_max {
-            return Err(Refusal::Bad(format!("\"shown\" names more than {candidates_max} candidates")));
+        if list.len() == most {
+            return Err(Refusal::Bad(format!("{name:?} names more than {most} candidates")));
         }
         match part.trim().parse() {
-            Ok(index) => indices.push(index),
-            Err(_) => {
-                return bad(
-                    "shown",
-                    Parameter::Text(text),
-                    "comma-separated indices of candidates, such as \"0,3\"",
-                );
-            }
+            Ok(one) => list.push(one),
+            Err(_) => return bad(name, Parameter::Text(text), expected),
         }
     }
-    Ok(indices)
+    Ok(list)
 }
 
 /// Parses a `grpc-timeout`, in microseconds. At least one, because 0 would be no time at all.
@@ -265,6 +313,13 @@ mod tests {
             ("shown", Parameter::Text("0,1,2,3"), "more than 3"),
             ("shown", Parameter::Int(-1), "indices"),
             ("deadline", Parameter::Int(5), "parameters are deadline_ms"),
+            ("value", Parameter::Double(f64::NAN), "above 0"),
+            ("value", Parameter::Double(1e300), "above 0"),
+            ("value", Parameter::Int(0), "above 0"),
+            ("value", Parameter::Text("2"), "above 0"),
+            ("prescores", Parameter::Double(0.5), "comma-separated"),
+            ("prescores", Parameter::Text("0.5,"), "comma-separated"),
+            ("prescores", Parameter::Text("1,1,1,1"), "more than 3"),
         ] {
             let refusal = options.parameter(name, value, 3).unwrap_err();
             assert!(matches!(&refusal, Refusal::Bad(text) if text.contains(expected)), "{name}: {refusal}");
@@ -280,6 +335,20 @@ mod tests {
         assert!(options.check_shown(2).unwrap_err().to_string().contains("candidate 2"));
         options.parameter("shown", Parameter::Text("1,1"), 3).unwrap();
         assert!(options.check_shown(2).unwrap_err().to_string().contains("twice"));
+    }
+
+    #[test]
+    fn what_is_expected_is_a_number_for_each_candidate() {
+        let mut options = CallerOptions::default();
+        options.parameter("prescores", Parameter::Text("0.5, 0"), 3).unwrap();
+        assert_eq!((options.prescores.clone(), options.check(2)), (Some(vec![0.5, 0.0]), Ok(())));
+        assert!(options.check(3).unwrap_err().to_string().contains("2 numbers for 3 candidates"));
+        for wrong in ["-1", "inf", "NaN"] {
+            options.parameter("prescores", Parameter::Text(wrong), 3).unwrap();
+            assert!(options.check(1).unwrap_err().to_string().contains("at least 0"), "{wrong}");
+        }
+        options.parameter("value", Parameter::Int(3), 3).unwrap();
+        assert_eq!(options.wishes.value, Some(3.0));
     }
 
     #[test]

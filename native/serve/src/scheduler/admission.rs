@@ -1,6 +1,7 @@
 //! Admission: whether an offered request can be answered in time, and which requests are shed for it.
 
 use super::Scheduler;
+use super::allowance::UnitCosts;
 use super::demand::Load;
 use super::lanes::done_in;
 use super::limits::{Key, PRIORITIES};
@@ -12,10 +13,6 @@ use super::tickets::Ticket;
 /// a smaller one.
 const FULL_SHARE: f64 = 0.25;
 
-/// A request that would wait longer than this share of its time is cut to `degraded_candidates`, if that is
-/// set.
-const PRESSED_SHARE: f64 = 0.5;
-
 /// An offered request, in the scheduler's terms.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Applicant {
@@ -26,9 +23,8 @@ pub(super) struct Applicant {
 }
 
 impl Scheduler {
-    /// Returns the request as it is admitted: cut, if that is allowed and it could not be served well
-    /// otherwise.
-    pub(super) fn admit(&mut self, now_us: u64, offer: &Offer) -> Result<Applicant, Refused> {
+    /// Returns the request as it is admitted, with as many candidates as are worth their time.
+    pub(super) fn admit(&mut self, now_us: u64, offer: &Offer<'_>) -> Result<Applicant, Refused> {
         assert!(offer.candidates > 0, "a request has a candidate at least");
         let deadline_us = offer.deadline_us.min(now_us.saturating_add(self.limits.wait_us_max));
         if deadline_us <= now_us {
@@ -37,25 +33,33 @@ impl Scheduler {
         let length = self.shapes.lengths.holds(offer.length).ok_or(Refused::never(Reason::Length))?;
         let key = Key { version: offer.version, length };
         let priority = usize::from(offer.priority).min(PRIORITIES - 1);
-        let asked = Applicant { key, priority, deadline_us, candidates: offer.candidates };
-        let judged = self.judge(now_us, &asked);
-        let is_pressed = !judged.as_ref().is_ok_and(|waits| *waits <= PRESSED_SHARE);
-        let cut = self.limits.degraded_candidates.filter(|most| is_pressed && *most < asked.candidates);
-        let cut = cut.map(|candidates| Applicant { candidates, ..asked });
-        match cut {
-            Some(cut) => self.judge(now_us, &cut).and(Ok(cut)),
-            None => judged.and(Ok(asked)),
-        }
-    }
-
-    /// Returns the share of its time that the request would wait, or the refusal.
-    fn judge(&mut self, now_us: u64, asked: &Applicant) -> Result<f64, Refused> {
         self.lanes.free_in(now_us, &mut self.free_in);
         if self.free_in.is_empty() {
             return Err(Refused::after(Reason::Lanes, self.limits.wait_us_max as f64));
         }
-        self.has_room(asked)?;
-        self.has_time(now_us, asked)
+        let mut asked = Applicant { key, priority, deadline_us, candidates: offer.candidates };
+        let starts_us = self.starts_us(now_us, &asked);
+        asked.candidates = self.allowed(now_us, offer, &asked, starts_us)?;
+        self.has_room(&asked)?;
+        self.has_time(now_us, &asked, starts_us)?;
+        Ok(asked)
+    }
+
+    /// Returns how many of its candidates are worth their time.
+    fn allowed(
+        &mut self,
+        now_us: u64,
+        offer: &Offer<'_>,
+        asked: &Applicant,
+        starts_us: f64,
+    ) -> Result<usize, Refused> {
+        let Some(mut allowance) = self.allowance.take() else { return Ok(asked.candidates) };
+        let price = allowance.follow(now_us, starts_us / (asked.deadline_us - now_us) as f64);
+        let (candidate_us, request_us) = self.costs.rates(asked.key.length);
+        let costs = UnitCosts { candidate_us: candidate_us * self.pace, request_us: request_us * self.pace };
+        let allowed = allowance.choose(price, asked.candidates, &offer.worth, costs);
+        self.allowance = Some(allowance);
+        allowed.ok_or_else(|| Refused::after(Reason::Price, starts_us))
     }
 
     /// Checks the bounds, as if requests of lower priority were shed.
@@ -72,12 +76,23 @@ impl Scheduler {
         Err(Refused::after(reason, done_in(&self.free_in, self.work_us(&all))))
     }
 
+    /// Returns when the work that is served before it would be done, from now.
+    fn starts_us(&self, now_us: u64, asked: &Applicant) -> f64 {
+        let work_us = self.work_us(&self.demand.ahead(asked.priority, asked.deadline_us));
+        done_in(&self.free_in, work_us) / self.left(now_us, asked)
+    }
+
+    /// Returns the share of the lanes' time that more urgent requests will leave, at their recent rate.
+    fn left(&self, now_us: u64, asked: &Applicant) -> f64 {
+        self.arrivals.left_by_better(now_us, asked.priority, self.free_in.len())
+    }
+
     /// Checks that it would be done by its deadline, and that all requests of its priority that are served
     /// after it would meet theirs: a later request does not make an admitted one late, unless its priority is
     /// better.
-    fn has_time(&self, now_us: u64, asked: &Applicant) -> Result<f64, Refused> {
+    fn has_time(&self, now_us: u64, asked: &Applicant, starts_us: f64) -> Result<(), Refused> {
         if self.demand.sum().requests() == 0 && self.lanes.busy() == 0 {
-            return Ok(0.0); // the node is idle: it tries, or costs predicted too high would never be corrected
+            return Ok(()); // the node is idle: it tries, or costs predicted too high would never be corrected
         }
         let left_us = (asked.deadline_us - now_us) as f64;
         let length = asked.key.length;
@@ -86,13 +101,11 @@ impl Scheduler {
         // Behind others it runs in a full TensorBatch, possibly as the first request in it.
         let full_us = full_us(&self.shapes, &self.costs, length, left_us * FULL_SHARE);
         let own_us = if work_us > 0.0 { alone_us.max(full_us) } else { alone_us };
-        // More urgent requests keep arriving while it waits, at the recent rate.
-        let left = self.arrivals.left_by_better(now_us, asked.priority, self.free_in.len());
-        let starts_us = done_in(&self.free_in, work_us) / left;
         let over_us = starts_us + own_us + self.limits.slack_us as f64 - left_us;
         if over_us > 0.0 {
             return Err(Refused::after(Reason::Backlog, over_us));
         }
+        let left = self.left(now_us, asked);
         work_us += self.work_us(&Load::one(asked.candidates, length));
         for (until_us, load) in self.demand.behind(asked.priority, asked.deadline_us) {
             work_us += self.work_us(load);
@@ -101,7 +114,7 @@ impl Scheduler {
                 return Err(Refused::after(Reason::Backlog, over_us));
             }
         }
-        Ok(starts_us / left_us)
+        Ok(())
     }
 
     /// Sheds waiting requests of the lowest priority and latest deadline until the bounds hold with the new

@@ -1,5 +1,6 @@
 //! The bounds of the scheduler, and its shapes. Knows nothing of waiting requests.
 
+use super::allowance::AllowanceLimits;
 use crate::ladder::Ladder;
 
 /// The number of priorities; larger ones count as the last. 0 is served first.
@@ -25,9 +26,9 @@ pub struct Limits {
     /// How long before its deadline a request must be done by prediction, in microseconds: it covers
     /// executions that take longer than predicted, and the way of the answer.
     pub slack_us: u64,
-    /// Under pressure, when a request would wait for more than half of its time or be refused, it is cut to
-    /// this number of first candidates; the reply states it. Off by default, because scores are missing.
-    pub degraded_candidates: Option<usize>,
+    /// What may be cut of a request on a pressed node; the reply states it. Off by default, because scores are
+    /// missing.
+    pub allowance: Option<AllowanceLimits>,
 }
 
 /// The shapes that have executables.

@@ -3,11 +3,12 @@
 
 use std::fmt;
 
+use super::allowance::Worth;
 use super::tickets::Ticket;
 
 /// A request that is offered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offer {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Offer<'a> {
     /// The version that must score it.
     pub version: u64,
     /// The number of candidates, at least one.
@@ -18,6 +19,8 @@ pub struct Offer {
     pub deadline_us: u64,
     /// 0 is served first.
     pub priority: u8,
+    /// What it is worth, beside others.
+    pub worth: Worth<'a>,
 }
 
 /// An admitted request.
@@ -53,6 +56,8 @@ pub enum Reason {
     Candidates,
     /// It would not be done by its deadline, or another request of its priority would not.
     Backlog,
+    /// Its time is worth more to others.
+    Price,
     /// No lane is present.
     Lanes,
 }
@@ -80,6 +85,7 @@ impl fmt::Display for Refused {
             Reason::Requests => "the limit of waiting requests is reached",
             Reason::Candidates => "the limit of waiting candidates is reached",
             Reason::Backlog => "the request cannot be answered by its deadline",
+            Reason::Price => "the node is pressed, and other requests are worth more",
             Reason::Lanes => "no lane is present",
         };
         formatter.write_str(said)

@@ -2,7 +2,7 @@
 
 use streamlearn_serve::ladder::Ladder;
 use streamlearn_serve::scheduler::{
-    Admitted, Costs, Idle, Limits, Offer, Reason, Refused, Scheduler, Shapes, Took,
+    Admitted, Costs, Idle, Limits, Offer, Reason, Refused, Scheduler, Shapes, Took, Worth,
 };
 
 /// One lane; a TensorBatch costs 100 us, plus 10 us for each candidate of its bucket.
@@ -17,14 +17,24 @@ fn scheduler() -> Scheduler {
         reserved_percent: 10,
         wait_us_max: 10_000,
         slack_us: 0,
-        degraded_candidates: None,
+        allowance: None,
     };
     Scheduler::new(limits, shapes, costs)
 }
 
 fn offer(scheduler: &mut Scheduler, now_us: u64, within_us: u64) -> Result<Admitted, Refused> {
     let (version, candidates, length, priority) = (1, 100, 8, 0);
-    scheduler.offer(now_us, &Offer { version, candidates, length, deadline_us: now_us + within_us, priority })
+    scheduler.offer(
+        now_us,
+        &Offer {
+            version,
+            candidates,
+            length,
+            deadline_us: now_us + within_us,
+            priority,
+            worth: Worth::default(),
+        },
+    )
 }
 
 #[test]
@@ -90,7 +100,14 @@ fn what_never_can_be_is_refused_without_a_hint() {
     let mut scheduler = scheduler();
     scheduler.next(0, 0);
     assert_eq!(offer(&mut scheduler, 5, 0), Err(Refused { reason: Reason::Expired, retry_us: 0 }));
-    let long = Offer { version: 1, candidates: 1, length: 9, deadline_us: 5000, priority: 0 };
+    let long = Offer {
+        version: 1,
+        candidates: 1,
+        length: 9,
+        deadline_us: 5000,
+        priority: 0,
+        worth: Worth::default(),
+    };
     assert_eq!(scheduler.offer(5, &long), Err(Refused { reason: Reason::Length, retry_us: 0 }));
 }
 
@@ -106,7 +123,7 @@ fn lent(lanes: usize, busy: usize) -> (Scheduler, bool) {
         reserved_percent: 10,
         wait_us_max: 10_000,
         slack_us: 0,
-        degraded_candidates: None,
+        allowance: None,
     };
     let mut scheduler = Scheduler::new(limits, shapes, costs);
     (0..lanes).for_each(|lane| assert_eq!(scheduler.next(0, lane).plan, None));

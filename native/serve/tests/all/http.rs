@@ -328,16 +328,16 @@ async fn a_page_of_another_site_reads_and_scores_nothing_at_a_node_of_this_machi
 #[tokio::test]
 async fn candidates_that_were_not_scored_are_said_and_have_no_number() {
     let node = node().await;
-    *node.fake.degraded.lock().unwrap() = Some(1);
+    *node.fake.scored.lock().unwrap() = Some(1);
     let rows = post(node.http, "/score", ROWS).await.json();
-    assert_eq!(rows["degraded_candidates"], json!(1));
+    assert_eq!(rows["scored"], json!(1));
     let click = rows["scores"]["click"].as_array().unwrap();
     assert!(click[0].is_number() && click[1..].iter().all(Value::is_null) && click.len() > 1, "{rows}");
     let inputs = json!({ "inputs": least() });
     let tensors = post(node.http, "/v2/models/ctr/infer", &inputs.to_string()).await.json();
-    assert_eq!(tensors["parameters"], json!({ "degraded_candidates": 1 }));
+    assert_eq!(tensors["parameters"], json!({ "scored": 1 }));
     assert!(tensors["outputs"][0]["data"][1].is_null() && tensors["outputs"][0]["data"][0].is_number());
-    *node.fake.degraded.lock().unwrap() = None;
+    *node.fake.scored.lock().unwrap() = None;
     let complete = post(node.http, "/v2/models/ctr/infer", &inputs.to_string()).await.json();
     assert!(complete.get("parameters").is_none());
 }

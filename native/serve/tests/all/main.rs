@@ -1,6 +1,7 @@
 //! The tests of this crate in one binary, which is compiled and linked once.
 
 mod admission;
+mod allowance;
 mod any_bytes;
 mod aside;
 mod decode;

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use streamlearn_serve::ladder::Ladder;
-use streamlearn_serve::scheduler::{Costs, Limits, Offer, PRIORITIES, Plan, Scheduler, Shapes, Ticket, Took};
+use streamlearn_serve::scheduler::{
+    AllowanceLimits, Costs, Limits, Offer, PRIORITIES, Plan, Scheduler, Shapes, Ticket, Took, Worth,
+};
 
 const LANES: usize = 3;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Offer(Offer),
+    Offer(Offer<'static>),
     Next(usize),
     Done(usize, f64),
     Failed(usize),
@@ -22,9 +24,11 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let offer = (0_u64..3, 1_usize..50, 0_usize..10, 0_u64..4000, 0_u8..6).prop_map(
-        |(version, candidates, length, deadline_us, priority)| {
-            Step::Offer(Offer { version, candidates, length, deadline_us, priority })
+    let worth = (0.01_f64..100.0, 0_usize..20, any::<u64>());
+    let offer = (0_u64..3, 1_usize..50, 0_usize..10, 0_u64..4000, 0_u8..6, worth).prop_map(
+        |(version, candidates, length, deadline_us, priority, (value, class, hash))| {
+            let worth = Worth { value, class, hash, prescores: &[] };
+            Step::Offer(Offer { version, candidates, length, deadline_us, priority, worth })
         },
     );
     let lane = || 0..LANES;
@@ -60,7 +64,7 @@ fn scheduler(limits: Limits) -> Scheduler {
 #[derive(Debug, Clone)]
 struct Known {
     order: usize,
-    offer: Offer,
+    offer: Offer<'static>,
     deadline_us: u64,
     candidates: usize,
     given: usize,
@@ -151,7 +155,7 @@ impl Rig {
         self.check();
     }
 
-    fn offer(&mut self, offer: Offer) {
+    fn offer(&mut self, offer: Offer<'static>) {
         let offer = Offer { deadline_us: self.now_us + offer.deadline_us, ..offer };
         let Ok(admitted) = self.scheduler.offer(self.now_us, &offer) else { return };
         assert!(offer.deadline_us > self.now_us && offer.length <= 8);
@@ -164,8 +168,8 @@ impl Rig {
         }
         let deadline_us = offer.deadline_us.min(self.now_us + self.limits.wait_us_max);
         let (order, candidates) = (self.tickets.len(), admitted.candidates);
-        let cut = self.limits.degraded_candidates.filter(|most| *most < offer.candidates);
-        assert!(candidates == offer.candidates || Some(candidates) == cut);
+        let least = self.limits.allowance.map_or(offer.candidates, |bounds| bounds.candidates_min);
+        assert!((least.min(offer.candidates)..=offer.candidates).contains(&candidates));
         let known = Known { order, offer, deadline_us, candidates, given: 0, scored: 0, again: Vec::new() };
         assert!(self.here.insert(admitted.ticket, known).is_none(), "a ticket names one request");
         assert!(!self.tickets.contains(&admitted.ticket), "a ticket is never reused");
@@ -338,10 +342,11 @@ proptest! {
         requests_max in 1_usize..30,
         candidates_max in 50_usize..400,
         slack_us in 0_u64..100,
-        degraded_candidates in prop::option::of(1_usize..20),
+        candidates_min in prop::option::of(1_usize..20),
     ) {
+        let allowance = candidates_min.map(|candidates_min| AllowanceLimits { candidates_min, shown: 4 });
         let limits = Limits {
-            lanes: LANES, requests_max, candidates_max, reserved_percent: 25, wait_us_max: 3000, slack_us, degraded_candidates,
+            lanes: LANES, requests_max, candidates_max, reserved_percent: 25, wait_us_max: 3000, slack_us, allowance,
         };
         let log = run(limits, &steps);
         prop_assert_eq!(log, run(limits, &steps), "a run is reproducible");

@@ -92,7 +92,7 @@ fn answer(shown: &Shown, ask: &InferAsk) {
     if let Some(request_copy) = shown.keep(&request, RequestFormat::Grpc, &bytes) {
         let scores =
             (0..2 * request.candidates).map(|at| if at == 3 { f32::NAN } else { at as f32 }).collect();
-        shown.note(request_copy, form.id, Answer { version: 18, scores, degraded: None, computed: None });
+        shown.note(request_copy, form.id, Answer { version: 18, scores, scored: None, computed: None });
     }
 }
 

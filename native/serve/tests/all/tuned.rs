@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::node::{Callers, DIN, Model, Node, Run, SMALL, limits, shapes};
+use crate::node::{Callers, DIN, Model, Node, Run, SMALL, World, limits, shapes};
 use streamlearn_serve::ladder::{Choice, Ladder};
 
 const USERS: [usize; 5] = [1, 4, 8, 16, 32];
@@ -12,8 +12,8 @@ const LOADS: [f64; 3] = [0.2, 0.7, 1.3];
 
 fn run(model: Model, candidates: &[usize], rate: f64) -> Run {
     let shapes = shapes(&USERS, candidates);
-    let node = Node { model, shapes, limits: limits(1), sigma: 0.1, slower: 1.0 };
-    let callers = Callers { rate, version: 1, priority: 0, within_us: 25_000 };
+    let node = Node { model, shapes, limits: limits(1), sigma: 0.1, slower: 1.0, world: World::default() };
+    let callers = Callers { rate, version: 1, priority: 0, within_us: 25_000, from_us: 0 };
     node.run(&[callers], (6_000.0 / rate).max(0.3), 7)
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use streamlearn_serve::ladder::Ladder;
 use streamlearn_serve::scheduler::{
-    Costs, Limits, Next, Offer, Reason, Refused, Scheduler, Shapes, Ticket, Took,
+    Costs, Limits, Next, Offer, Reason, Refused, Scheduler, Shapes, Ticket, Took, Worth,
 };
 
 /// Seeded random numbers.
@@ -89,17 +89,18 @@ pub fn limits(lanes: usize) -> Limits {
         reserved_percent: 10,
         wait_us_max: 100_000,
         slack_us: 1000,
-        degraded_candidates: None,
+        allowance: None,
     }
 }
 
-/// A group of callers: rate per second, version, priority and time limit.
+/// A group of callers: rate per second, version, priority and time limit, and when they begin.
 #[derive(Clone, Copy)]
 pub struct Callers {
     pub rate: f64,
     pub version: u64,
     pub priority: u8,
     pub within_us: u64,
+    pub from_us: u64,
 }
 
 pub struct Node {
@@ -110,6 +111,46 @@ pub struct Node {
     pub sigma: f64,
     /// How many times more executions cost than in warm-up.
     pub slower: f64,
+    /// What requests are worth.
+    pub world: World,
+}
+
+/// What requests and their candidates are worth: how far values of requests differ, and whether callers say
+/// what they expect of candidates.
+#[derive(Clone, Copy, Default)]
+pub struct World {
+    pub spread: f64,
+    pub has_prescores: bool,
+    /// How many candidates are scored at most, whatever the scheduler would allow.
+    pub cut: Option<usize>,
+}
+
+/// How many candidates of an answer are shown in a simulated world.
+pub const SHOWN: usize = 8;
+
+impl World {
+    /// Returns the value of a request, and its candidates: what is expected of each, best first, and what it
+    /// is worth. What is expected and what is true correlate by half.
+    pub fn request(&self, seed: u64, candidates: usize) -> (f64, Vec<f32>, Vec<f64>) {
+        let mut chance = Chance::new(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ 0x5EED);
+        let value = chance.lognormal(1.0, self.spread);
+        let mut known: Vec<f64> = (0..candidates).map(|_| chance.normal()).collect();
+        known.sort_by(|a, b| b.total_cmp(a));
+        let worth = |known: f64, chance: &mut Chance| {
+            let whole = 0.5 * known + 0.75_f64.sqrt() * chance.normal();
+            (0.1 * (0.7 * whole).exp()).min(1.0)
+        };
+        let truths = known.iter().map(|known| worth(*known, &mut chance)).collect();
+        let expected = known.iter().map(|known| (0.1 * (0.35 * known).exp()) as f32).collect();
+        (value, if self.has_prescores { expected } else { Vec::new() }, truths)
+    }
+
+    /// The value of an answer with the first candidates.
+    pub fn value(truths: &[f64]) -> f64 {
+        let mut best = truths.to_vec();
+        best.sort_by(|a, b| b.total_cmp(a));
+        best.iter().take(SHOWN).sum()
+    }
 }
 
 /// The outcome of a request.
@@ -249,7 +290,7 @@ impl Node {
 impl Sim<'_> {
     fn arrange(&mut self) {
         for (index, callers) in self.callers.clone().into_iter().enumerate() {
-            let mut at = self.chance.gap_us(callers.rate);
+            let mut at = callers.from_us as f64 + self.chance.gap_us(callers.rate);
             while at < self.run.seconds * 1e6 {
                 let candidates = candidates(&mut self.chance);
                 let (at_us, kept) = (at as u64, 0);
@@ -281,6 +322,7 @@ impl Sim<'_> {
                 }
                 for ticket in self.scheduler.done(lane, duration) {
                     let at_us = self.case(ticket).at_us;
+                    self.learn(ticket);
                     self.end(ticket, End::Answered(now_us - at_us));
                 }
                 self.ask(now_us, lane);
@@ -296,7 +338,12 @@ impl Sim<'_> {
         let (request, callers) = (&self.run.cases[case], &self.callers[self.run.cases[case].callers]);
         let (version, priority) = (callers.version, callers.priority);
         let (candidates, deadline_us) = (request.candidates, request.deadline_us);
-        match self.scheduler.offer(now_us, &Offer { version, candidates, length: 1, deadline_us, priority }) {
+        let candidates = self.node.world.cut.map_or(candidates, |cut| cut.min(candidates));
+        let hash = Chance::new(case as u64).bits();
+        let (value, prescores, _) = self.node.world.request(case as u64, request.candidates);
+        let worth = Worth { value, class: 0, hash, prescores: &prescores };
+        let offer = Offer { version, candidates, length: 1, deadline_us, priority, worth };
+        match self.scheduler.offer(now_us, &offer) {
             Ok(admitted) => {
                 for ticket in admitted.shed {
                     self.end(ticket, End::Shed);
@@ -311,6 +358,16 @@ impl Sim<'_> {
                 }
             }
             Err(Refused { reason, .. }) => self.run.cases[case].end = Some(End::Refused(reason)),
+        }
+    }
+
+    /// Tells the scheduler the values of an answer that was not cut.
+    fn learn(&mut self, ticket: Ticket) {
+        let index = self.cases_by_ticket[ticket.place()];
+        let case = &self.run.cases[index];
+        if self.node.limits.allowance.is_some() && case.kept == case.candidates {
+            let (_, prescores, truths) = self.node.world.request(index as u64, case.candidates);
+            self.scheduler.learn_worth(0, truths.into_iter(), &prescores);
         }
     }
 

@@ -20,7 +20,7 @@ pub struct Fake {
     pub gate: Semaphore,
     pub began: AtomicU64,
     /// How many candidates it scores, if not all.
-    pub degraded: Mutex<Option<usize>>,
+    pub scored: Mutex<Option<usize>>,
 }
 
 impl Fake {
@@ -47,7 +47,7 @@ impl Fake {
             last: Mutex::default(),
             gate: Semaphore::new(1 << 20),
             began: AtomicU64::new(0),
-            degraded: Mutex::default(),
+            scored: Mutex::default(),
         }
     }
 }
@@ -79,8 +79,8 @@ impl Scoring for Fake {
         }
         let labels = request.inputs.labels.len();
         let labels_of = |candidate| (0..labels).map(move |label| (candidate, label));
-        let degraded = *self.degraded.lock().unwrap();
-        let is_scored = |candidate| degraded.is_none_or(|scored| candidate < scored);
+        let scored = *self.scored.lock().unwrap();
+        let is_scored = |candidate| scored.is_none_or(|scored| candidate < scored);
         let scores = (0..request.candidates)
             .flat_map(labels_of)
             .map(
@@ -90,7 +90,7 @@ impl Scoring for Fake {
             )
             .collect();
         *self.last.lock().unwrap() = Some(request);
-        Ok(Answer { version, scores, degraded, computed: None })
+        Ok(Answer { version, scores, scored, computed: None })
     }
 
     fn state(&self) -> State {
