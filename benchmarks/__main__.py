@@ -23,6 +23,7 @@ NAMES = (
     "models",
     "executables",
     "serving",
+    "overload",
     "loop",
     "idle",
     "machines",

@@ -178,7 +178,7 @@ class _Bench:
         counts = self._job("per_event", place, self._prism)
         if counts["rows"] < written.items:
             message = f"the peer made {counts['rows']:.0f} rows of {written.items} items"
-            raise ServiceError(message, help="the peer's figure would be wrong: see benchmarks/per_event_beam.py")
+            raise ServiceError(message, help="its figure would be wrong: see benchmarks/streams/per_event_beam.py")
         rate = written.events / (counts["last_s"] - counts["begun_s"])
         self._result.figures["per_event_beam_events_per_s"] = rate
         for name in ("prism", "prism_packed"):

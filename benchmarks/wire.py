@@ -13,8 +13,8 @@ from typing import Any
 import fastavro
 import numpy as np
 
-from benchmarks.kafka_python import consume, produce
 from benchmarks.result import Result
+from benchmarks.streams.kafka_python import consume, produce
 from benchmarks.timer import Timer
 from streamlearn.apps import App, AppFolder, app_module
 from streamlearn.errors import ServiceError

@@ -725,12 +725,17 @@ def ladder_figures(
     """
 
 class FrontFigures:
-    """The load of a front; `backlog_s` is the predicted time until all waiting requests are done."""
+    """The load of a front; `backlog_s` is the predicted time until all waiting requests are done.
+
+    `value` is None without an allowance, else the value of requests since the start, offered and admitted, and the
+    price of lane time.
+    """
 
     requests: int
     candidates: int
     lanes_busy: int
     backlog_s: float
+    value: tuple[float, float, float] | None
 
 class FrontHistogram:
     """A histogram since the start; `buckets` are upper bounds with cumulative counts."""

@@ -44,6 +44,7 @@ _FIXED = (
 )  # fmt: skip
 _REPLACED = {
     **{f"topics.{name}": "remove it; the value is fixed" for name in _FIXED},
+    "front.degraded_candidates": "set allowance.candidates_min, the fewest candidates that a request keeps",
     "impressions.share": "set join.logged_share, which both nodes and the join use",
     "console.late_s": "remove it; training is late after five publish intervals, and not before 300 s",
     "replica.drain_s": "set front.drain_s, which is for this too",

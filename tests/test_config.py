@@ -57,7 +57,7 @@ FAULTS = [
     pytest.param(
         "[zzz]\na = 1",
         "unknown setting 'zzz'",
-        "the known ones are console, events, features, front, impressions, ingest, join",
+        "the known ones are allowance, console, events, features, front, impressions, ingest, join",
         id="far section",
     ),
     pytest.param(
@@ -214,7 +214,7 @@ def test_every_setting_says_what_it_is_for(field: object) -> None:
 
 # What a number counts, where it is neither a duration nor a size: the noun is the unit.
 COUNTS = {
-    "ingest.lots", "ingest.parallelism",
+    "allowance.shown", "allowance.value_max", "ingest.lots", "ingest.parallelism",
     "join.logged_share", "replay.partitions", "serving.golden_difference_max",
     "serving.lanes",
     "tables.rate", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",
@@ -236,7 +236,7 @@ NOUNS = (
     "_threads", "_counters", "_keys", "_calls_max", "_connections_max", "_clients_max", "_blocks_max", "_acks_max",
     "_notes_max", "_rows_min", "_versions_kept", "_versions_min", "_versions_max", "_deltas_max", "_failures_max",
     "_ratio_max", "_moves_min", "_moves_max", "_pushes_max", "_orders_max", "_exports_left_max", "_blobs_max",
-    "_slices", "_rows", "_steps", "_steps_max", "_messages_max", "_count", "_keys_max",
+    "_slices", "_rows", "_steps", "_steps_max", "_candidates_min", "_messages_max", "_count", "_keys_max",
     "_impressions_max", "_actions_max", "_texts_max", "_compiles_max", "_queue_max", "_calls_min", "_runs",
     "_candidates_max", "_values_max", "_requests_max", "_percent", "_candidates", "_slabs_max", "_restarts_max",
     "_files_max", "_nice", "_attempts_max", "_entries_max", "_share_max",

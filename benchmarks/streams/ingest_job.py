@@ -13,9 +13,9 @@ from pathlib import Path
 
 import apache_beam as beam
 
-from benchmarks.per_event_beam import Seen, per_event_pipeline
 from benchmarks.streams.ingest_orphan import end_with_parent
 from benchmarks.streams.ingest_steps import Beginning, Count, children_cpu_s, source_pipeline
+from benchmarks.streams.per_event_beam import Seen, per_event_pipeline
 from streamlearn.apps import load_app
 from streamlearn.ingest import begin_run, run_samples
 from streamlearn.ingest.beam.runners import runner_options

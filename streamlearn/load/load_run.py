@@ -42,6 +42,7 @@ class LoadPlan:
         bursts: The factor of a burst, its duration and the interval between bursts, both in seconds.
         outstanding_max: The most requests in flight; a request that is due beyond this bound fails.
         answer_wait_s_max: How long to wait for an answer if there is no deadline.
+        keeps_answers: Whether the result has the answers.
     """
 
     pace: Literal["poisson", "constant", "bursts", "closed"]
@@ -53,6 +54,7 @@ class LoadPlan:
     bursts: tuple[float, float, float] = (4.0, 0.5, 5.0)
     outstanding_max: int = 10_000
     answer_wait_s_max: float = 30.0
+    keeps_answers: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class LoadResult:
         answer_bytes: The size of all answers together.
         time_line: For each second: requests due, requests answered, and the p99 of their latency in ms.
         own_cpu_us: CPU time of this process per request.
+        answers: Of each request that was sent and counts: the number of its message, when it was due in ns since the
+            start, and the answer, None if there was none in time. Empty unless the plan keeps answers.
     """
 
     plan: LoadPlan
@@ -101,6 +105,7 @@ class LoadResult:
     answer_bytes: int
     time_line: Sequence[tuple[int, int, float | None]]
     own_cpu_us: float
+    answers: Sequence[tuple[int, int, bytes | None]] = ()
 
     @property
     def failed(self) -> int:
@@ -199,7 +204,7 @@ def _target_of(address: str) -> tuple[str, str | None]:
 
 
 def _result(plan: LoadPlan, outcome: Mapping[str, Any], cpu_s: float) -> LoadResult:
-    same = ("seconds", "due", "ok", "in_time", "overrun", "unanswered", "refused", "said", "answer_bytes")
+    same = ("seconds", "due", "ok", "in_time", "overrun", "unanswered", "refused", "said", "answer_bytes", "answers")
     sent = outcome["due"] + outcome["warmup"] - outcome["overrun"]
     return LoadResult(
         plan=plan,

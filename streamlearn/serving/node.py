@@ -244,6 +244,7 @@ class Node:
     def _report(self) -> None:
         """Update metrics and the state that callers see."""
         self._meters.measure(self._lanes.alive)
+        self._replica.report("overload", self._meters.overload)
         self._shadow_meters.measure()
         if self._impressions is not None:
             self._impressions.measure()

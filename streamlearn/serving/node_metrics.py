@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["DoorCollector", "FrontMeters", "ShadowMeters"]
 
 _US_S = 1e-6
+# Figures are taken twice a second: what was offered five seconds ago counts half. Answers that keep more are whole.
+_FADE, _WHOLE = 0.93, 0.99
 _OUTCOMES = ("scored", "dropped", "failed")
 
 
@@ -127,6 +129,7 @@ class FrontMeters:
         )
         self._price = gauge("serving", "price", "ratio", "Price of lane time; above 0 the node is overloaded and cuts")
         self._rows, self._worth = ((0, 0), (0, 0)), (0.0, 0.0)
+        self._recent = (0.0, 0.0)  # the value of recent requests: offered and admitted
 
     def measure(self, lanes: int) -> None:
         """Set the gauges for a node with this many lanes, and count the rows since the last call."""
@@ -142,11 +145,21 @@ class FrontMeters:
             self._padding.labels(graph).inc(padding - before[1])
         self._rows = rows
         if figures.value is not None:
-            *worth, price = figures.value
-            for kind, value, before in zip(("offered", "admitted"), worth, self._worth, strict=True):
-                self._value.labels(kind).inc(value - before)
-            self._worth = (worth[0], worth[1])
+            offered, admitted, price = figures.value
+            more = offered - self._worth[0], admitted - self._worth[1]
+            self._value.labels("offered").inc(more[0])
+            self._value.labels("admitted").inc(more[1])
+            self._worth = offered, admitted
+            self._recent = _FADE * self._recent[0] + more[0], _FADE * self._recent[1] + more[1]
             self._price.set(price)
+
+    @property
+    def overload(self) -> str:
+        """Says how much of the value of recent answers an overloaded node keeps; empty if it keeps all."""
+        offered, admitted = self._recent
+        if not offered or admitted >= _WHOLE * offered:
+            return ""
+        return f"overloaded: its answers keep {admitted / offered:.0%} of their value; see docs/operating/overload.md"
 
 
 class ShadowMeters:

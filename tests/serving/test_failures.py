@@ -23,7 +23,8 @@ from streamlearn.native import native
 from streamlearn.serving.front import FrontLimits
 from streamlearn.serving.model_schema import described
 from streamlearn.serving.node import NodeLimits
-from streamlearn.serving.node_metrics import DoorCollector
+from streamlearn.serving.node_metrics import DoorCollector, FrontMeters
+from streamlearn.settings.front import FrontSettings
 from streamlearn.testing import wait_until
 from tests.serving.test_front import APP, FEATURES, LIMITS, Rig, array, expected, infer, outputs, request, tables_of
 
@@ -247,7 +248,8 @@ def test_who_is_cut_is_told_how_much_was_scored() -> None:
     def is_pressed() -> bool:
         with suppress(urllib.error.HTTPError):
             ask(5, deadline_ms=1_000)
-        return bool(front.figures().value[2] > 3)
+        value = front.figures().value
+        return value is not None and value[2] > 3
 
     assert front.take(0, 0.0) is None
     try:
@@ -266,8 +268,13 @@ def test_who_is_cut_is_told_how_much_was_scored() -> None:
         scored = cut["scored"]
         assert 2 <= scored < 5
         assert cut["scores"]["click"] == [0.5] * scored + [None] * (5 - scored)
-        offered, admitted, _ = front.figures().value
-        assert 0 < admitted < offered
+        value = front.figures().value
+        assert value is not None
+        assert 0 < value[1] < value[0]
+        meters = FrontMeters(front, FrontSettings())
+        assert not meters.overload
+        meters.measure(1)
+        assert "overloaded: its answers keep" in meters.overload
     finally:
         front.drain()
         node.stop()

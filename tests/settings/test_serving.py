@@ -72,8 +72,9 @@ def node(small: Load, calls: dict[str, Calls]) -> Iterator[Node]:
 
 @heeds(
     "front.listen", "front.http", "front.threads", "front.candidates_max", "front.connections_max", "front.deadline_ms",
-    "front.requests_max", "allowance.candidates_min", "allowance.shown", "allowance.value_max", "front.drain_s", "front.ready_s", "serving.users_buckets",
-    "serving.candidates_buckets", "serving.lengths", "serving.lanes", "serving.lane_nice", "serving.compiles_max",
+    "front.requests_max", "allowance.candidates_min", "allowance.shown", "allowance.value_max", "front.drain_s",
+    "front.ready_s", "serving.users_buckets", "serving.candidates_buckets",
+    "serving.lengths", "serving.lanes", "serving.lane_nice", "serving.compiles_max",
     "serving.golden_difference_max", "impressions.write_back", "join.logged_share", "replica.beat_s",
     "replica.versions_kept",
 )  # fmt: skip
@@ -165,7 +166,9 @@ def test_lanes_are_processes_with_the_settings(small: Load, monkeypatch: pytest.
         return popen(["true"], **named)
 
     popen = subprocess.Popen
-    front = Front(folder.app, ["main", "text"], folder.settings.serving, folder.settings.front, folder.settings.allowance)
+    front = Front(
+        folder.app, ["main", "text"], folder.settings.serving, folder.settings.front, folder.settings.allowance
+    )
     kind = node_module._lane_kind(folder, front, None, None)
     assert isinstance(kind, LaneProcesses)
     assert len(kind.places) == 3

@@ -22,6 +22,8 @@ pub struct Plan {
     pub answer_wait_max: Duration,
     /// The maximum number of open requests; a request due beyond it fails.
     pub outstanding_max: usize,
+    /// Whether the tally keeps the answer to each request.
+    pub keeps_answers: bool,
 }
 
 /// When requests are sent.

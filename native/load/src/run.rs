@@ -97,7 +97,12 @@ impl Run {
             way: way.into(),
             messages,
             started_at: Instant::now(),
-            tally: Mutex::new(Tally::new(nanoseconds(plan.warmup), plan.seconds, deadline_ns)),
+            tally: Mutex::new(Tally::new(
+                nanoseconds(plan.warmup),
+                plan.seconds,
+                deadline_ns,
+                plan.keeps_answers,
+            )),
             outstanding: AtomicUsize::new(0),
             all_answered: Notify::new(),
             is_stopped: AtomicBool::new(false),
@@ -209,10 +214,10 @@ impl Shared {
                 continue;
             }
             self.outstanding.fetch_add(1, Ordering::Relaxed);
-            let (shared, message) = (Arc::clone(self), self.messages[arrival.message].clone());
+            let shared = Arc::clone(self);
             tokio::spawn(async move {
                 let _under_way = UnderWay(&shared);
-                shared.ask(turn, arrival.at_ns, message).await;
+                shared.ask(turn, arrival.at_ns, arrival.message).await;
             });
         }
         self.wait_until(end_ns, &mut pacer).await;
@@ -237,12 +242,12 @@ impl Shared {
     }
 
     /// Sends a request and counts its outcome; returns whether it was answered.
-    async fn ask(&self, turn: usize, due: u64, message: Message) -> bool {
-        let sent = self.now_ns();
-        let outcome = self.way.call(turn, message, self.plan.deadline, self.plan.answer_wait_max).await;
+    async fn ask(&self, turn: usize, due: u64, message: usize) -> bool {
+        let (sent, request) = (self.now_ns(), self.messages[message].clone());
+        let outcome = self.way.call(turn, request, self.plan.deadline, self.plan.answer_wait_max).await;
         let is_answered = matches!(outcome, Answered::With(_));
         let times = Times { due, sent, done: self.now_ns() };
-        lock(&self.tally).done(times, outcome);
+        lock(&self.tally).done(message, times, outcome);
         is_answered
     }
 
@@ -256,7 +261,7 @@ impl Shared {
                 return;
             }
             lock(&self.tally).due(due);
-            let message = self.messages[chance.below(self.messages.len())].clone();
+            let message = chance.below(self.messages.len());
             if !self.ask(caller, due, message).await {
                 tokio::time::sleep(REFUSED_WAIT).await;
             }

@@ -1,5 +1,6 @@
 //! A tally: counts the outcomes of a run's requests. Receives times and reads no clock.
 
+use bytes::Bytes;
 use tonic::Code;
 
 use super::calls::Answered;
@@ -35,6 +36,19 @@ pub struct Tally {
     pub answer_bytes: u64,
     /// By the second in which requests were due.
     pub seconds: Vec<Second>,
+    /// Each measured request that was sent and its answer, if these are kept.
+    pub kept: Option<Vec<Kept>>,
+}
+
+/// A request and its answer.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    /// Which message it was.
+    pub message: usize,
+    /// When it was due, in nanoseconds since the start.
+    pub due_ns: u64,
+    /// The answer; `None` if there was none in time.
+    pub answer: Option<Bytes>,
 }
 
 /// The requests due in one second.
@@ -60,7 +74,7 @@ pub struct Times {
 impl Tally {
     /// Creates an empty tally of `seconds` seconds after a warm-up.
     #[must_use]
-    pub fn new(warmup_ns: u64, seconds: u32, deadline_ns: u64) -> Self {
+    pub fn new(warmup_ns: u64, seconds: u32, deadline_ns: u64, keeps_answers: bool) -> Self {
         Self {
             warmup_ns,
             deadline_ns,
@@ -75,6 +89,7 @@ impl Tally {
             lag: Histogram::default(),
             answer_bytes: 0,
             seconds: vec![Second::default(); seconds as usize],
+            kept: keeps_answers.then(Vec::new),
         }
     }
 
@@ -114,9 +129,17 @@ impl Tally {
         }
     }
 
-    /// Counts a request's outcome.
-    pub fn done(&mut self, times: Times, outcome: Answered) {
+    /// Counts the outcome of a request with this message.
+    pub fn done(&mut self, message: usize, times: Times, outcome: Answered) {
         let Some(second) = self.second(times.due) else { return };
+        if let Some(kept) = &mut self.kept {
+            let is_late = times.done.saturating_sub(times.due) > self.deadline_ns;
+            let answer = match &outcome {
+                Answered::With(bytes) if !is_late => Some(bytes.clone()),
+                _ => None,
+            };
+            kept.push(Kept { message, due_ns: times.due, answer });
+        }
         self.lag.add(times.sent.saturating_sub(times.due));
         match outcome {
             Answered::With(bytes) => {

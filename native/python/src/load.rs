@@ -91,6 +91,7 @@ struct LoadPlan {
     bursts: (f64, f64, f64),
     outstanding_max: usize,
     answer_wait_s_max: f64,
+    keeps_answers: bool,
 }
 
 impl LoadPlan {
@@ -114,6 +115,7 @@ impl LoadPlan {
             deadline: self.deadline_ms.map(|ms| whole_ms("deadline_ms", ms.trunc())).transpose()?,
             answer_wait_max: whole_ms("answer_wait_s_max", self.answer_wait_s_max * 1e3)?,
             outstanding_max: self.outstanding_max,
+            keeps_answers: self.keeps_answers,
         })
     }
 }
@@ -254,6 +256,12 @@ fn outcome_of<'py>(py: Python<'py>, seconds: f64, tally: &Tally) -> PyResult<Bou
         .map(|second| (second.due, second.latency.count(), second.latency.quantile(0.99)))
         .collect();
     outcome.set_item("time_line", line)?;
+    let kept = tally
+        .kept
+        .iter()
+        .flatten()
+        .map(|one| (one.message, one.due_ns, one.answer.as_ref().map(|answer| PyBytes::new(py, answer))));
+    outcome.set_item("answers", kept.collect::<Vec<_>>())?;
     Ok(outcome)
 }
 

@@ -199,6 +199,13 @@ class Replica:
             behind_s=self._position.behind_s, error="; ".join(troubles),
         )  # fmt: skip
 
+    def report(self, name: str, trouble: str) -> None:
+        """Report a trouble of the node with the next heartbeats; an empty text ends it."""
+        if trouble:
+            self._troubles[name] = trouble
+        else:
+            self._troubles.pop(name, None)
+
     def stand_aside(self, is_aside: bool) -> None:
         """Report at once that another application answers its callers, or that it answers them."""
         if is_aside != self._is_aside:

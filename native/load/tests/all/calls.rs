@@ -135,6 +135,7 @@ fn open(rate: f64) -> Plan {
         deadline: None,
         answer_wait_max: Duration::from_secs(30),
         outstanding_max: 10_000,
+        keeps_answers: false,
     }
 }
 
@@ -184,6 +185,20 @@ fn every_answer_is_of_a_request_that_was_due_and_bytes_are_counted() {
     assert!(tally.latency.quantile(0.01).unwrap() >= 2_000_000);
     assert_eq!(tally.seconds[0].latency.count(), 400);
     assert_eq!(tally.lag.count(), 400);
+}
+
+#[test]
+fn answers_are_kept_with_their_messages_if_the_plan_says_so() {
+    let (_node, address, _runtime) = node(Behaviour::default());
+    assert!(outcome(open(200.0), address, &[&[0]]).kept.is_none());
+    let plan = Plan { keeps_answers: true, warmup: Duration::from_millis(200), ..open(200.0) };
+    let kept = outcome(plan, address, &[&[0, 1], &[8], &[0, 2, 3]]).kept.unwrap();
+    assert_eq!(kept.len(), 200);
+    for one in kept {
+        let expected: Option<&[u8]> = [Some(&[0, 1][..]), None, Some(&[0, 2, 3])][one.message];
+        assert_eq!(one.answer.as_deref(), expected);
+        assert!((200_000_000..1_200_000_000).contains(&one.due_ns));
+    }
 }
 
 #[test]

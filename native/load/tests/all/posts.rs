@@ -198,6 +198,7 @@ fn open(rate: f64) -> Plan {
         deadline: None,
         answer_wait_max: WAIT,
         outstanding_max: 10_000,
+        keeps_answers: false,
     }
 }
 
