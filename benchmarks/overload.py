@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from benchmarks.nodes.serving_model import REQUESTS, ServingModel
 from benchmarks.nodes.serving_nodes import ServingNode
 from benchmarks.nodes.serving_parts import Parts, Sizes
 from benchmarks.result import Result
+from streamlearn.errors import ServiceError
 from streamlearn.load.load_run import Load, LoadPlan, LoadResult
 
 __all__ = ["run"]
@@ -65,6 +67,7 @@ class _Overload:
     worth: Worth
     off: ServingNode
     on: ServingNode
+    _peak: float = 0.0
 
     def measure(self, *, quick: bool) -> None:
         parts, result = self.parts, self.parts.result
@@ -78,11 +81,15 @@ class _Overload:
         ]
         with parts.part("goodput"):
             found = peaks(both, parts.sizes.rounds, parts.note, quick=quick)
-            goodput = {name: statistics.median(rates) for name, rates in found.items()}
-            result.figures |= {f"goodput_{name}": rate for name, rate in goodput.items()}
-            ratios = [on / off for on, off in zip(found["on"], found["off"], strict=True)]
-            result.ratios["goodput_to_off"] = statistics.median(ratios)
-        self._peak = goodput["off"]
+            both_found = [pair for pair in zip(found["off"], found["on"], strict=True) if not math.isnan(sum(pair))]
+            if not both_found:
+                message = "found no rate that both nodes sustain"
+                raise ServiceError(message, help="see the messages above, and check what else runs on the machine")
+            self._peak = statistics.median(off for off, _ in both_found)
+            result.figures["goodput"] = self._peak
+            result.ratios["goodput_to_off"] = statistics.median(on / off for off, on in both_found)
+        if not self._peak:
+            return
         with parts.part("costs"):
             self._costs = self._measured_costs()
             mean = float(self._costs.of(np.array([36]))[0])

@@ -42,6 +42,9 @@ class FrontSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Most candidates in the queue."""
     reserved_percent: Fixed[int] = 10
     """Share of both limits on the queue that is reserved for requests of priority 0."""
+    shed_by_user: bool = False
+    """While overload lasts, refuse all requests of some users, others each hour, instead of some requests of all users.
+    A user is a `route_key`."""
     header_bytes_max: Fixed[int] = 16_384
     """Most bytes in a request's headers."""
     arrival_s: Fixed[float] = 10.0

@@ -76,6 +76,8 @@ struct FrontLimits {
     /// How many candidates of an answer are shown.
     shown: usize,
     value_max: f32,
+    /// Whether lasting overload refuses the same users.
+    by_cohort: bool,
     /// The deadline of a request that names none.
     deadline_us: u64,
     deadline_us_max: u64,
@@ -170,6 +172,7 @@ impl NativeFront {
             reserved_percent: limits.reserved_percent,
             wait_us_max: deadline_us_max,
             slack_us: limits.slack_us,
+            by_cohort: limits.by_cohort,
             allowance: (candidates_min > 0).then_some(AllowanceLimits { candidates_min, shown }),
         };
         // A placeholder until warm-up has measured: no request is admitted before a version is added.

@@ -138,7 +138,15 @@ fn time(shapes: &Shapes, bounds: Limits, waiting: usize, within_us: u64) -> (f64
         let mut offer = || {
             let within_us = 30_000_000 + (chance.share() * within_us as f64) as u64;
             let (deadline_us, candidates) = (now_us + within_us, candidates(&mut chance));
-            Offer { version: 1, candidates, length: 1, deadline_us, priority: 0, worth: Worth::default() }
+            Offer {
+                version: 1,
+                candidates,
+                length: 1,
+                deadline_us,
+                priority: 0,
+                cohort: 0,
+                worth: Worth::default(),
+            }
         };
         let offers_of_round: Vec<Offer> = (0..missing).map(|_| offer()).collect();
         let started = Instant::now();

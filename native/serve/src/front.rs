@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use streamlearn_table::{PackError, ReadRows, TableSet};
 use streamlearn_wire::keys::key_of_bytes;
@@ -19,7 +19,7 @@ use crate::layout::Layout;
 use crate::measures::Measures;
 use crate::protocol::Statistics;
 use crate::request::Request;
-use crate::scheduler::{Figures, Idle, Offer, Plan, Reason, Refused, Scheduler, Ticket, Worth};
+use crate::scheduler::{COHORTS, Figures, Idle, Offer, Plan, Reason, Refused, Scheduler, Ticket, Worth};
 use crate::shadow::{Shadow, ShadowRequest};
 use crate::sizes::{Rows, Sizes};
 use crate::slab::Pool;
@@ -425,6 +425,7 @@ impl Front {
             length,
             deadline_us: now_us + wait_max_us,
             priority: wishes.priority,
+            cohort: cohort_of(route),
             worth: Worth {
                 value: f64::from(wishes.value.unwrap_or(1.0).min(self.limits.value_max)),
                 class: 0,
@@ -655,6 +656,13 @@ impl FrontState {
     }
 }
 
+/// The cohort of a user: another one each hour, so that nobody is refused for long. All nodes have the same.
+fn cohort_of(route: u64) -> u8 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let hour = (now.as_secs() / 3600).to_le_bytes();
+    (key_of_bytes(&hour, route) % u64::from(COHORTS)) as u8
+}
+
 /// Converts a scheduler's refusal: the metric label, and the caller's text.
 fn busy(refused: Refused) -> (&'static str, Refusal) {
     let text = refused.to_string();
@@ -666,6 +674,7 @@ fn busy(refused: Refused) -> (&'static str, Refusal) {
         Reason::Requests => ("requests", retry_later(text)),
         Reason::Candidates => ("candidates", retry_later(text)),
         Reason::Backlog => ("backlog", retry_later(text)),
+        Reason::Cohort => ("cohort", retry_later(text)),
         Reason::Price => ("price", retry_later(text)),
     }
 }

@@ -10,6 +10,7 @@ mod admission;
 mod again;
 mod allowance;
 mod arrivals;
+mod cohorts;
 mod costs;
 mod demand;
 mod gains;
@@ -22,6 +23,7 @@ mod queue;
 mod tickets;
 
 pub use allowance::{AllowanceLimits, CLASSES_MAX, Value, Worth};
+pub use cohorts::COHORTS;
 pub use costs::{Costs, Took};
 pub use limits::{LENGTHS_MAX, Limits, PRIORITIES, Shapes};
 pub use offer::{Admitted, Offer, Reason, Refused};
@@ -32,6 +34,7 @@ use admission::Applicant;
 use again::{Again, Alone};
 use allowance::Allowance;
 use arrivals::ArrivalRate;
+use cohorts::Cohorts;
 use demand::{Load, QueuedDemand};
 use lanes::Lanes;
 use limits::Key;
@@ -58,6 +61,7 @@ pub struct Scheduler {
     arrivals: ArrivalRate,
     lanes: Lanes,
     allowance: Option<Allowance>,
+    cohorts: Option<Cohorts>,
     /// How many times longer the waiting work takes than in TensorBatches without padding; learned.
     pace: f64,
     admitted: u64,
@@ -121,6 +125,7 @@ impl Scheduler {
             arrivals: ArrivalRate::new(limits.wait_us_max),
             lanes: Lanes::new(limits.lanes),
             allowance,
+            cohorts: limits.by_cohort.then(Cohorts::default),
             pace: 1.0,
             admitted: 0,
             planned: 0,

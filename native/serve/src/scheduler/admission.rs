@@ -37,7 +37,22 @@ impl Scheduler {
         if self.free_in.is_empty() {
             return Err(Refused::after(Reason::Lanes, self.limits.wait_us_max as f64));
         }
-        let mut asked = Applicant { key, priority, deadline_us, candidates: offer.candidates };
+        let asked = Applicant { key, priority, deadline_us, candidates: offer.candidates };
+        let Some(mut cohorts) = self.cohorts.take() else { return self.fits(now_us, offer, asked) };
+        let outcome = match cohorts.check(priority, offer.cohort) {
+            Err(retry_us) => Err(Refused::after(Reason::Cohort, retry_us)),
+            Ok(()) => {
+                let outcome = self.fits(now_us, offer, asked);
+                cohorts.count(now_us, priority, outcome.is_err());
+                outcome
+            }
+        };
+        self.cohorts = Some(cohorts);
+        outcome
+    }
+
+    /// Returns the request with as many candidates as are worth their time, if there is room and time for them.
+    fn fits(&mut self, now_us: u64, offer: &Offer<'_>, mut asked: Applicant) -> Result<Applicant, Refused> {
         let starts_us = self.starts_us(now_us, &asked);
         asked.candidates = self.allowed(now_us, offer, &asked, starts_us)?;
         self.has_room(&asked)?;

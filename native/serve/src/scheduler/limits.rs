@@ -29,6 +29,8 @@ pub struct Limits {
     /// What may be cut of a request on a pressed node; the reply states it. Off by default, because scores are
     /// missing.
     pub allowance: Option<AllowanceLimits>,
+    /// Whether lasting overload refuses the same cohorts of users.
+    pub by_cohort: bool,
 }
 
 /// The shapes that have executables.

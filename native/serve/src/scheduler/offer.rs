@@ -19,6 +19,8 @@ pub struct Offer<'a> {
     pub deadline_us: u64,
     /// 0 is served first.
     pub priority: u8,
+    /// Its user's cohort, below `COHORTS`.
+    pub cohort: u8,
     /// What it is worth, beside others.
     pub worth: Worth<'a>,
 }
@@ -56,6 +58,8 @@ pub enum Reason {
     Candidates,
     /// It would not be done by its deadline, or another request of its priority would not.
     Backlog,
+    /// Its user is of a cohort that overload closes.
+    Cohort,
     /// Its time is worth more to others.
     Price,
     /// No lane is present.
@@ -85,6 +89,7 @@ impl fmt::Display for Refused {
             Reason::Requests => "the limit of waiting requests is reached",
             Reason::Candidates => "the limit of waiting candidates is reached",
             Reason::Backlog => "the request cannot be answered by its deadline",
+            Reason::Cohort => "the node is overloaded, and serves other users for now",
             Reason::Price => "the node is pressed, and other requests are worth more",
             Reason::Lanes => "no lane is present",
         };

@@ -18,6 +18,7 @@ fn scheduler() -> Scheduler {
         wait_us_max: 10_000,
         slack_us: 0,
         allowance: None,
+        by_cohort: false,
     };
     Scheduler::new(limits, shapes, costs)
 }
@@ -32,6 +33,7 @@ fn offer(scheduler: &mut Scheduler, now_us: u64, within_us: u64) -> Result<Admit
             length,
             deadline_us: now_us + within_us,
             priority,
+            cohort: 0,
             worth: Worth::default(),
         },
     )
@@ -106,6 +108,7 @@ fn what_never_can_be_is_refused_without_a_hint() {
         length: 9,
         deadline_us: 5000,
         priority: 0,
+        cohort: 0,
         worth: Worth::default(),
     };
     assert_eq!(scheduler.offer(5, &long), Err(Refused { reason: Reason::Length, retry_us: 0 }));
@@ -124,6 +127,7 @@ fn lent(lanes: usize, busy: usize) -> (Scheduler, bool) {
         wait_us_max: 10_000,
         slack_us: 0,
         allowance: None,
+        by_cohort: false,
     };
     let mut scheduler = Scheduler::new(limits, shapes, costs);
     (0..lanes).for_each(|lane| assert_eq!(scheduler.next(0, lane).plan, None));

@@ -184,3 +184,22 @@ fn candidates_are_as_many_as_was_measured() {
     let sum: usize = (0..100_000).map(|_| candidates(&mut chance)).sum();
     assert!((35.0..37.0).contains(&(sum as f64 / 1e5)));
 }
+
+#[test]
+fn lasting_overload_serves_the_same_users_wholly_and_as_many_requests() {
+    let whole = |by_cohort: bool| {
+        let limits = Limits { by_cohort, ..limits(1) };
+        let node = Node { limits, ..node(DIN, 1) };
+        let run = node.run(&[callers(2.0 * capacity_of(DIN, 256))], 20.0, 7);
+        let mut users = vec![(0_u32, 0_u32); node::USERS as usize];
+        for (index, case) in run.cases.iter().enumerate().filter(|(_, case)| case.at_us > 5_000_000) {
+            let user = &mut users[index % node::USERS as usize];
+            *user = (user.0 + 1, user.1 + u32::from(case.is_good()));
+        }
+        let served = users.iter().filter(|(asked, good)| f64::from(*good) >= 0.9 * f64::from(*asked)).count();
+        (served as f64 / users.len() as f64, run.goodput())
+    };
+    let ((mixed, goodput), (served, goodput_by_cohort)) = (whole(false), whole(true));
+    assert!(mixed < 0.05 && served > 0.4, "{mixed} of users are served wholly, and {served} by cohorts");
+    assert!(goodput_by_cohort >= 0.97 * goodput, "{goodput_by_cohort} of {goodput} answers a second");
+}

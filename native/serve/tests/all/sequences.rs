@@ -28,7 +28,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let offer = (0_u64..3, 1_usize..50, 0_usize..10, 0_u64..4000, 0_u8..6, worth).prop_map(
         |(version, candidates, length, deadline_us, priority, (value, class, hash))| {
             let worth = Worth { value, class, hash, prescores: &[] };
-            Step::Offer(Offer { version, candidates, length, deadline_us, priority, worth })
+            Step::Offer(Offer {
+                version,
+                candidates,
+                length,
+                deadline_us,
+                priority,
+                cohort: candidates as u8,
+                worth,
+            })
         },
     );
     let lane = || 0..LANES;
@@ -343,10 +351,12 @@ proptest! {
         candidates_max in 50_usize..400,
         slack_us in 0_u64..100,
         candidates_min in prop::option::of(1_usize..20),
+        by_cohort in any::<bool>(),
     ) {
         let allowance = candidates_min.map(|candidates_min| AllowanceLimits { candidates_min, shown: 4 });
         let limits = Limits {
             lanes: LANES, requests_max, candidates_max, reserved_percent: 25, wait_us_max: 3000, slack_us, allowance,
+            by_cohort,
         };
         let log = run(limits, &steps);
         prop_assert_eq!(log, run(limits, &steps), "a run is reproducible");

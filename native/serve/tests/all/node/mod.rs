@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use streamlearn_serve::ladder::Ladder;
 use streamlearn_serve::scheduler::{
-    Costs, Limits, Next, Offer, Reason, Refused, Scheduler, Shapes, Ticket, Took, Worth,
+    COHORTS, Costs, Limits, Next, Offer, Reason, Refused, Scheduler, Shapes, Ticket, Took, Worth,
 };
 
 /// Seeded random numbers.
@@ -90,6 +90,7 @@ pub fn limits(lanes: usize) -> Limits {
         wait_us_max: 100_000,
         slack_us: 1000,
         allowance: None,
+        by_cohort: false,
     }
 }
 
@@ -124,6 +125,9 @@ pub struct World {
     /// How many candidates are scored at most, whatever the scheduler would allow.
     pub cut: Option<usize>,
 }
+
+/// How many users ask, in turn.
+pub const USERS: u64 = 500;
 
 /// How many candidates of an answer are shown in a simulated world.
 pub const SHOWN: usize = 8;
@@ -339,10 +343,11 @@ impl Sim<'_> {
         let (version, priority) = (callers.version, callers.priority);
         let (candidates, deadline_us) = (request.candidates, request.deadline_us);
         let candidates = self.node.world.cut.map_or(candidates, |cut| cut.min(candidates));
+        let cohort = (Chance::new(case as u64 % USERS).bits() % u64::from(COHORTS)) as u8;
         let hash = Chance::new(case as u64).bits();
         let (value, prescores, _) = self.node.world.request(case as u64, request.candidates);
         let worth = Worth { value, class: 0, hash, prescores: &prescores };
-        let offer = Offer { version, candidates, length: 1, deadline_us, priority, worth };
+        let offer = Offer { version, candidates, length: 1, deadline_us, priority, cohort, worth };
         match self.scheduler.offer(now_us, &offer) {
             Ok(admitted) => {
                 for ticket in admitted.shed {
