@@ -39,7 +39,7 @@ def node() -> Iterator[Any]:
     tables = TableSet([TableOptions(spec, 100) for spec in _FEATURES.tables])
     tables.stage(1, None, [])
     text = described(_FEATURES, [Label("click", "click", "fast")], list(tables.dims), _LIMITS)
-    limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, False, 10_000_000, 20_000_000)
+    limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, 0, False, 10_000_000, 20_000_000)
     front = native.Front(text, ([1], [4], [1]), limits, 4)
     ended = threading.Event()
 

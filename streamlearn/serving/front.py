@@ -37,6 +37,7 @@ class FrontLimits(NamedTuple):
     candidates_min: int  # 0: requests are not cut
     shown: int
     value_max: float
+    short_percent: int
     by_cohort: bool
     deadline_us: int  # of a request that sets none
     deadline_us_max: int
@@ -84,7 +85,8 @@ class Front:
         limits = FrontLimits(
             serving.lanes, settings.requests_max, max(settings.waiting_candidates_max, settings.candidates_max),
             settings.reserved_percent, settings.slack_ms * 1_000,
-            allowance.candidates_min, allowance.shown, allowance.value_max, settings.shed_by_user,
+            allowance.candidates_min, allowance.shown, allowance.value_max, allowance.short_history_percent,
+            settings.shed_by_user,
             settings.deadline_ms * 1_000, settings.deadline_ms_max * 1_000,
         )  # fmt: skip
         self._is_shared = serving.lane_processes

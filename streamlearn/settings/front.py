@@ -72,5 +72,8 @@ class AllowanceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     answer says how many are scored; the others have no score. With 0, overload refuses whole requests."""
     shown: Annotated[int, Meta(ge=1, le=1_000)] = 8
     """How many candidates of an answer callers show. The sum of that many best scores is the value of an answer."""
+    short_history_percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    """Turns on cuts of histories, for models with two of `serving.lengths`: how much of the value of an answer remains
+    if only the shorter length is read. With 0 histories are never cut."""
     value_max: Annotated[float, Meta(ge=1, le=1e6)] = 10.0
     """Largest `value` of a request. A larger one counts as this."""

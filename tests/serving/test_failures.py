@@ -230,7 +230,7 @@ def test_who_lingers_without_a_request_does_not_keep_a_node(rig: Rig) -> None:
 def test_who_is_cut_is_told_how_much_was_scored() -> None:
     tables = tables_of(1)
     text = described(FEATURES, APP.labels, list(tables.dims), LIMITS)
-    limits = FrontLimits(1, 100, 1_000, 0, 0, 2, 1, 10.0, False, 30_000_000, 30_000_000)
+    limits = FrontLimits(1, 100, 1_000, 0, 0, 2, 1, 10.0, 0, False, 30_000_000, 30_000_000)
     front = native.Front(text, ([1, 4], [4, 16], [3]), limits, 4)
     front.activate(front.add(1, tables.native))
     # By what warm-up said the first takes long, so that who comes after it is under pressure.

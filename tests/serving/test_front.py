@@ -104,7 +104,7 @@ class Rig:
     ) -> None:
         self.tables = tables or tables_of(2)
         text = described(FEATURES, APP.labels, list(self.tables.dims), LIMITS)
-        limits = FrontLimits(lanes, requests_max, 1_000, 0, 0, 0, 8, 1.0, False, 10_000_000, 20_000_000)
+        limits = FrontLimits(lanes, requests_max, 1_000, 0, 0, 0, 8, 1.0, 0, False, 10_000_000, 20_000_000)
         self.front = native.Front(text, ([1, 4], [4, 16], [3]), limits, 4, shadows_max)
         self.node = native.FrontNode(
             "shop", self.front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 5_000),

@@ -47,7 +47,7 @@ class Rig:
         tables = TableSet([TableOptions(spec, 1_000) for spec in features.tables])
         tables.stage(1, None, [])
         text = described(features, folder.app.labels, list(tables.dims), LIMITS)
-        limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, False, 20_000_000, 20_000_000)
+        limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, 0, False, 20_000_000, 20_000_000)
         self.front = native.Front(text, ([1, 4], [4, 16], [8]), limits, 4)
         self.back = WrittenBack(folder, self.front)
         self.node = native.FrontNode(

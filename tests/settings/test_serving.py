@@ -40,7 +40,7 @@ from tests.versions.history import MODEL, Trainer, serving
 FRONT = (
     "front.listen=127.0.0.2:0", "front.http=127.0.0.3:0", "front.threads=2", "front.candidates_max=77",
     "front.connections_max=99", "front.deadline_ms=777", "front.requests_max=88", "allowance.candidates_min=5",
-    "allowance.shown=3", "allowance.value_max=7", "front.shed_by_user=true",
+    "allowance.shown=3", "allowance.value_max=7", "allowance.short_history_percent=91", "front.shed_by_user=true",
     "front.ready_s=0.0625", "front.drain_s=1.25",
 )  # fmt: skip
 SERVING = (
@@ -72,7 +72,8 @@ def node(small: Load, calls: dict[str, Calls]) -> Iterator[Node]:
 
 @heeds(
     "front.listen", "front.http", "front.threads", "front.candidates_max", "front.connections_max", "front.deadline_ms",
-    "front.requests_max", "allowance.candidates_min", "allowance.shown", "allowance.value_max", "front.shed_by_user",
+    "front.requests_max", "allowance.candidates_min", "allowance.shown", "allowance.value_max",
+    "allowance.short_history_percent", "front.shed_by_user",
     "front.drain_s", "front.ready_s", "serving.users_buckets", "serving.candidates_buckets",
     "serving.lengths", "serving.lanes", "serving.lane_nice", "serving.compiles_max",
     "serving.golden_difference_max", "impressions.write_back", "join.logged_share", "replica.beat_s",
@@ -88,7 +89,7 @@ def test_the_parts_of_a_node_have_the_settings(
     assert buckets == ([1, 3], [7, 9], [2, 8])
     assert (limits.lanes, limits.requests_max) == (3, 88)
     assert (limits.candidates_min, limits.shown, limits.value_max, limits.deadline_us) == (5, 3, 7.0, 777_000)
-    assert limits.by_cohort
+    assert (limits.by_cohort, limits.short_percent) == (True, 91)
     node_limits = calls["FrontNode"][0][0][3]
     assert (node_limits.threads, node_limits.connections_max, node_limits.requests_max) == (2, 99, 88)
     assert node_limits.drain_ms_max == 1_250

@@ -76,6 +76,8 @@ struct FrontLimits {
     /// How many candidates of an answer are shown.
     shown: usize,
     value_max: f32,
+    /// The percentage of value that remains with shorter histories; 0: they are not cut.
+    short_percent: u8,
     /// Whether lasting overload refuses the same users.
     by_cohort: bool,
     /// The deadline of a request that names none.
@@ -173,7 +175,11 @@ impl NativeFront {
             wait_us_max: deadline_us_max,
             slack_us: limits.slack_us,
             by_cohort: limits.by_cohort,
-            allowance: (candidates_min > 0).then_some(AllowanceLimits { candidates_min, shown }),
+            allowance: (candidates_min > 0).then_some(AllowanceLimits {
+                candidates_min,
+                shown,
+                short_percent: limits.short_percent,
+            }),
         };
         // A placeholder until warm-up has measured: no request is admitted before a version is added.
         let costs = Costs::measured(&shapes, |_, _| 1_000.0, |_, _| 1_000.0);

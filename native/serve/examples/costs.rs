@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use asks::{Data, Inputs as RequestInputs, ask};
 use prost::Message;
-use streamlearn_serve::answer::Answer;
+use streamlearn_serve::answer::{Answer, Cut};
 use streamlearn_serve::impression_log::{Batch, Shown, ShownLimits};
 use streamlearn_serve::inputs::{Count, Input, Inputs, Kind, Label, Limits};
 use streamlearn_serve::protocol::{CallerOptions, Naming, RequestFormat, decode, encode};
@@ -89,7 +89,8 @@ fn main() {
     for (form, is_raw) in [("raw", true), ("typed", false)] {
         let bytes = ask(&inputs, is_raw).encode_to_vec();
         let read = || decode(black_box(&bytes), &naming, CallerOptions::default()).expect("a good request");
-        let answer = Answer { version: 18, scores: vec![0.25; 3 * CANDIDATES], scored: None, computed: None };
+        let answer =
+            Answer { version: 18, scores: vec![0.25; 3 * CANDIDATES], cut: Cut::default(), computed: None };
         let (request, form_of) = read();
         let decode_us = median_us(|| drop(black_box(read())));
         let write = || encode(&form_of, black_box(&answer), &naming).expect("an answer to it");

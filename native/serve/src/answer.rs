@@ -11,11 +11,27 @@ pub struct Answer {
     pub version: u64,
     /// The logit of every candidate and label, candidate by candidate.
     pub scores: Vec<f32>,
-    /// How many candidates were scored, from the first on, when the node was too busy to score all; the
-    /// others are NaN.
-    pub scored: Option<usize>,
+    /// What was left out because the node was too busy.
+    pub cut: Cut,
     /// The columns that the node computed for it, if there are any.
     pub computed: Option<Box<Computed>>,
+}
+
+/// What an overloaded node left out of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// How many candidates were scored, from the first on, if not all; the others are NaN.
+    pub scored: Option<usize>,
+    /// How many of the newest values of a history were read, if fewer than the model reads.
+    pub length: Option<usize>,
+}
+
+impl Cut {
+    /// Returns what answers say about it: names and numbers.
+    pub fn named(self) -> impl Iterator<Item = (&'static str, usize)> {
+        let named = |name, number: Option<usize>| number.map(|number| (name, number));
+        [named("scored", self.scored), named("length", self.length)].into_iter().flatten()
+    }
 }
 
 /// The reason why a request has no answer.

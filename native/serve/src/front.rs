@@ -13,7 +13,7 @@ use streamlearn_table::{PackError, ReadRows, TableSet};
 use streamlearn_wire::keys::key_of_bytes;
 use tokio::sync::oneshot;
 
-use crate::answer::{Answer, Refusal};
+use crate::answer::{Answer, Cut, Refusal};
 use crate::inputs::Inputs;
 use crate::layout::Layout;
 use crate::measures::Measures;
@@ -75,8 +75,7 @@ struct WaitingRequest {
     since: Instant,
     is_shadowed: bool,
     scores: Vec<f32>,
-    /// How many candidates are scored, if not all.
-    scored: Option<usize>,
+    cut: Cut,
     reply: oneshot::Sender<Result<Answer, Refusal>>,
 }
 
@@ -440,9 +439,10 @@ impl Front {
             state.refuse(ticket, "shed", Refusal::Busy { retry_ms: 1, text });
         }
         let scored = (admitted.candidates < request.candidates).then_some(admitted.candidates);
+        let cut = Cut { scored, length: admitted.length };
         let scores = vec![f32::NAN; request.candidates * self.inputs.labels.len()];
         let (request, since, reply) = (Arc::new(request), Instant::now(), sender);
-        let waiting = WaitingRequest { request, number, since, is_shadowed, scores, scored, reply };
+        let waiting = WaitingRequest { request, number, since, is_shadowed, scores, cut, reply };
         state.waiting.insert(admitted.ticket, waiting);
         drop(state);
         self.work.notify_one();
@@ -628,12 +628,12 @@ impl FrontState {
     }
 
     fn answer(&mut self, ticket: Ticket) {
-        let Some(WaitingRequest { request, number, since, is_shadowed, scores, scored, reply }) =
+        let Some(WaitingRequest { request, number, since, is_shadowed, scores, cut, reply }) =
             self.waiting.remove(&ticket)
         else {
             return;
         };
-        if scored.is_none() {
+        if cut == Cut::default() {
             let labels = &request.inputs.labels;
             let values = scores.iter().step_by(labels.len()).map(|one| f64::from(labels[0].score(*one)));
             let prescores = request.prescores.as_deref().unwrap_or_default();
@@ -644,7 +644,7 @@ impl FrontState {
         }
         self.statistics.answered(number, since.elapsed());
         // A caller that has gone needs no answer.
-        let _ = reply.send(Ok(Answer { version: number, scores, scored, computed: None }));
+        let _ = reply.send(Ok(Answer { version: number, scores, cut, computed: None }));
     }
 
     fn refuse(&mut self, ticket: Ticket, reason: &'static str, refusal: Refusal) {

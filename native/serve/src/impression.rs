@@ -49,7 +49,7 @@ impl Impression {
     pub fn write(&self, parts: &ImpressionParts<'_>, out: &mut Vec<u8>) -> Result<usize, String> {
         let (request, inputs) = (parts.request, &parts.request.inputs);
         // Candidates that were cut were not shown by their score: they are no impression.
-        let scored = parts.answer.scored.unwrap_or(request.candidates);
+        let scored = parts.answer.cut.scored.unwrap_or(request.candidates);
         let items = request.shown.as_ref().map_or(scored, Vec::len);
         self.check(request, items)?;
         out.extend_from_slice(&self.prefix);
@@ -68,7 +68,12 @@ impl Impression {
         }
         empty_texts(out, self.user_segments);
         for (input, values) in inputs.user.iter().zip(&request.user) {
-            column(out, input, values, 0, parts.texts);
+            column(
+                out,
+                input,
+                values,
+                &Example { at: 0, newest: parts.answer.cut.length, texts: parts.texts },
+            );
         }
         varint::write(out, items as i64);
         match &request.shown {
@@ -82,7 +87,7 @@ impl Impression {
     fn item(&self, parts: &ImpressionParts<'_>, item: usize, out: &mut Vec<u8>) {
         let (request, inputs) = (parts.request, &parts.request.inputs);
         for (input, values) in inputs.item.iter().zip(&request.item) {
-            column(out, input, values, item, parts.texts);
+            column(out, input, values, &Example { at: item, newest: None, texts: parts.texts });
         }
         empty_texts(out, self.item_segments);
         if self.has_features {
@@ -149,13 +154,25 @@ fn text(out: &mut Vec<u8>, text: &[u8]) {
 }
 
 /// Appends one example's value of a column.
-fn column(out: &mut Vec<u8>, input: &Input, values: &Values, example: usize, texts: &Texts) {
+/// Which values of a column are written.
+struct Example<'a> {
+    at: usize,
+    /// How many values of a history were read at most, if fewer than it has.
+    newest: Option<usize>,
+    texts: &'a Texts,
+}
+
+fn column(out: &mut Vec<u8>, input: &Input, values: &Values, example: &Example<'_>) {
+    let Example { at: example, newest, texts } = *example;
     match (&input.kind, values) {
         (Kind::Slot { is_text, .. }, Values::Keys(keys)) => {
             slot(out, &keys[example..=example], *is_text, texts)
         }
         (Kind::Slot { is_text, values: count, .. }, Values::Lists { keys, offsets, weights }) => {
-            let range = offsets[example] as usize..offsets[example + 1] as usize;
+            let mut range = offsets[example] as usize..offsets[example + 1] as usize;
+            if let (Some(newest), Count::Newest(_)) = (newest, count) {
+                range.start = range.start.max(range.end.saturating_sub(newest));
+            }
             array(out, range.len(), |out| slot(out, &keys[range.clone()], *is_text, texts));
             if *count == Count::Weighted {
                 let weights = weights.as_deref().unwrap_or_default();

@@ -32,7 +32,7 @@ pub use tickets::Ticket;
 
 use admission::Applicant;
 use again::{Again, Alone};
-use allowance::Allowance;
+use allowance::{Action, Allowance};
 use arrivals::ArrivalRate;
 use cohorts::Cohorts;
 use demand::{Load, QueuedDemand};
@@ -145,11 +145,11 @@ impl Scheduler {
     /// If it has no candidates.
     pub fn offer(&mut self, now_us: u64, offer: &Offer<'_>) -> Result<Admitted, Refused> {
         let asked = self.admit(now_us, offer)?;
+        let Applicant { key, priority, deadline_us, candidates, is_short } = asked;
         if let Some(allowance) = &mut self.allowance {
-            allowance.admitted(asked.candidates, &offer.worth);
+            allowance.admitted(Action { candidates, is_short }, &offer.worth);
         }
         let shed = self.shed_for(&asked);
-        let Applicant { key, priority, deadline_us, candidates } = asked;
         let order = self.admitted;
         self.admitted += 1;
         let (given, running, is_gone) = (0, 0, false);
@@ -159,7 +159,8 @@ impl Scheduler {
         let load = Load::one(candidates, key.length);
         self.demand.add(priority, deadline_us, &load);
         self.arrivals.add(now_us, priority, self.work_us(&load));
-        Ok(Admitted { ticket, candidates, shed })
+        let length = is_short.then(|| self.shapes.lengths.sizes()[key.length]);
+        Ok(Admitted { ticket, candidates, length, shed })
     }
 
     /// Returns the next plan of a free lane. There is a plan whenever anything waits: nothing is held back to

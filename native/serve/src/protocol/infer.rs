@@ -224,10 +224,10 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Re
         id: String::from_utf8_lossy(id).into_owned(),
         ..ModelInferReply::default()
     };
-    if let Some(scored) = answer.scored {
+    for (name, number) in answer.cut.named() {
         let parameter =
-            ReplyParameter { int64_param: i64::try_from(scored).ok(), ..ReplyParameter::default() };
-        reply.parameters.insert(outputs::SCORED.to_owned(), parameter);
+            ReplyParameter { int64_param: i64::try_from(number).ok(), ..ReplyParameter::default() };
+        reply.parameters.insert(name.to_owned(), parameter);
     }
     if let Some(columns) = outputs::features(form, answer, naming) {
         let parameter =

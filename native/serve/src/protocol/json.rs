@@ -17,11 +17,11 @@ use super::columns::InputTensors;
 use super::infer::{self, Form};
 use super::input_names::Naming;
 use super::json_body::{Each, Object, Parameters, RefusalSlot, Setting, Text, next_field, read, read_part};
-use super::outputs::{self, FEATURES, SCORED, Wanted};
+use super::outputs::{self, FEATURES, Wanted};
 use super::values::scalars::{Ints, Value, ValueForm};
 use super::values::tensor::{Elements, Shape, Tensor, cut};
 use super::wishes::CallerOptions;
-use crate::answer::{Answer, Refusal};
+use crate::answer::{Answer, Cut, Refusal};
 use crate::inputs::Inputs;
 use crate::request::Request;
 
@@ -293,7 +293,7 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, 
         tensor
     };
     let mut parameters: BTreeMap<_, Json> =
-        answer.scored.map(|scored| (SCORED, scored.into())).into_iter().collect();
+        answer.cut.named().map(|(name, number)| (name, number.into())).collect();
     // Parameters are single values in this protocol.
     if let Some(columns) = outputs::features(form, answer, naming) {
         parameters.insert(FEATURES, columns.to_string().into());
@@ -322,6 +322,8 @@ struct Scores<'a> {
     version: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     scored: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    length: Option<usize>,
     scores: BTreeMap<String, Vec<Option<f32>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     features: Option<Json>,
@@ -334,8 +336,8 @@ struct Scores<'a> {
 pub fn encode_scores(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, Refusal> {
     let scores = columns(form, answer, naming)?.into_iter().collect();
     let id = std::str::from_utf8(&form.id).unwrap_or_default();
-    let (scored, features) = (answer.scored, outputs::features(form, answer, naming));
-    let body = written(&Scores { id, version: answer.version, scored, scores, features })?;
+    let (Cut { scored, length }, features) = (answer.cut, outputs::features(form, answer, naming));
+    let body = written(&Scores { id, version: answer.version, scored, length, scores, features })?;
     Ok(Written { body, json_bytes: None })
 }
 
@@ -345,7 +347,7 @@ type Columns = Vec<(String, Vec<Option<f32>>)>;
 fn columns(form: &Form, answer: &Answer, naming: &Naming) -> Result<Columns, Refusal> {
     let labels = &naming.inputs().labels;
     outputs::check(answer, form.candidates, labels.len())?;
-    let scored = answer.scored.unwrap_or(form.candidates);
+    let scored = answer.cut.scored.unwrap_or(form.candidates);
     let mut columns = Vec::with_capacity(form.outputs.len());
     for output in &form.outputs {
         let (name, values) = (output.name(labels), output.values(answer, labels));

@@ -6,8 +6,6 @@ use super::values::tensor::cut;
 use crate::answer::{Answer, Refusal};
 use crate::inputs::Label;
 
-/// The reply parameter with the number of scored candidates, if not all were scored.
-pub const SCORED: &str = "scored";
 /// The reply parameter with the computed columns, and the name of their parameter in a request.
 pub const FEATURES: &str = "features";
 /// The suffix of a label's logit output.
@@ -92,11 +90,13 @@ pub fn check(answer: &Answer, candidates: usize, labels: usize) -> Result<(), Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::answer::Cut;
 
     #[test]
     fn a_number_is_answered_as_it_is_and_has_no_logit() {
         let labels = [Label::from("click"), Label { is_number: true, ..Label::from("stars") }];
-        let answer = Answer { version: 3, scores: vec![0.0, 4.5, 0.0, -2.0], scored: None, computed: None };
+        let answer =
+            Answer { version: 3, scores: vec![0.0, 4.5, 0.0, -2.0], cut: Cut::default(), computed: None };
         let names: Vec<_> = Output::all(&labels).map(|output| output.name(&labels)).collect();
         assert_eq!(names, ["click", "stars", "click.logit"]);
         let stars = Wanted::default().outputs(2)[1];
@@ -111,7 +111,7 @@ mod tests {
         let answer = Answer {
             version: 3,
             scores: vec![0.0, 10.0, f32::INFINITY, -100.0],
-            scored: None,
+            cut: Cut::default(),
             computed: None,
         };
         let mut wanted = Wanted::default();

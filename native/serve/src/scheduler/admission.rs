@@ -20,6 +20,8 @@ pub(super) struct Applicant {
     pub priority: usize,
     pub deadline_us: u64,
     pub candidates: usize,
+    /// Whether its histories are cut to a shorter length than they have.
+    pub is_short: bool,
 }
 
 impl Scheduler {
@@ -37,7 +39,7 @@ impl Scheduler {
         if self.free_in.is_empty() {
             return Err(Refused::after(Reason::Lanes, self.limits.wait_us_max as f64));
         }
-        let asked = Applicant { key, priority, deadline_us, candidates: offer.candidates };
+        let asked = Applicant { key, priority, deadline_us, candidates: offer.candidates, is_short: false };
         let Some(mut cohorts) = self.cohorts.take() else { return self.fits(now_us, offer, asked) };
         let outcome = match cohorts.check(priority, offer.cohort) {
             Err(retry_us) => Err(Refused::after(Reason::Cohort, retry_us)),
@@ -52,29 +54,37 @@ impl Scheduler {
     }
 
     /// Returns the request with as many candidates as are worth their time, if there is room and time for them.
-    fn fits(&mut self, now_us: u64, offer: &Offer<'_>, mut asked: Applicant) -> Result<Applicant, Refused> {
+    fn fits(&mut self, now_us: u64, offer: &Offer<'_>, asked: Applicant) -> Result<Applicant, Refused> {
         let starts_us = self.starts_us(now_us, &asked);
-        asked.candidates = self.allowed(now_us, offer, &asked, starts_us)?;
+        let asked = self.allowed(now_us, offer, asked, starts_us)?;
         self.has_room(&asked)?;
         self.has_time(now_us, &asked, starts_us)?;
         Ok(asked)
     }
 
-    /// Returns how many of its candidates are worth their time.
+    /// Returns the request with what is worth its time.
     fn allowed(
         &mut self,
         now_us: u64,
         offer: &Offer<'_>,
-        asked: &Applicant,
+        mut asked: Applicant,
         starts_us: f64,
-    ) -> Result<usize, Refused> {
-        let Some(mut allowance) = self.allowance.take() else { return Ok(asked.candidates) };
+    ) -> Result<Applicant, Refused> {
+        let Some(mut allowance) = self.allowance.take() else { return Ok(asked) };
         let price = allowance.follow(now_us, starts_us / (asked.deadline_us - now_us) as f64);
-        let (candidate_us, request_us) = self.costs.rates(asked.key.length);
-        let costs = UnitCosts { candidate_us: candidate_us * self.pace, request_us: request_us * self.pace };
-        let allowed = allowance.choose(price, asked.candidates, &offer.worth, costs);
+        let own = self.unit_costs(asked.key.length);
+        let short = asked.key.length.checked_sub(1).map(|length| self.unit_costs(length));
+        let allowed = allowance.choose(price, asked.candidates, &offer.worth, (own, short));
         self.allowance = Some(allowance);
-        allowed.ok_or_else(|| Refused::after(Reason::Price, starts_us))
+        let action = allowed.ok_or_else(|| Refused::after(Reason::Price, starts_us))?;
+        (asked.candidates, asked.is_short) = (action.candidates, action.is_short);
+        asked.key.length -= usize::from(action.is_short);
+        Ok(asked)
+    }
+
+    fn unit_costs(&self, length: usize) -> UnitCosts {
+        let (candidate_us, request_us) = self.costs.rates(length);
+        UnitCosts { candidate_us: candidate_us * self.pace, request_us: request_us * self.pace }
     }
 
     /// Checks the bounds, as if requests of lower priority were shed.

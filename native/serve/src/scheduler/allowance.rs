@@ -35,6 +35,18 @@ pub struct AllowanceLimits {
     pub candidates_min: usize,
     /// How many candidates of an answer are shown: the value of an answer is the sum of its best ones.
     pub shown: usize,
+    /// The percentage of an answer's value that remains if histories are cut to the next shorter length; 0 if
+    /// they may not be cut.
+    pub short_percent: u8,
+}
+
+/// What is scored of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Action {
+    /// How many candidates, from the first on.
+    pub candidates: usize,
+    /// Whether its histories are cut to the next shorter length.
+    pub is_short: bool,
 }
 
 /// What is known of a request's worth.
@@ -113,14 +125,15 @@ impl Allowance {
         self.value.price
     }
 
-    /// Returns how many candidates are worth their time at this price; `None` if the request is not.
+    /// Returns what is worth its time at this price; `None` if the request is not. The costs are those with
+    /// the histories as they are, and with shorter ones if there is such a length.
     pub fn choose(
         &mut self,
         price: f64,
         candidates: usize,
         worth: &Worth<'_>,
-        costs: UnitCosts,
-    ) -> Option<usize> {
+        (costs, short): (UnitCosts, Option<UnitCosts>),
+    ) -> Option<Action> {
         let class = &self.classes[worth.class.min(CLASSES_MAX - 1)];
         let whole = worth.value * class.value_of(&self.rungs, candidates);
         let whole_us = costs.request_us + costs.candidate_us * candidates as f64;
@@ -131,29 +144,53 @@ impl Allowance {
         let us_price = mixed * self.offered.0 / self.offered.1;
         let (uncut, pays_whole) = (worth.hash >> 32, whole >= us_price * whole_us);
         if price <= 0.0 || (uncut % UNCUT_ONE_IN == 0 && (pays_whole || uncut % ALWAYS_UNCUT_ONE_IN == 0)) {
-            return Some(candidates);
+            return Some(Action { candidates, is_short: false });
         }
+        let own = self.best(us_price, candidates, worth, costs);
+        let share = self.short_share();
+        let short = short.filter(|_| share > 0.0);
+        let worth_short = Worth { value: worth.value * share, ..*worth };
+        let short = short.and_then(|costs| self.best(us_price, candidates, &worth_short, costs));
+        let of = |is_short| move |(net, candidates)| (net, Action { candidates, is_short });
+        let both = own.map(of(false)).into_iter().chain(short.map(of(true)));
+        both.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, action)| action)
+    }
+
+    /// Returns the most value less price, and with how many candidates; `None` if none are worth their time.
+    fn best(
+        &self,
+        us_price: f64,
+        candidates: usize,
+        worth: &Worth<'_>,
+        costs: UnitCosts,
+    ) -> Option<(f64, usize)> {
+        let class = &self.classes[worth.class.min(CLASSES_MAX - 1)];
         let least = self.limits.candidates_min.min(candidates);
-        let (mut from, mut net, mut chosen, mut best) = (0, -us_price * costs.request_us, None, 0.0);
+        let (mut from, mut net, mut best) = (0, -us_price * costs.request_us, None);
         for (rung, upto) in self.rungs.iter() {
             let upto = upto.min(candidates);
             let gain = worth.value * class.gain(rung) * class.expected(rung, from, upto, worth.prescores);
             net += (upto - from) as f64 * (gain - us_price * costs.candidate_us);
             from = upto;
-            if upto >= least && net > best {
-                (chosen, best) = (Some(upto), net);
+            if upto >= least && net > best.map_or(0.0, |(most, _)| most) {
+                best = Some((net, upto));
             }
             if upto == candidates {
                 break;
             }
         }
-        chosen
+        best
     }
 
-    /// Counts a request that is admitted with this number of candidates.
-    pub fn admitted(&mut self, candidates: usize, worth: &Worth<'_>) {
+    fn short_share(&self) -> f64 {
+        f64::from(self.limits.short_percent) / 100.0
+    }
+
+    /// Counts a request that is admitted.
+    pub fn admitted(&mut self, action: Action, worth: &Worth<'_>) {
         let class = &self.classes[worth.class.min(CLASSES_MAX - 1)];
-        self.value.admitted += worth.value * class.value_of(&self.rungs, candidates);
+        let share = if action.is_short { self.short_share() } else { 1.0 };
+        self.value.admitted += worth.value * share * class.value_of(&self.rungs, action.candidates);
     }
 
     /// Returns what was offered and admitted, and the price.
@@ -184,7 +221,9 @@ mod tests {
     use super::*;
 
     const COSTS: UnitCosts = UnitCosts { candidate_us: 18.0, request_us: 280.0 };
-    const LIMITS: AllowanceLimits = AllowanceLimits { candidates_min: 4, shown: 8 };
+    /// Of a model with one length of histories.
+    const ALONE: (UnitCosts, Option<UnitCosts>) = (COSTS, None);
+    const LIMITS: AllowanceLimits = AllowanceLimits { candidates_min: 4, shown: 8, short_percent: 96 };
 
     /// An allowance that has seen requests of this size, whose best candidates may stand anywhere.
     fn taught(candidates: usize) -> Allowance {
@@ -193,7 +232,7 @@ mod tests {
         for round in 0..128 {
             let worth = |at: usize| 1.0 / (1.0 + ((at * 7919 + round * 31) % candidates) as f64);
             allowance.learn(0, (0..candidates).map(worth), &expected);
-            allowance.choose(0.0, candidates, &Worth::default(), COSTS);
+            allowance.choose(0.0, candidates, &Worth::default(), ALONE);
         }
         allowance
     }
@@ -217,7 +256,9 @@ mod tests {
         ) {
             let mut allowance = taught(seen);
             let worth = worth(value, hash);
-            let at = |allowance: &mut Allowance, price| allowance.choose(price, candidates, &worth, COSTS);
+            let at = |allowance: &mut Allowance, price| {
+                allowance.choose(price, candidates, &worth, ALONE).map(|action| action.candidates)
+            };
             prop_assert_eq!(at(&mut allowance, 0.0), Some(candidates), "without a price nothing is cut");
             // What a microsecond is worth moves with each request: two that have seen the same are compared.
             let (cheap, dear) = (at(&mut taught(seen), price), at(&mut taught(seen), price * more));
@@ -237,10 +278,33 @@ mod tests {
             for _ in 0..70 {
                 allowance.learn(3, values.iter().copied(), &prescores);
                 let worth = Worth { class: 3, hash: 1, prescores: &prescores, ..Worth::default() };
-                let allowed = allowance.choose(price, prescores.len(), &worth, COSTS);
-                prop_assert!(allowed.is_none_or(|allowed| (1..=prescores.len()).contains(&allowed)));
+                let allowed = allowance.choose(price, prescores.len(), &worth, ALONE);
+                prop_assert!(allowed.is_none_or(|allowed| (1..=prescores.len()).contains(&allowed.candidates)));
             }
         }
+    }
+
+    #[test]
+    fn histories_are_cut_where_that_costs_less_value_than_time() {
+        let short = UnitCosts { candidate_us: 9.0, request_us: 140.0 };
+        let time = |action: Action| {
+            let costs = if action.is_short { short } else { COSTS };
+            costs.request_us + costs.candidate_us * action.candidates as f64
+        };
+        let (mut before, mut cut) = (f64::INFINITY, 0);
+        for step in 0..60 {
+            let price = 0.02 * f64::from(step);
+            let action = taught(100).choose(price, 100, &worth(1.0, CUT), (COSTS, Some(short)));
+            let taken = action.map_or(0.0, time);
+            assert!(taken <= before, "a higher price never takes more time");
+            (before, cut) = (taken, cut + usize::from(action.is_some_and(|action| action.is_short)));
+            assert!(step > 0 || action == Some(Action { candidates: 100, is_short: false }));
+        }
+        assert!(cut > 20, "{cut} of 60 prices cut histories");
+        let mut never = taught(100);
+        never.limits.short_percent = 0;
+        let action = never.choose(0.5, 100, &worth(1.0, CUT), (COSTS, Some(short)));
+        assert!(action.is_none_or(|action| !action.is_short));
     }
 
     #[test]
@@ -261,14 +325,16 @@ mod tests {
     #[test]
     fn who_is_worth_more_or_expects_more_gets_more() {
         let price = 0.8;
-        let of = |value, hash| taught(100).choose(price, 100, &worth(value, hash), COSTS).unwrap_or(0);
+        let of = |value, hash| {
+            taught(100).choose(price, 100, &worth(value, hash), ALONE).map_or(0, |action| action.candidates)
+        };
         let hashes = (1..40_u64).map(|at| CUT | at << 26);
         let sum = |value| hashes.clone().map(|hash| of(value, hash)).sum::<usize>();
         let sums = [3.0, 1.0, 0.2].map(sum);
         assert!(sums[0] > sums[1] && sums[1] > sums[2], "{sums:?}");
         let expects = |prescores: &[f32]| {
             let worth = Worth { prescores, hash: CUT, ..Worth::default() };
-            taught(100).choose(price, 100, &worth, COSTS).unwrap_or(0)
+            taught(100).choose(price, 100, &worth, ALONE).map_or(0, |action| action.candidates)
         };
         let flat: Vec<f32> = vec![0.1; 100];
         let steep: Vec<f32> = (0..100).map(|at| if at < 8 { 1.0 } else { 1e-6 }).collect();
@@ -279,7 +345,11 @@ mod tests {
     fn some_are_never_cut_so_that_curves_stay_known() {
         let mut allowance = taught(100);
         let whole = (0..4000_u64)
-            .filter(|at| allowance.choose(PRICE_MAX, 100, &worth(1.0, at << 32), COSTS) == Some(100))
+            .filter(|at| {
+                allowance
+                    .choose(PRICE_MAX, 100, &worth(1.0, at << 32), ALONE)
+                    .is_some_and(|action| action.candidates == 100)
+            })
             .count();
         assert_eq!(whole, 4000 / ALWAYS_UNCUT_ONE_IN as usize);
     }

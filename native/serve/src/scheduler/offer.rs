@@ -32,6 +32,8 @@ pub struct Admitted {
     pub ticket: Ticket,
     /// How many candidates, from the first on, will be scored: all, unless the request was cut.
     pub candidates: usize,
+    /// How many of the newest values of its histories will be read, if they were cut.
+    pub length: Option<usize>,
     /// Requests of lower priority that were shed for it; they get no answer.
     pub shed: Vec<Ticket>,
 }

@@ -19,7 +19,7 @@ fn node(model: Model, world: World, allowance: Option<AllowanceLimits>) -> Node 
 }
 
 fn on() -> Option<AllowanceLimits> {
-    Some(AllowanceLimits { candidates_min: 4, shown: crate::node::SHOWN })
+    Some(AllowanceLimits { candidates_min: 4, shown: crate::node::SHOWN, short_percent: 0 })
 }
 
 fn run(node: &Node, rate: f64) -> Run {

@@ -178,6 +178,8 @@ impl Rig {
         let (order, candidates) = (self.tickets.len(), admitted.candidates);
         let least = self.limits.allowance.map_or(offer.candidates, |bounds| bounds.candidates_min);
         assert!((least.min(offer.candidates)..=offer.candidates).contains(&candidates));
+        assert!(admitted.length.is_none_or(|length| length < offer.length));
+        let offer = Offer { length: admitted.length.unwrap_or(offer.length), ..offer };
         let known = Known { order, offer, deadline_us, candidates, given: 0, scored: 0, again: Vec::new() };
         assert!(self.here.insert(admitted.ticket, known).is_none(), "a ticket names one request");
         assert!(!self.tickets.contains(&admitted.ticket), "a ticket is never reused");
@@ -353,7 +355,7 @@ proptest! {
         candidates_min in prop::option::of(1_usize..20),
         by_cohort in any::<bool>(),
     ) {
-        let allowance = candidates_min.map(|candidates_min| AllowanceLimits { candidates_min, shown: 4 });
+        let allowance = candidates_min.map(|candidates_min| AllowanceLimits { candidates_min, shown: 4, short_percent: 95 });
         let limits = Limits {
             lanes: LANES, requests_max, candidates_max, reserved_percent: 25, wait_us_max: 3000, slack_us, allowance,
             by_cohort,

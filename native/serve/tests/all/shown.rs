@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::rig::asks::*;
 use prost::Message;
-use streamlearn_serve::answer::Answer;
+use streamlearn_serve::answer::{Answer, Cut};
 use streamlearn_serve::impression_log::{Batch, Shown, ShownLimits};
 use streamlearn_serve::inputs::Limits;
 use streamlearn_serve::protocol::{CallerOptions, Naming, RequestFormat, decode, every_kind};
@@ -87,12 +87,16 @@ fn of<'a>(columns: &'a [(String, Column)], name: &str) -> &'a Column {
 
 /// Logs a request answered with ascending logits.
 fn answer(shown: &Shown, ask: &InferAsk) {
+    answer_cut(shown, ask, Cut::default());
+}
+
+fn answer_cut(shown: &Shown, ask: &InferAsk, cut: Cut) {
     let bytes = ask.encode_to_vec();
     let (request, form) = decode(&bytes, &naming(), CallerOptions::default()).unwrap();
     if let Some(request_copy) = shown.keep(&request, RequestFormat::Grpc, &bytes) {
         let scores =
             (0..2 * request.candidates).map(|at| if at == 3 { f32::NAN } else { at as f32 }).collect();
-        shown.note(request_copy, form.id, Answer { version: 18, scores, scored: None, computed: None });
+        shown.note(request_copy, form.id, Answer { version: 18, scores, cut, computed: None });
     }
 }
 
@@ -135,6 +139,18 @@ fn an_event_holds_what_was_given_and_the_defaults_of_what_was_not() {
         let score = |logit: f32| 1.0 / (1.0 + (-logit).exp());
         assert_eq!(*of("items.served_score_click"), Column::F32(vec![score(4.0), score(2.0)]));
     }
+}
+
+#[test]
+fn an_event_holds_only_what_an_overloaded_node_read_and_scored() {
+    let shown = shown(ALL);
+    let mut inputs = with("user_seen", &[4], Data::Int64(vec![1, 2, 3, 4]));
+    inputs.push(("user_seen_where", vec![4], Data::texts(&["p", "q", "r", "s"])));
+    answer_cut(&shown, &ask(&inputs, true), Cut { scored: Some(1), length: Some(2) });
+    let columns = columns(&shown);
+    assert_eq!(*of(&columns, "user.user_seen"), Column::I64(vec![3, 4]));
+    assert_eq!(*of(&columns, "user.user_seen_where"), Column::U8(b"rs".to_vec()));
+    assert_eq!(*of(&columns, "items[]"), Column::I32(vec![0, 1]));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use streamlearn_serve::answer::{Answer, Refusal};
+use streamlearn_serve::answer::{Answer, Cut, Refusal};
 use streamlearn_serve::protocol::{Naming, Scoring, Span, State, Statistics};
 use streamlearn_serve::request::{Request, Values};
 use tokio::sync::Semaphore;
@@ -90,7 +90,7 @@ impl Scoring for Fake {
             )
             .collect();
         *self.last.lock().unwrap() = Some(request);
-        Ok(Answer { version, scores, scored, computed: None })
+        Ok(Answer { version, scores, cut: Cut { scored, length: None }, computed: None })
     }
 
     fn state(&self) -> State {
