@@ -31,6 +31,9 @@ class App:
             resolves it.
         serves: The name by which callers know the model, and which its events have; `name` by default. A changed
             application has a new `name`, and here the one of the application that it replaces.
+        samples_of: The name of an application whose events and samples this one uses too, to compare two models on one
+            traffic: ingest runs once, for the other one. Their features and labels must agree, apart from what only
+            models use.
     """
 
     name: str
@@ -39,12 +42,21 @@ class App:
     labels: tuple[Label, ...]
     model: str = "dcn_v2"
     serves: str = ""
+    samples_of: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple_of("groups", LabelGroup, self.groups))
         object.__setattr__(self, "labels", tuple_of("labels", Label, self.labels))
         check_name("app", self.name)
         check_name("app", self.served_name)
+        check_name("app", self.samples_name)
+        message = f"app {self.name!r} has both serves and samples_of"
+        is_one = not (self.serves and self.samples_of)
+        require(
+            is_one,
+            message,
+            "a changed application replaces another (serves); a second model runs beside it (samples_of)",
+        )
         check_labels(self.groups, self.labels)
         self._check_kinds()
         logits = [label.name for label in self.labels if label.number is None]
@@ -75,6 +87,16 @@ class App:
     def served_name(self) -> str:
         """The name by which callers know the model."""
         return self.serves or self.name
+
+    @property
+    def samples_name(self) -> str:
+        """The name of the application whose ingest makes its samples."""
+        return self.samples_of or self.name
+
+    @property
+    def events_name(self) -> str:
+        """The name that its events have."""
+        return self.samples_of or self.served_name
 
     @cached_property
     def window_settings(self) -> str:

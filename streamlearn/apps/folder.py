@@ -57,8 +57,8 @@ class AppFolder:
         if explicit:
             return explicit
         root = self.settings.topics.root or f"{self.folder.resolve().as_uri()}/.streamlearn/topics"
-        # Events belong to what callers know; everything made of them belongs to the application.
-        owner = self.app.served_name if topic in ("impressions", "actions") else self.app.name
+        # Events belong to what callers know; everything made of them belongs to the application that made it.
+        owner = self.app.events_name if topic in ("impressions", "actions") else self.app.samples_name
         name = f"{owner}.{topic.replace('_', '-')}"
         return f"{root}{name}" if root.startswith("memory://") else f"{root.rstrip('/')}/{name}"
 
@@ -75,6 +75,16 @@ class AppFolder:
             # Records have their event time, so a topic would delete those of a history by their age at once.
             made = replace(made, retention_ms=-1, retention_bytes=self.settings.replay.retention_bytes)
         return made
+
+    def require_own_samples(self, verb: str) -> None:
+        """Check that the application makes its own samples.
+
+        Raises:
+            UsageError: It uses those of another one.
+        """
+        if self.app.samples_of:
+            message = f"app {self.app.name!r} uses the samples of {self.app.samples_of!r}"
+            raise UsageError(message, help=f"run {verb} for {self.app.samples_of!r}, once for both")
 
     @property
     def store_url(self) -> str:

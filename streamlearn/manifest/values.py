@@ -148,8 +148,10 @@ def values_of(
     settings = apply_overrides(Settings, _merged(_SETTINGS, given, more), changes)
     _check_logins(settings)
     files = {} if in_image else values["application"] or _files(folder.folder)
+    makes = not folder.app.samples_of
+    fold = makes and (values["fold"] or bool(folder.app.features.entities))
     return values | {
-        "settings": settings, "application": files, "fold": values["fold"] or bool(folder.app.features.entities),
+        "settings": settings, "application": files, "fold": fold, "ingest": makes and values["ingest"],
     }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def read_progress(folder: AppFolder, store: StateStore) -> list[FoldProgress]:
     access, reach_s, stored = folder.access, folder.settings.topics.reach_s, []
     until_s = time.monotonic() + reach_s
     for entity in folder.app.features.entities:
-        group = store.current(folder.app.name, entity)
+        group = store.current(folder.app.samples_name, entity)
         calls = ((number, store.standing(group, number)) for number in range(group.partitions)) if group else ()
         stored.append((entity, group, _in_time(calls, until_s, store.url)))
     # By default, one request may take longer than all.

@@ -134,7 +134,7 @@ class FeatureReader(Resource):
         slots = {"user": folder.app.features.user_slot, "item": folder.app.features.item_id}
         of_entities = (_Side(entity, folder.app.features.slot(slots[entity.side])) for entity in entities)
         self._sides: dict[str, _Side] = {side.entity.side: side for side in of_entities}
-        self._states = states_id(folder.app.name, entities)
+        self._states = states_id(folder.app.samples_name, entities)
         # redis-py takes longer for a request than the states themselves.
         self._redis = redis_address(limits.store)
         self._client = native.StateClient(
@@ -227,7 +227,7 @@ class FeatureReader(Resource):
         known, until_s = self._groups.get(side.number, (None, 0.0))
         if now_s < until_s:
             return known
-        group = self._store.current(self._app.name, side.entity)
+        group = self._store.current(self._app.samples_name, side.entity)
         if group is None or group.fills:
             return None
         self._groups[side.number] = (group, now_s + GROUP_S)

@@ -153,7 +153,7 @@ def check_served(folder: AppFolder, since_ms: int) -> ServedCheck:
         TopicError: A topic cannot be read.
     """
     entities, result = computed_entities(folder), ServedCheck()
-    states = states_id(folder.app.name, entities)
+    states = states_id(folder.app.samples_name, entities)
     wanted = [_Wanted(folder.app.features, entity, states) for entity in entities]
     decoder = EventDecoder.of(folder)
     with folder.open_topic("impressions") as topic, topic.reader() as reader:

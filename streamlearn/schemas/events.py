@@ -60,7 +60,7 @@ def action_schema(app: App) -> Schema:
 
 def _record(app: App, name: str, fields: list[dict[str, Any]], doc: str = "") -> dict[str, Any]:
     # The full name instead of a namespace, so that nested records need none.
-    record: dict[str, Any] = {"type": "record", "name": f"streamlearn.{app.served_name}.{name}"}
+    record: dict[str, Any] = {"type": "record", "name": f"streamlearn.{app.events_name}.{name}"}
     return record | ({"doc": doc} if doc else {}) | {"fields": fields}
 
 

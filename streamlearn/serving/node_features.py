@@ -47,7 +47,7 @@ class NodeFeatures:
         self._store: StateStore = open_state_store(folder)
         self._groups: dict[int, StateGroup] = {}
         place = redis_address(settings.store)
-        states = states_id(folder.app.name, folder.app.features.entities)
+        states = states_id(folder.app.samples_name, folder.app.features.entities)
         waits = 1 if place else _FILE_WAITS
         limits = ReadLimits(
             waits * settings.wait_s, settings.item_cache_bytes, settings.item_age_s, settings.reach_s, states
@@ -88,7 +88,7 @@ class NodeFeatures:
         """Learn which states are read, and in a replay at which time."""
         newest_ms = 0
         for side, entity in self._entities.items():
-            number, group = _SIDES.index(side), self._store.current(self._app.name, entity)
+            number, group = _SIDES.index(side), self._store.current(self._app.samples_name, entity)
             if group is None or group.fills:  # columns are unavailable then, and not learned
                 self._groups.pop(number, None)
                 self.native.set_group(number, "", 0)

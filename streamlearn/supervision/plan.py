@@ -80,8 +80,10 @@ def planned(
     else:
         _check_shared(asked.beside, shared, nodes, has_http=bool(settings.front.http))
         grpc, http, own = [one["grpc"] for one in shared], [one.get("http", "") for one in shared], []
-    folds = bool(folder.app.features.entities)
-    metrics = _metrics_addresses(settings.telemetry.listen, 3 + folds + len(here) + nodes, ports)
+    makes = not folder.app.samples_of
+    folds = makes and bool(folder.app.features.entities)
+    others = 2 + makes + folds
+    metrics = _metrics_addresses(settings.telemetry.listen, others + len(here) + nodes, ports)
     _check_free([*(address for _, address in here), *own, *metrics], taken)
     changes = [*asked.changes]
     if shards:
@@ -89,7 +91,7 @@ def planned(
     commands = _Commands(folder, asked, changes, iter(metrics[1:]))
     members = [commands.shard(number, len(shards), address) for number, address in here]
     needs = tuple(member.name for member in members)
-    members += [commands.ingest(), commands.trainer(needs)]
+    members += [*([commands.ingest()] if makes else []), commands.trainer(needs)]
     members += [commands.fold()] if folds else []
     members += [commands.node(number, *addresses) for number, addresses in enumerate(zip(grpc, http, strict=True), 1)]
     return Plan(tuple(members), metrics[0])

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from streamlearn.online.served_check import ServedCheck
 from tools.demo.board import Rows
+from tools.demo.burst import Burst
 from tools.demo.change import Takeover
 from tools.demo.scenario import Observations
 
@@ -20,6 +21,8 @@ ROLLBACK_MS_MAX = 1_000.0
 RECOVERED_S_MAX = 15.0
 # One request alone and the same in a batch are computed in another order.
 SCORE_DIFFERENCE_MAX = 1e-5
+# What an overloaded node keeps of the value of its answers, beside what refusing requests would keep.
+KEPT_TO_SHED_MIN = 1.3
 # A version counts as bad if it lowers the served AUC by this much.
 BAD_AUC = 0.02
 
@@ -45,6 +48,7 @@ class Outcome:
         rejected: Versions that the judge rejected.
         served: The version that each node answers with.
         takeover: How a changed application took over the callers.
+        burst: What a node kept that was asked for more than it can do.
         unavailable: Rows that were scored with defaults, and are not learned.
         checked: Served values of computed columns, compared with their interactions; None without such columns.
     """
@@ -64,6 +68,7 @@ class Outcome:
     rejected: int
     served: tuple[int, ...]
     takeover: Takeover
+    burst: Burst
     unlabelled: int = 0
     unavailable: int = 0
     checked: ServedCheck | None = None
@@ -110,6 +115,7 @@ def facts_of(observed: Observations, rows: Rows, outcome: Outcome, label: str) -
         "rows that the changed application began with": outcome.takeover.kept,
         "time until the changed application answered, ms": round(outcome.takeover.moved_ms[0]),
         "time until the application answered again, ms": round(outcome.takeover.moved_ms[-1]),
+        "value kept at three times the rate of a node": round(outcome.burst.kept, 3),
         "requests that the changed application answered": outcome.takeover.answered,
     }
 
@@ -172,6 +178,7 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
             "written by the rewind",
         ),
         *_of_columns(observed, outcome),
+        _of_burst(outcome.burst),
         Promise(
             "a changed application keeps what was learned, takes over and gives back",
             _has_taken_over(outcome.takeover),
@@ -180,6 +187,14 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
             f"{max(outcome.takeover.moved_ms):.0f} ms, scores differ by {outcome.takeover.difference:.0e}",
         ),
     ]
+
+
+def _of_burst(burst: Burst) -> Promise:
+    return Promise(
+        "an overloaded node keeps more of the value of its answers than by refusing requests",
+        burst.kept >= KEPT_TO_SHED_MIN * burst.shed,
+        f"{burst.kept:.0%} of the value at three times {burst.rate:,.0f} requests/s; {burst.shed:.0%} by refusing",
+    )
 
 
 def _of_columns(observed: Observations, outcome: Outcome) -> list[Promise]:

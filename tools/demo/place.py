@@ -32,6 +32,8 @@ def one_machine_settings(place: Path, speed: float) -> tuple[str, ...]:
         "front.listen=127.0.0.1:0",
         "front.http=127.0.0.1:0",
         "front.deadline_ms=20000",
+        # Scores of lists whose end an overloaded node leaves out, beside those of requests for what was shown.
+        "allowance.candidates_min=4",
         "serving.lanes=1",
         "serving.users_buckets=[4,16]",
         "serving.candidates_buckets=[8,32]",

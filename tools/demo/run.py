@@ -30,6 +30,7 @@ from streamlearn.serving.infer import InferAnswer
 from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.telemetry import set_up_logging
 from tools.demo.board import Board
+from tools.demo.burst import Burst, ask_too_much
 from tools.demo.change import Takeover, take_over
 from tools.demo.facts import Facts, Outcome, Promise, facts_of, promises_of
 from tools.demo.feed import Feed
@@ -90,6 +91,9 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
         view.show(loop, feed, board, window_ms, span)
         loop.on_wait = view.refresh
         observations = scenario.run(feed)
+        view.tell("a node is asked for three times what it can do")
+        burst = ask_too_much(loop, history)
+        view.tell(f"its answers keep {burst.kept:.0%} of their value; {burst.shed:.0%} by refusing requests")
         view.tell("a copy of the application with one more feature is migrated, and started beside the first")
         messages = [completed(folder.app, message, answer) for message, answer in asked]
         checked = check_served(folder, 0) if folder.app.features.entities else None
@@ -98,7 +102,7 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
         numbers = [label.number for label in folder.app.labels if label.number is not None]
         unlabelled = sum(number.missing == "unlabelled" for number in numbers)
         outcome = replace(
-            _outcome(loop, feed, board, scenario, takeover),
+            _outcome(loop, feed, board, scenario, takeover, burst),
             unlabelled=unlabelled,
             unavailable=len(feed.unavailable),
             checked=checked,
@@ -116,7 +120,7 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
     _check(promises)
 
 
-def _outcome(loop: Loop, feed: Feed, board: Board, scenario: Scenario, takeover: Takeover) -> Outcome:
+def _outcome(loop: Loop, feed: Feed, board: Board, scenario: Scenario, takeover: Takeover, burst: Burst) -> Outcome:
     report, versions, rows = feed.report, loop.versions(), board.rows()
     assert report is not None
     begin_ms, end_ms = scenario.poisoned
@@ -137,6 +141,7 @@ def _outcome(loop: Loop, feed: Feed, board: Board, scenario: Scenario, takeover:
         rejected=sum(version.outcome == "rejected" for version in versions),
         served=tuple(loop.served()),
         takeover=takeover,
+        burst=burst,
     )
 
 

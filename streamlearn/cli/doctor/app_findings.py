@@ -204,7 +204,7 @@ def _features(folder: AppFolder, *, has_topic: bool) -> Finding:
         with open_state_store(folder) as store:
             what = f"feature states {store.url}"
             if not has_topic:
-                store.current(folder.app.name, folder.app.features.entities[0])
+                store.current(folder.app.samples_name, folder.app.features.entities[0])
                 return Finding(what, "ok", "the store answers; see topic interactions")
             found = read_progress(folder, store)
     except StreamlearnError as error:

@@ -136,7 +136,7 @@ def _remove_states(folder: AppFolder, keys: Sequence[Row]) -> None:
             if again:  # a process that folds may have read the states before, and have written them since
                 SYSTEM_CLOCK.sleep(_STATES_S)
             for entity in entities:
-                group = store.current(folder.app.name, entity)
+                group = store.current(folder.app.samples_name, entity)
                 for key in (int(row["key"], 16) for row in keys if row["slot"] == entity.slot):
                     if group is not None:
                         store.remove(group, key % group.partitions, [key])

@@ -53,7 +53,7 @@ def backfill(
 ) -> None:
     """Rebuild samples from APP's history. Safe to run while ingest is running."""
     changes = tuple(set_ or ())
-    folder = load_for_beam(app, changes)
+    folder = load_for_beam(app, changes, "backfill")
     from streamlearn.ingest import HistoryRange, run_backfill  # after the set-up of logs: Beam logs while it loads
 
     selection = HistoryRange.of(begin, end, from_offsets=from_offsets, to_offsets=to_offsets)

@@ -35,6 +35,7 @@ def fold(app: AppArgument, set_: SetOption = None) -> None:
     from streamlearn.telemetry import set_up_logging
 
     folder = load_app(app, set_ or ())
+    folder.require_own_samples("features fold")
     set_up_logging(folder.settings.telemetry)
     stopped, meters = stop_event(), FoldMeters()
     with serve_metrics(folder.settings.telemetry), FoldLoop(folder) as loop:
@@ -165,6 +166,7 @@ def rebuild(
     from streamlearn.online import rebuild_states
 
     folder = _computed(app, set_ or ())
+    folder.require_own_samples("features rebuild")
     counts = rebuild_states(folder, _times(without), lambda line: typer.echo(line, err=True))
     print_json(asdict(counts)) if json else print_facts("rebuilt", asdict(counts))
 
@@ -177,7 +179,7 @@ def _newest_ms(folder: AppFolder) -> int:
     if folder.settings.topics.time == "wall":
         return newest_ms
     with open_state_store(folder) as store:
-        groups = [store.current(folder.app.name, entity) for entity in folder.app.features.entities]
+        groups = [store.current(folder.app.samples_name, entity) for entity in folder.app.features.entities]
         found = [store.standing(group, number) for group in groups if group for number in range(group.partitions)]
     return max((standing.newest_ms for standing in found if standing), default=newest_ms)
 

@@ -36,7 +36,7 @@ def ingest(
     from streamlearn.replay import stop_on_signals
 
     changes = tuple(set_ or ())
-    folder = load_for_beam(app, changes)
+    folder = load_for_beam(app, changes, "ingest")
     from streamlearn.ingest import end_at_once, run_samples  # after the set-up of logs: Beam logs while it loads
 
     with serve_metrics(folder.settings.telemetry), stop_on_signals(end_at_once) as stop:
@@ -63,12 +63,13 @@ def written_rows(written: Written | None) -> dict[str, Any]:
     return {"samples": written.samples, "dead letters": sum(written.letters.values()), **letters}
 
 
-def load_for_beam(app: Path, changes: tuple[str, ...]) -> AppFolder:
+def load_for_beam(app: Path, changes: tuple[str, ...], verb: str) -> AppFolder:
     """Load an application and set up its logs; logs of Beam's workers are shown only at level debug."""
     from streamlearn.apps import load_app
     from streamlearn.telemetry import set_up_logging
 
     folder = load_app(app, changes)
+    folder.require_own_samples(verb)
     # The command prints a worker's error once, at the end. Beam would log it in each layer.
     telemetry = folder.settings.telemetry
     set_up_logging(telemetry, libraries="info" if telemetry.log_level == "debug" else "critical")

@@ -10,6 +10,7 @@ import pytest
 
 from streamlearn.online.served_check import ServedCheck
 from tools.demo.board import Rows
+from tools.demo.burst import Burst
 from tools.demo.change import Takeover
 from tools.demo.facts import Outcome, facts_of, promises_of
 from tools.demo.scenario import Observations
@@ -42,6 +43,7 @@ _OUTCOME = Outcome(
     rejected=2, served=(11, 11),
     takeover=Takeover(kept=9, moved_ms=(80.0, 70.0), requests=100, answered=40),
     checked=ServedCheck(impressions=900, values=4_500),
+    burst=Burst(rate=500.0, kept=0.6),
 )  # fmt: skip
 
 _TAKEOVERS: tuple[dict[str, Any], ...] = (
@@ -66,7 +68,7 @@ def test_rows_that_were_served_with_defaults_need_not_be_learned() -> None:
     fewer = replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 790})
     assert _broken(outcome=replace(fewer, unavailable=10)) == []
     assert len(_broken(outcome=replace(fewer, unavailable=9))) == 1
-    assert len(promises_of(_OBSERVED, _rows(), replace(_OUTCOME, checked=None))) == 11
+    assert len(promises_of(_OBSERVED, _rows(), replace(_OUTCOME, checked=None))) == 12
 
 
 def test_all_are_kept_where_all_went_well() -> None:
@@ -86,6 +88,8 @@ def test_all_are_kept_where_all_went_well() -> None:
         (replace(_OUTCOME, served=(11, 8)), "all nodes follow"),
         (replace(_OUTCOME, checked=ServedCheck(values=4_500, differences=1)), "computed columns are served"),
         (replace(_OUTCOME, checked=ServedCheck()), "computed columns are served"),
+        (replace(_OUTCOME, burst=Burst(rate=500.0, kept=0.34)), "an overloaded node keeps more"),
+        (replace(_OUTCOME, burst=Burst()), "an overloaded node keeps more"),
         *(
             (replace(_OUTCOME, takeover=replace(_OUTCOME.takeover, **broken)), "a changed application")
             for broken in _TAKEOVERS
