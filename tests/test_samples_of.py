@@ -69,8 +69,8 @@ def test_only_the_one_runs_ingest(folders: tuple[Path, Path]) -> None:
         assert "uses the samples of 'one'" in str(done.exception or done.output)
 
 
-def test_a_replacement_is_not_a_second_model() -> None:
-    with pytest.raises(SpecError, match="both serves and samples_of"):
-        replace(small_app(), name="two", serves="one", samples_of="one")
+def test_arms_of_one_model_share_its_events_whatever_callers_call_them() -> None:
+    arm = replace(small_app(), name="two", serves="one", samples_of="one")
+    assert (arm.served_name, arm.events_name, arm.samples_name) == ("one", "one", "one")
     with pytest.raises(SpecError):
         replace(small_app(), samples_of="No Name")

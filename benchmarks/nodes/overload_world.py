@@ -23,7 +23,7 @@ SHOWN = 8
 _SPREAD, _CORRELATION = 0.7, 0.5
 # Logits of the model: clicks of about one in ten, and candidates that differ.
 _LOGIT_MEAN, _LOGIT_SPREAD = -2.3, 0.7
-_AT_ONCE = 64
+_AT_ONCE = 8
 _HALVINGS = 40
 
 

@@ -50,13 +50,6 @@ class App:
         check_name("app", self.name)
         check_name("app", self.served_name)
         check_name("app", self.samples_name)
-        message = f"app {self.name!r} has both serves and samples_of"
-        is_one = not (self.serves and self.samples_of)
-        require(
-            is_one,
-            message,
-            "a changed application replaces another (serves); a second model runs beside it (samples_of)",
-        )
         check_labels(self.groups, self.labels)
         self._check_kinds()
         logits = [label.name for label in self.labels if label.number is None]
