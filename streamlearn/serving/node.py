@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import structs
 from prometheus_client import REGISTRY
 
+from streamlearn.access.address import reached_at
 from streamlearn.access.renewal import GivenToken
 from streamlearn.apps import AppFolder
 from streamlearn.errors import NodeNotReady
@@ -38,6 +39,7 @@ from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.telemetry import metrics_text
 from streamlearn.versions import Chain, Replica, open_registry, open_store
+from streamlearn.versions.pointer.registry import Door
 from streamlearn.versions.replica.node_replica import NodeStatus
 
 if TYPE_CHECKING:
@@ -141,6 +143,7 @@ class Node:
             hooks=self._answering,
             stage_nice=settings.serving.lane_nice + BEHIND_LANES,
             held=held,
+            door=Door(reached_at(self.grpc), reached_at(self.http or ""), tls is not None, token is not None),
         )
         nice, failures_max = settings.serving.lane_nice, settings.serving.lane_failures_max
         self._lanes = Lanes(self._front, self._front.score, self._kind.places, failures_max, nice=nice)

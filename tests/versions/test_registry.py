@@ -13,12 +13,13 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from msgspec import Struct
 
 from streamlearn.errors import UsageError
 from streamlearn.settings.versions import RegistrySettings
 from streamlearn.testing import MemoryRegistry, wait_until
 from streamlearn.versions import Known, Node, Pointer, Registry, open_registry
-from streamlearn.versions.pointer.registry import Ack, Note
+from streamlearn.versions.pointer.registry import Ack, Door, Note, decode, encode
 from tests.versions.racers import race, ref
 
 Opens = Callable[..., Registry]
@@ -183,6 +184,23 @@ def test_a_node_without_heartbeat_is_silent_for_a_while(opens: Opens) -> None:
     if registry.nodes():  # not so slow that it is silent too
         assert registry.silent() == [silent]
     wait_until(lambda: not registry.silent(), "all to be forgotten")
+
+
+def test_a_node_says_how_it_is_reached_and_one_of_an_older_release_does_not(registry: Registry) -> None:
+    door = Door("10.0.0.7:8001", "10.0.0.7:8000", True, True)
+    registry.beat(Node(boot_id="a", name="n", **door._asdict()))
+    (node,) = registry.nodes()
+    assert (node.grpc, node.http, node.has_tls, node.has_token) == door
+    old = decode(b'{"boot_id": "b", "name": "n", "state": "ready", "active": 4}', Node, "memory:")
+    assert (old.grpc, old.http, old.has_tls, old.has_token) == Door()
+
+    class Older(Struct, frozen=True):
+        """As the release before declares it."""
+
+        boot_id: str
+        name: str
+
+    assert decode(encode(node), Older, "memory:") == Older("a", "n")
 
 
 def test_a_node_that_leaves_is_forgotten_at_once(registry: Registry) -> None:

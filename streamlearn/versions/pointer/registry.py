@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -22,8 +22,8 @@ from streamlearn.versions.pointer.moves import Pointer
 from streamlearn.versions.store.layout import model_folder
 
 __all__ = [
-    "NODES_MAX", "REBUILD_HELP", "Ack", "Node", "NodeState", "Note", "Registry", "by_name", "decode", "decode_nodes",
-    "decode_pointer", "encode", "missing", "note_order", "open_registry", "replaced",
+    "NODES_MAX", "REBUILD_HELP", "Ack", "Door", "Node", "NodeState", "Note", "Registry", "by_name", "decode",
+    "decode_nodes", "decode_pointer", "encode", "missing", "note_order", "open_registry", "replaced",
 ]  # fmt: skip
 
 # Most nodes that are listed.
@@ -32,6 +32,15 @@ REBUILD_HELP = "the registry only holds copies: rebuild it from the store"
 
 NodeState = Literal["starting", "ready", "stale", "aside", "draining"]
 _Text = Annotated[str, Meta(max_length=200)]
+
+
+class Door(NamedTuple):
+    """How a node is reached; see `Node`."""
+
+    grpc: str = ""
+    http: str = ""
+    has_tls: bool = False
+    has_token: bool = False
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -46,6 +55,10 @@ class Node(Struct, frozen=True, kw_only=True):
         staged: All versions it could answer with.
         said: A problem, in words.
         since_ms: When its process started; 0 if unknown.
+        grpc: Where others reach it by gRPC, as IP:PORT; empty if unknown, as in records of older releases.
+        http: Likewise by HTTP; empty without HTTP.
+        has_tls: Whether it speaks TLS at both.
+        has_token: Whether callers must send a token.
     """
 
     boot_id: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -57,6 +70,10 @@ class Node(Struct, frozen=True, kw_only=True):
     said: Annotated[str, Meta(max_length=2_000)] = ""
     wall_ms: int = 0
     since_ms: int = 0
+    grpc: _Text = ""
+    http: _Text = ""
+    has_tls: bool = False
+    has_token: bool = False
 
 
 class Ack(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from streamlearn.table import TableSet
 from streamlearn.versions.format.record import VersionRef
 from streamlearn.versions.pointer.moves import Canary
 from streamlearn.versions.pointer.pointer_log import FixedPointer, PointerLog
-from streamlearn.versions.pointer.registry import Ack, Node, NodeState, Registry
+from streamlearn.versions.pointer.registry import Ack, Door, Node, NodeState, Registry
 from streamlearn.versions.replica.backoff import Backoff
 from streamlearn.versions.replica.hooks import Hooks
 from streamlearn.versions.replica.serving_position import AppliedMove, ServingPosition
@@ -67,7 +67,8 @@ class Replica:
 
     `make` returns empty serving tables; it is called again whenever tables are rebuilt. `name` is for people, such as
     host and port. Without a registry it follows the store alone. `stage_nice` is the niceness of the staging thread.
-    With `held` it answers with that version for good, and follows neither. `boot_id` identifies this start of the node.
+    With `held` it answers with that version for good, and follows neither. `door` is how the
+    registry's readers reach it. `boot_id` identifies this start of the node.
 
     Examples:
         >>> import numpy as np
@@ -102,9 +103,11 @@ class Replica:
         hooks: Hooks | None = None,
         stage_nice: int = BEHIND_LANES,
         held: VersionRef | None = None,
+        door: Door | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.boot_id, self._since_ms, self._since_s = uuid.uuid4().hex, clock.wall_ms(), clock.monotonic_s()
+        self._door = door or Door()
         self._name, self._registry, self._stage_nice, self._clock = name[:200], registry, stage_nice, clock
         self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or Hooks()
         self._log = PointerLog(store, model, clock=clock) if held is None else FixedPointer(held)
@@ -294,6 +297,7 @@ class Replica:
             boot_id=self.boot_id, name=self._name, state=status.state, seq=status.seq,
             active=0 if status.active is None else status.active.version, staged=staged,
             said=status.error[:_ERROR_CHARS_MAX], wall_ms=self._clock.wall_ms(), since_ms=self._since_ms,
+            **self._door._asdict(),
         )  # fmt: skip
         with self._answering(self._registry) as registry:
             registry.beat(node)

@@ -1,0 +1,1 @@
+"""Tests of what leads callers to the nodes of applications."""
