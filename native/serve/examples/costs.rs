@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use asks::{Data, Inputs as RequestInputs, ask};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use prost::Message;
 use streamlearn_serve::answer::{Answer, Cut};
 use streamlearn_serve::impression_log::{Batch, Shown, ShownLimits};
 use streamlearn_serve::inputs::{Count, Input, Inputs, Kind, Label, Limits};
-use streamlearn_serve::protocol::{CallerOptions, Naming, RequestFormat, decode, encode};
+use streamlearn_serve::load::NodeLoad;
+use streamlearn_serve::protocol::{CallerOptions, LoadHeaders, Naming, RequestFormat, decode, encode};
 
 const CANDIDATES: usize = 36;
 const ROUNDS: usize = 15;
@@ -84,6 +86,19 @@ fn median_us(mut turn: impl FnMut()) -> f64 {
 
 fn main() {
     let (naming, inputs) = model();
+    let head: HeaderMap =
+        [("x-route-key", "user-42"), ("x-priority", "1"), ("x-arm", "new"), ("x-deadline-ms", "50")]
+            .into_iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect();
+    for (name, head) in [("none", &HeaderMap::new()), ("all", &head)] {
+        let us = median_us(|| drop(black_box(CallerOptions::of(black_box(head)))));
+        println!("options in headers, {name}: {us:.2} us");
+    }
+    let (load, headers) = (NodeLoad::default(), LoadHeaders::default());
+    let text_us = median_us(|| headers.add_text(black_box(&mut HeaderMap::new()), || Some(load)));
+    let binary_us = median_us(|| headers.add_binary(black_box(&mut HeaderMap::new()), || Some(load)));
+    println!("load in an answer: HTTP {text_us:.2} us, gRPC {binary_us:.2} us");
     let limits = ShownLimits { share: 1.0, events_max: 10, bytes_max: 1 << 20 };
     let shown = Shown::new(&naming, DESCRIPTION, limits).expect("a description");
     for (form, is_raw) in [("raw", true), ("typed", false)] {

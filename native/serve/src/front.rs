@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use crate::answer::{Answer, Cut, Refusal};
 use crate::inputs::Inputs;
 use crate::layout::Layout;
+use crate::load::{LoadMeter, NodeLoad};
 use crate::measures::Measures;
 use crate::protocol::Statistics;
 use crate::request::Request;
@@ -66,6 +67,7 @@ struct FrontState {
     measures: Arc<Measures>,
     sizes: Sizes,
     shadow: Shadow,
+    load: LoadMeter,
     is_open: bool,
 }
 
@@ -147,6 +149,7 @@ impl Front {
             waiting: HashMap::new(),
             statistics: statistics::Figures::default(),
             measures: measures.clone(),
+            load: LoadMeter::default(),
             is_open: true,
         };
         Self {
@@ -321,8 +324,11 @@ impl Front {
                 None => rows.by_ref().take(range.len()).for_each(drop),
             }
         }
+        let now_us = self.now_us();
+        state.load.busy(now_us, duration_us);
         state.statistics.executed(work.number, work.candidates, work.gathering, duration - work.gathering);
         for ticket in state.scheduler.done_in(work.lane, duration_us) {
+            state.load.answered(now_us);
             state.answer(ticket);
         }
         drop(state);
@@ -345,6 +351,7 @@ impl Front {
         let mut state = self.lock();
         if state.scheduler.is_on(work.lane, work.plan) {
             state.failed(work.shadow_request.is_some());
+            state.load.failed(self.now_us());
             state.try_alone(work.lane, refusal);
         }
         drop(state);
@@ -374,6 +381,14 @@ impl Front {
     pub fn figures(&self) -> Figures {
         let now_us = self.now_us();
         self.lock().scheduler.figures(now_us)
+    }
+
+    /// Returns how busy it is, for whoever chooses among nodes.
+    pub fn load(&self) -> NodeLoad {
+        let now_us = self.now_us();
+        let mut state = self.lock();
+        let Figures { lanes, backlog_us, .. } = state.scheduler.figures(now_us);
+        state.load.load(now_us, lanes, backlog_us / self.limits.deadline_us as f64)
     }
 
     /// Returns the counts of waits, merges and refusals.

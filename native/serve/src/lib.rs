@@ -12,6 +12,7 @@ pub mod impression_log;
 pub mod inputs;
 pub mod ladder;
 pub mod layout;
+pub mod load;
 pub mod measures;
 pub mod node;
 pub mod protocol;

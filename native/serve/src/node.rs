@@ -14,6 +14,7 @@ use crate::answer::{Answer, Refusal};
 use crate::features::reader::FeatureReader;
 use crate::front::Front;
 use crate::impression_log::Shown;
+use crate::load::NodeLoad;
 use crate::protocol::{Door, Naming, Scoring, State, serve_grpc, serve_http};
 use crate::request::Request;
 
@@ -103,6 +104,10 @@ impl Scoring for Node {
             && aside.is_none();
         let stale = aside.or_else(|| self.stale.lock().unwrap_or_else(PoisonError::into_inner).clone());
         State { is_live: true, is_ready, stale, active, kept, statistics: self.front.statistics() }
+    }
+
+    fn load(&self) -> Option<NodeLoad> {
+        Some(self.front.load())
     }
 
     fn metrics(&self) -> String {

@@ -25,6 +25,8 @@ pub struct Request {
     pub shown: Option<Vec<u32>>,
     /// What the caller expects of each candidate, best first, if it says.
     pub prescores: Option<Vec<f32>>,
+    /// The arm of an experiment that it belongs to, if a proxy says so.
+    pub arm: Option<Box<str>>,
     /// The caller's options.
     pub wishes: Wishes,
 }

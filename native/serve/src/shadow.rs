@@ -241,6 +241,7 @@ mod tests {
             lacks: Vec::new(),
             shown: None,
             prescores: None,
+            arm: None,
             wishes: Wishes::default(),
         })
     }

@@ -63,8 +63,8 @@ pub fn fuzz(bytes: &[u8]) {
     });
     check_plain(RequestFormat::Grpc, bytes, &naming, request);
     let check_tensors = |bytes, json_bytes| {
-        let request =
-            json::parts(bytes, json_bytes).and_then(|(json, raw)| json::decode(json, raw, &naming, ""));
+        let request = json::parts(bytes, json_bytes)
+            .and_then(|(json, raw)| json::decode(json, raw, &naming, "", CallerOptions::default()));
         check_plain(RequestFormat::Tensors(json_bytes), bytes, &naming, request.map(|(request, _)| request));
     };
     check_tensors(bytes, None);
@@ -72,7 +72,7 @@ pub fn fuzz(bytes: &[u8]) {
     if let Some((head, rest)) = bytes.split_first_chunk::<2>() {
         check_tensors(rest, Some(usize::from(u16::from_le_bytes(*head)).min(rest.len())));
     }
-    let request = rows::decode(bytes, &naming);
+    let request = rows::decode(bytes, &naming, CallerOptions::default());
     let request = request.map(|rows::ParsedRows { id, sides, options, .. }| {
         infer::request(&naming, id.into(), sides, options)
     });

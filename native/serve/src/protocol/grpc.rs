@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::{Body as _, Incoming};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body as _, Frame, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -33,6 +33,7 @@ use super::body_deadline::TimedBody;
 use super::connections::turn::Turn;
 use super::connections::{self, Leave, Peer};
 use super::door::{Door, DoorLimits, NO_TOKEN};
+use super::load_headers::LoadHeaders;
 use super::messages::{IndexAsk, Is, ModelConfigReply, Which};
 use super::peer_bytes::TrackedBody;
 use super::plain::RequestFormat;
@@ -128,7 +129,8 @@ pub async fn serve_grpc<S: Scoring>(
 ) -> io::Result<()> {
     let builder = builder(&door.limits);
     let (reflect, reflect_alpha) = (reflection::v1(), reflection::v1alpha());
-    let front = Arc::new(GrpcFront { scoring, door: door.clone(), reflect, reflect_alpha });
+    let front =
+        Arc::new(GrpcFront { scoring, door: door.clone(), load: Arc::default(), reflect, reflect_alpha });
     let talk = move |peer: Peer, leave: Leave| {
         let (front, builder, activity) = (front.clone(), builder.clone(), leave.activity.clone());
         let turn = leave.turn.clone();
@@ -166,6 +168,7 @@ fn builder(limits: &DoorLimits) -> http2::Builder<TokioExecutor> {
 struct GrpcFront<S> {
     scoring: Arc<S>,
     door: Arc<Door>,
+    load: Arc<LoadHeaders>,
     reflect: Reflect,
     reflect_alpha: Reflect,
 }
@@ -244,7 +247,10 @@ impl<S: Scoring> GrpcFront<S> {
             return Ok(Grpc::new(Plain).unary(call, request).await);
         }
         let slot = self.door.request()?;
-        let mut options = CallerOptions::default();
+        let mut options = match verb {
+            Verb::ModelInfer => CallerOptions::of(request.headers())?,
+            _ => CallerOptions::default(),
+        };
         if let Some(timeout) = request.headers().get("grpc-timeout") {
             options.within_us(grpc_timeout_us(timeout.as_bytes())?);
         }
@@ -253,10 +259,27 @@ impl<S: Scoring> GrpcFront<S> {
             _ => ASK_BYTES_MAX,
         };
         let request = request.map(|body| TimedBody::new(body, wait));
-        let call = Call { front: self, verb, arrived, options: Some(options) };
+        let call = Call { front: self.clone(), verb, arrived, options: Some(options) };
         let response = Grpc::new(Plain).max_decoding_message_size(bytes_max).unary(call, request).await;
         drop(slot);
-        Ok(response)
+        Ok(if verb == Verb::ModelInfer { self.with_load(response) } else { response })
+    }
+
+    /// Adds the load to an answer's trailer, which is the head of a refusal.
+    fn with_load(self: Arc<Self>, mut response: Response<Body>) -> Response<Body> {
+        if response.headers().contains_key("grpc-status") {
+            self.load.add_binary(response.headers_mut(), || self.scoring.load());
+            return response;
+        }
+        response.map(|body| {
+            Body::new(body.map_frame(move |frame| match frame.into_trailers() {
+                Ok(mut trailer) => {
+                    self.load.add_binary(&mut trailer, || self.scoring.load());
+                    Frame::trailers(trailer)
+                }
+                Err(frame) => frame,
+            }))
+        })
     }
 
     async fn infer(&self, bytes: Bytes, options: CallerOptions, arrived: Instant) -> Result<Bytes, Refusal> {

@@ -29,11 +29,13 @@ use super::grpc::left_us;
 use super::infer::{self, Form};
 use super::input_names::Naming;
 use super::json::{self, Written};
+use super::load_headers::LoadHeaders;
 use super::page_guard::foreign_page;
 use super::peer_bytes::TrackedBody;
 use super::plain::RequestFormat;
 use super::scorer::Scoring;
 use super::traffic::Protocol;
+use super::wishes::CallerOptions;
 use super::{node_view, rows};
 use crate::answer::{Answer, Refusal};
 use crate::request;
@@ -46,11 +48,12 @@ pub struct Front<S> {
     /// Scores requests.
     pub scoring: Arc<S>,
     door: Arc<Door>,
+    load: Arc<LoadHeaders>,
 }
 
 impl<S> Clone for Front<S> {
     fn clone(&self) -> Self {
-        Self { scoring: self.scoring.clone(), door: self.door.clone() }
+        Self { scoring: self.scoring.clone(), door: self.door.clone(), load: self.load.clone() }
     }
 }
 
@@ -70,7 +73,8 @@ pub async fn serve_http<S: Scoring>(
     let builder = builder(&door.limits);
     // Any page in a browser of this machine reaches a loopback address; a token keeps all of them out.
     let is_guarded = door.token.is_none() && listener.local_addr().is_ok_and(|at| at.ip().is_loopback());
-    let router = TowerToHyperService::new(router(Front { scoring, door: door.clone() }));
+    let router =
+        TowerToHyperService::new(router(Front { scoring, door: door.clone(), load: Arc::default() }));
     let at_door = door.clone();
     let talk = move |peer: Peer, leave: Leave| {
         let (router, builder, activity) = (router.clone(), builder.clone(), leave.activity.clone());
@@ -209,17 +213,17 @@ pub struct Of {
 async fn infer<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>, request: Request<Body>) -> Response {
     let json_end = json_end(request.headers());
     let format = RequestFormat::Tensors(*json_end.as_ref().unwrap_or(&None));
-    let decode = |body: &[u8], naming: &Naming| {
+    let decode = |body: &[u8], naming: &Naming, options: CallerOptions| {
         infer::check_model(&target.name, naming)?;
         let (json, raw) = json::parts(body, json_end?)?;
-        json::decode(json, raw, naming, &target.version)
+        json::decode(json, raw, naming, &target.version, options)
     };
     front.answer((request, format), decode, json::encode).await
 }
 
 async fn score<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
-    let decode = |body: &[u8], naming: &Naming| {
-        let rows::ParsedRows { id, sides, options, wanted } = rows::decode(body, naming)?;
+    let decode = |body: &[u8], naming: &Naming, options: CallerOptions| {
+        let rows::ParsedRows { id, sides, options, wanted } = rows::decode(body, naming, options)?;
         let (id, outputs) = (infer::id_of(&id)?, wanted.outputs(naming.inputs().labels.len()));
         let raw = vec![false; outputs.len()];
         let features = options.wishes.features;
@@ -234,7 +238,7 @@ impl<S: Scoring> Front<S> {
     async fn answer(
         &self,
         (request, format): (Request<Body>, RequestFormat),
-        decode: impl FnOnce(&[u8], &Naming) -> Result<(request::Request, Form), Refusal>,
+        decode: impl FnOnce(&[u8], &Naming, CallerOptions) -> Result<(request::Request, Form), Refusal>,
         encode: impl FnOnce(&Form, &Answer, &Naming) -> Result<Written, Refusal>,
     ) -> Response {
         let arrived = Instant::now();
@@ -243,12 +247,13 @@ impl<S: Scoring> Front<S> {
             return failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, &text);
         }
         let naming = self.scoring.naming();
+        let options = CallerOptions::of(request.headers());
         let (body, _slot) = match self.body(request, naming.inputs().limits.message_bytes_max).await {
             Ok(body) => body,
             Err(response) => return *response,
         };
         let decode_began = Instant::now();
-        let decoded = decode(&body, &naming);
+        let decoded = options.and_then(|options| decode(&body, &naming, options));
         self.door.traffic().decoded(decode_began);
         let decoded = decoded.and_then(|(mut request, form)| {
             request.wishes.deadline_us = left_us(request.wishes.deadline_us, arrived)?;
@@ -261,13 +266,15 @@ impl<S: Scoring> Front<S> {
         let kept = self.scoring.shown().and_then(|shown| shown.keep(&request, format, &body));
         drop(body);
         let result = self.scoring.score(request).await;
-        written(result.and_then(|answer| {
+        let mut response = written(result.and_then(|answer| {
             let reply = encode(&form, &answer, &naming)?;
             if let Some((shown, kept)) = self.scoring.shown().zip(kept) {
                 shown.note(kept, form.id, answer);
             }
             Ok(reply)
-        }))
+        }));
+        self.load.add_text(response.headers_mut(), || self.scoring.load());
+        response
     }
 
     /// Reads a request's body, bounded in size and time, and takes a request slot.

@@ -54,7 +54,7 @@ struct Parts<'a> {
     raws: Vec<&'a [u8]>,
 }
 
-/// Decodes a request; `options` holds what the headers contain.
+/// Decodes a request; `options` are those of the headers.
 ///
 /// # Errors
 /// If it does not match the model.
@@ -110,11 +110,14 @@ fn too_many(parts: &Parts<'_>, last: &[u8], naming: &Naming) -> String {
 }
 
 /// Assembles a request.
-pub fn request(naming: &Naming, id: Bytes, sides: Sides, options: CallerOptions) -> Request {
+pub fn request(naming: &Naming, id: Bytes, sides: Sides, mut options: CallerOptions) -> Request {
     let Sides { candidates, user, item, lacks } = sides;
-    let CallerOptions { wishes, shown, prescores } = options;
+    if let Some(us) = options.header_deadline_us {
+        options.within_us(us);
+    }
+    let CallerOptions { wishes, shown, prescores, arm, .. } = options;
     let inputs = Arc::clone(naming.inputs());
-    Request { id, inputs, candidates, user, item, lacks, shown, prescores, wishes }
+    Request { id, inputs, candidates, user, item, lacks, shown, prescores, arm, wishes }
 }
 
 /// Checks the model's name.

@@ -160,6 +160,7 @@ pub fn decode<'a>(
     raw: &'a [u8],
     naming: &Naming,
     version: &str,
+    options: CallerOptions,
 ) -> Result<(Request, Form), Refusal> {
     let slot = RefCell::new(None);
     let mut ask = Ask {
@@ -167,7 +168,7 @@ pub fn decode<'a>(
         naming,
         raw,
         id: String::new(),
-        options: CallerOptions::default(),
+        options,
         tensors: InputTensors::new(naming),
         wanted: Wanted::default(),
         raws: Vec::new(),

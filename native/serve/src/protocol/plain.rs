@@ -30,10 +30,11 @@ pub fn read(format: RequestFormat, bytes: &[u8], naming: &Naming) -> Result<Requ
         }
         RequestFormat::Tensors(json_bytes) => {
             let (json, raw) = json::parts(bytes, json_bytes)?;
-            json::decode(json, raw, naming, "").map(|(request, _)| request)
+            json::decode(json, raw, naming, "", CallerOptions::default()).map(|(request, _)| request)
         }
         RequestFormat::Rows => {
-            let rows::ParsedRows { id, sides, options, .. } = rows::decode(bytes, naming)?;
+            let rows::ParsedRows { id, sides, options, .. } =
+                rows::decode(bytes, naming, CallerOptions::default())?;
             Ok(infer::request(naming, Bytes::from(id), sides, options))
         }
     }

@@ -40,12 +40,12 @@ pub struct ParsedRows {
 ///
 /// # Errors
 /// If it does not match the model.
-pub fn decode(body: &[u8], naming: &Naming) -> Result<ParsedRows, Refusal> {
+pub fn decode(body: &[u8], naming: &Naming, options: CallerOptions) -> Result<ParsedRows, Refusal> {
     let slot = RefCell::new(None);
-    read(body, &slot, Body(naming, &slot))
+    read(body, &slot, Body(naming, &slot, options))
 }
 
-struct Body<'n>(&'n Naming, RefusalSlot<'n>);
+struct Body<'n>(&'n Naming, RefusalSlot<'n>, CallerOptions);
 
 impl<'de> Visitor<'de> for Body<'_> {
     type Value = ParsedRows;
@@ -55,10 +55,9 @@ impl<'de> Visitor<'de> for Body<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ParsedRows, A::Error> {
-        let Self(naming, slot) = self;
+        let Self(naming, slot, mut options) = self;
         let (labels, shown_max) = (&naming.inputs().labels, naming.inputs().limits.candidates_max);
-        let (mut rows, mut options, mut wanted) =
-            (RowReader::new(naming), CallerOptions::default(), Wanted::default());
+        let (mut rows, mut wanted) = (RowReader::new(naming), Wanted::default());
         let (mut id, mut has_user, mut has_items) = (String::new(), false, false);
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::input_names::Naming;
 use crate::answer::{Answer, Refusal};
 use crate::impression_log::Shown;
+use crate::load::NodeLoad;
 use crate::request::Request;
 
 /// Scores requests.
@@ -23,6 +24,11 @@ pub trait Scoring: Send + Sync + 'static {
 
     /// Returns the node's state.
     fn state(&self) -> State;
+
+    /// Returns how busy the node is; `None` if it does not say.
+    fn load(&self) -> Option<NodeLoad> {
+        None
+    }
 
     /// Renders the metrics in the Prometheus text format.
     fn metrics(&self) -> String;

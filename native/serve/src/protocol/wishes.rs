@@ -94,6 +94,10 @@ pub struct CallerOptions {
     pub shown: Option<Vec<u32>>,
     /// What is expected of each candidate.
     pub prescores: Option<Vec<f32>>,
+    /// The arm of an experiment that the request belongs to.
+    pub arm: Option<Box<str>>,
+    /// The deadline in the headers, which one in the body replaces.
+    pub header_deadline_us: Option<u64>,
 }
 
 fn bad<T>(name: &str, value: Parameter<'_>, expected: &str) -> Result<T, Refusal> {
@@ -120,6 +124,7 @@ impl CallerOptions {
                     return bad(name, value, "a whole number of at least 1");
                 };
                 let us = if name == "timeout" { count } else { count * 1000 };
+                self.header_deadline_us = None;
                 self.within_us(u64::try_from(us).unwrap_or(u64::MAX));
             }
             "priority" => match value.integer().map(u8::try_from) {

@@ -6,6 +6,7 @@ mod any_bytes;
 mod aside;
 mod decode;
 mod grpc;
+mod heads;
 mod health;
 mod http;
 mod ladder;

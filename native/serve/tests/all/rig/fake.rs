@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use streamlearn_serve::answer::{Answer, Cut, Refusal};
+use streamlearn_serve::load::NodeLoad;
 use streamlearn_serve::protocol::{Naming, Scoring, Span, State, Statistics};
 use streamlearn_serve::request::{Request, Values};
 use tokio::sync::Semaphore;
@@ -21,6 +22,7 @@ pub struct Fake {
     pub began: AtomicU64,
     /// How many candidates it scores, if not all.
     pub scored: Mutex<Option<usize>>,
+    pub load: Mutex<Option<NodeLoad>>,
 }
 
 impl Fake {
@@ -48,6 +50,7 @@ impl Fake {
             gate: Semaphore::new(1 << 20),
             began: AtomicU64::new(0),
             scored: Mutex::default(),
+            load: Mutex::default(),
         }
     }
 }
@@ -95,6 +98,10 @@ impl Scoring for Fake {
 
     fn state(&self) -> State {
         self.state.lock().unwrap().clone()
+    }
+
+    fn load(&self) -> Option<NodeLoad> {
+        *self.load.lock().unwrap()
     }
 
     fn sizes(&self) -> serde_json::Value {
