@@ -35,7 +35,7 @@ $(VENV)/.built: $(NATIVE) $(VENV)/.packages
 
 lock: $(VENV)/.python ## pin every package again, with hashes
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	  --no-emit-index-url --no-annotate --group dev --extra ingest --extra train pyproject.toml -o requirements.lock
+	  --no-emit-index-url --no-annotate --group dev --extra access --extra ingest --extra train pyproject.toml -o requirements.lock
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	  --no-emit-index-url --no-annotate packaging/zig.in -o packaging/zig.lock
 	@for name in feast mosec river tensorflow tfra torch triton; do \

@@ -183,6 +183,8 @@ def _type_name(info: inspect.Type) -> str:
             return "bool"
         case inspect.ListType(item_type=item):
             return f"list of {_type_name(item)}"
+        case inspect.StructType():
+            return "table"
         case inspect.DictType(key_type=key, value_type=value):
             return f"table of {_type_name(key)} to {_type_name(value)}"
         case _:

@@ -10,7 +10,7 @@ from streamlearn.errors import UsageError
 
 __all__ = ["EXTRAS", "check_tensorflow", "missing_extra"]
 
-EXTRAS = {"apache_beam": "ingest", "matplotlib": "report", "s3fs": "s3", "tensorflow": "train"}
+EXTRAS = {"apache_beam": "ingest", "envoy": "access", "matplotlib": "report", "s3fs": "s3", "tensorflow": "train"}
 """The extra that brings each module. A node takes `serve`, with a smaller TensorFlow than `train`."""
 
 _NAMES = {"apache_beam": "apache-beam"}

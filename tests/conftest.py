@@ -33,6 +33,7 @@ from tools.services import (
     kafka_cluster,
     prism_path,
 )
+from tools.services.envoy import Envoy
 from tools.services.flink_cluster import FlinkJobs, flink_cluster
 from tools.services.kubernetes import HELM_VERSION, Helm
 from tools.services.prism import PRISM_VERSION
@@ -49,6 +50,7 @@ _MARKERS = {
     "prism": "prism",
     "chromium": "chromium",
     "helm": "helm",
+    "envoy": "envoy",
     "flink": "flink",
     "own_flink_cluster": "flink",
 }
@@ -167,6 +169,14 @@ def helm(pytestconfig: pytest.Config) -> Path:
     """The folder of the program `helm`, and of the API's schemas in `openapi`."""
     path = _fetched("helm", Helm.fetch)
     pytestconfig.stash.setdefault(_USED, []).append(f"helm {HELM_VERSION} ({path})")
+    return path
+
+
+@pytest.fixture(scope="session")
+def envoy(pytestconfig: pytest.Config) -> Path:
+    """The program of Envoy."""
+    path = _fetched("envoy", Envoy.fetch)
+    pytestconfig.stash.setdefault(_USED, []).append(f"envoy ({path})")
     return path
 
 

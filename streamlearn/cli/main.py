@@ -35,6 +35,7 @@ from streamlearn.cli.model.verify import diff, verify
 from streamlearn.cli.model.versions import show, versions
 from streamlearn.cli.new import new
 from streamlearn.cli.report.verb import report
+from streamlearn.cli.run.access import access
 from streamlearn.cli.run.backfill import backfill
 from streamlearn.cli.run.features import features
 from streamlearn.cli.run.ingest import ingest
@@ -83,7 +84,7 @@ def _options(
 
 
 for verb in (
-    backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest,
+    access, backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest,
     manifest, migrate, new, note, peek, probe, promote, release, replay, report, rewind, rollback, schema, settings,
     show, switch, topics, train, up, verify, versions,
 ):  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from streamlearn.settings.access import GatewaySettings
 from streamlearn.settings.console import ConsoleSettings
 from streamlearn.settings.events import EventSettings, ReplaySettings, SampleSettings
 from streamlearn.settings.features import FeatureSettings
@@ -49,6 +50,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     serving: ServingSettings = ServingSettings()
     front: FrontSettings = FrontSettings()
     allowance: AllowanceSettings = AllowanceSettings()
+    access: GatewaySettings = GatewaySettings()
     impressions: ImpressionsSettings = ImpressionsSettings()
     up: UpSettings = UpSettings()
     console: ConsoleSettings = ConsoleSettings()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["FOLD", "INGEST", "NODES", "SHARDS", "TRAINER", "Member"]
+__all__ = ["ACCESS", "FOLD", "INGEST", "NODES", "SHARDS", "TRAINER", "Member"]
 
 # The stages in which members are stopped, producers first: ingest writes what is due, interactions are folded, the
-# trainer learns and publishes, and nodes answer until then and take that version. Shards are last, because the trainer
-# needs them to seal its last version.
-INGEST, FOLD, TRAINER, NODES, SHARDS = range(5)
+# trainer learns and publishes, and nodes answer until then and take that version. What leads callers to nodes ends
+# before them. Shards are last, because the trainer needs them to seal its last version.
+INGEST, FOLD, TRAINER, ACCESS, NODES, SHARDS = range(6)
 
 
 @dataclass(frozen=True)

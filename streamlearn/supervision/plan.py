@@ -12,7 +12,7 @@ from streamlearn.access.address import host_and_port
 from streamlearn.apps import AppFolder
 from streamlearn.errors import UsageError
 from streamlearn.loopback import is_loopback
-from streamlearn.supervision.member import FOLD, INGEST, NODES, SHARDS, TRAINER, Member
+from streamlearn.supervision.member import ACCESS, FOLD, INGEST, NODES, SHARDS, TRAINER, Member
 from streamlearn.supervision.ports import LOOPBACK, free_ports, is_taken, taken_error
 
 __all__ = ["Plan", "UpOptions", "planned"]
@@ -82,9 +82,15 @@ def planned(
         grpc, http, own = [one["grpc"] for one in shared], [one.get("http", "") for one in shared], []
     makes = not folder.app.samples_of
     folds = makes and bool(folder.app.features.entities)
-    others = 2 + makes + folds
-    metrics = _metrics_addresses(settings.telemetry.listen, others + len(here) + nodes, ports)
-    _check_free([*(address for _, address in here), *own, *metrics], taken)
+    access = settings.access.listen
+    others = {arm.app for one in settings.access.experiments for arm in one.arms} - {folder.app.name}
+    if access and others:
+        message = f"access.experiments names {', '.join(sorted(others))}, which this command does not run"
+        hint = "give --set access.listen= here, and run `streamlearn access APP APP --run` beside"
+        raise UsageError(message, help=hint)
+    count = 2 + makes + folds + bool(access) + len(here) + nodes
+    metrics = _metrics_addresses(settings.telemetry.listen, count, ports)
+    _check_free([*(address for _, address in here), *own, *filter(None, [access]), *metrics], taken)
     changes = [*asked.changes]
     if shards:
         changes.append(f"ps.addresses={json.dumps(shards)}")
@@ -94,6 +100,7 @@ def planned(
     members += [*([commands.ingest()] if makes else []), commands.trainer(needs)]
     members += [commands.fold()] if folds else []
     members += [commands.node(number, *addresses) for number, addresses in enumerate(zip(grpc, http, strict=True), 1)]
+    members += [commands.access(tuple(member.name for member in members if member.stage == NODES))] if access else []
     return Plan(tuple(members), metrics[0])
 
 
@@ -147,6 +154,16 @@ class _Commands:
         command, where = self._command(words)
         addresses = {"grpc": grpc, "http": http} if http else {"grpc": grpc}
         return Member(name, NODES, command, where={**addresses, **where})
+
+    def access(self, needs: tuple[str, ...]) -> Member:
+        """Return Envoy in front of the nodes, which are ready before it."""
+        words = ["access", str(self._folder.folder), "--run", "--wait", f"{self._folder.settings.front.ready_s:g}"]
+        certificate, key = self._asked.tls or (None, None)
+        words += [*_option("--tls-cert", certificate), *_option("--tls-key", key), *_option("--ca", certificate)]
+        command, where = self._command(words)
+        return Member(
+            "access", ACCESS, command, needs=needs, where={"access": self._folder.settings.access.listen, **where}
+        )
 
     def _command(self, words: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
         address = next(self._metrics)
@@ -210,7 +227,9 @@ def _check_free(addresses: Sequence[str], taken: Callable[[int, str], bool]) -> 
     for address in addresses:
         if address in seen:
             message = f"two processes would listen on {address}"
-            raise UsageError(message, help="change front.listen, front.http, ps.addresses or telemetry.listen")
+            raise UsageError(
+                message, help="change front.listen, front.http, access.listen, ps.addresses or telemetry.listen"
+            )
         seen.add(address)
         if address.startswith("unix:"):
             continue

@@ -160,3 +160,22 @@ def test_what_contradicts_itself_is_refused(asked: UpOptions, sections: dict[str
     with pytest.raises(UsageError, match=said) as caught:
         plan(asked, **sections)
     assert caught.value.help
+
+
+def test_envoy_begins_after_the_nodes_and_ends_before_them() -> None:
+    found = plan(UpOptions(nodes=2), access={"listen": "127.0.0.1:8080"})
+    access = member(found, "access")
+    assert access.needs == ("node-1", "node-2")
+    assert access.stage < member(found, "node-1").stage
+    assert access.command[3:8] == ("access", "/srv/small", "--run", "--wait", "600")
+    assert access.where["access"] == "127.0.0.1:8080"
+    assert not access.listens
+    with pytest.raises(ServiceError, match="8080"):
+        plan(taken=[8080], access={"listen": "127.0.0.1:8080"})
+
+
+def test_an_experiment_with_other_applications_is_not_for_up() -> None:
+    arms = [{"name": "a", "app": "small", "share": 0.5}, {"name": "b", "app": "other", "share": 0.5}]
+    with pytest.raises(UsageError, match="names other") as error:
+        plan(access={"listen": "127.0.0.1:8080", "experiments": [{"name": "x", "arms": arms}]})
+    assert "streamlearn access" in error.value.help

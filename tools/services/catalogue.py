@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tools.services.cache import Cache, size_bytes
 from tools.services.chromium import Chromium, chromium_version
+from tools.services.envoy import ENVOY_VERSION, Envoy
 from tools.services.flink import FlinkJobServer
 from tools.services.kafka import Kafka
 from tools.services.kubernetes import HELM_VERSION, Helm
@@ -69,8 +70,14 @@ def _helm(cache: Cache, *, fetching: bool) -> tuple[str, tuple[Path, ...]] | Non
     return (HELM_VERSION, (folder,)) if folder else None
 
 
+def _envoy(cache: Cache, *, fetching: bool) -> tuple[str, tuple[Path, ...]] | None:
+    program = Envoy.fetch(cache) if fetching else Envoy.find(cache)
+    return (ENVOY_VERSION, (program,)) if program else None
+
+
 _LOOKUPS = {
     "kafka": _kafka, "redis": _redis, "prism": _prism, "flink": _flink, "chromium": _chromium, "helm": _helm,
+    "envoy": _envoy,
 }  # fmt: skip
 
 FETCHED: tuple[str, ...] = tuple(_LOOKUPS)

@@ -384,7 +384,7 @@ impl Front {
     }
 
     /// Returns how busy it is, for whoever chooses among nodes.
-    pub fn load(&self) -> NodeLoad {
+    pub fn load(&self) -> Option<NodeLoad> {
         let now_us = self.now_us();
         let mut state = self.lock();
         let Figures { lanes, backlog_us, .. } = state.scheduler.figures(now_us);

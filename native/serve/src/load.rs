@@ -2,11 +2,14 @@
 
 /// The time in microseconds after which what happened counts a third: long beside an answer, short beside an hour.
 const MEMORY_US: f64 = 2e6;
+/// Answers a second below which nothing can be said of what an answer costs.
+const ANSWERS_MIN: f64 = 0.001;
 
 /// Lately, each event counting less the older it is.
 #[derive(Debug)]
 pub struct LoadMeter {
     at_us: u64,
+    read_us: u64,
     busy_us: f64,
     answered: f64,
     failed: f64,
@@ -28,7 +31,7 @@ pub struct NodeLoad {
 impl LoadMeter {
     /// A meter of a node that has done nothing.
     pub fn new() -> Self {
-        Self { at_us: 0, busy_us: 0.0, answered: 0.0, failed: 0.0, waited: 0.0 }
+        Self { at_us: 0, read_us: 0, busy_us: 0.0, answered: 0.0, failed: 0.0, waited: 0.0 }
     }
 
     /// A lane was busy for so long.
@@ -49,18 +52,21 @@ impl LoadMeter {
         self.failed += 1.0;
     }
 
-    /// Returns the load, given the share of the default deadline for which a new request would wait.
-    pub fn load(&mut self, now_us: u64, lanes: usize, wait_share: f64) -> NodeLoad {
-        let since_us = now_us.saturating_sub(self.at_us) as f64;
+    /// Returns the load, given the share of the default deadline for which a new request would wait; `None` if
+    /// nothing was answered lately.
+    pub fn load(&mut self, now_us: u64, lanes: usize, wait_share: f64) -> Option<NodeLoad> {
+        let since_us = now_us.saturating_sub(self.read_us) as f64;
+        self.read_us = now_us;
         self.fade(now_us);
         let weight = 1.0 - (-since_us / MEMORY_US).exp();
         self.waited += weight * (wait_share.clamp(0.0, 1.0) - self.waited);
         let a_second = 1e6 / MEMORY_US;
-        NodeLoad {
+        let load = NodeLoad {
             utilization: self.busy_us / MEMORY_US / lanes.max(1) as f64 + self.waited,
             answers: self.answered * a_second,
             failures: self.failed * a_second,
-        }
+        };
+        (load.answers >= ANSWERS_MIN).then_some(load)
     }
 
     fn fade(&mut self, now_us: u64) {
@@ -93,7 +99,7 @@ mod tests {
             now_us += each_us;
             meter.busy(now_us, busy_us);
             meter.answered(now_us);
-            meter.load(now_us, 1, 0.0);
+            let _ = meter.load(now_us, 1, 0.0);
         }
         (meter, now_us)
     }
@@ -101,16 +107,16 @@ mod tests {
     #[test]
     fn a_steady_load_is_the_share_of_time_and_the_rate() {
         let (mut meter, now_us) = steady(30, 2_000, 500.0);
-        let load = meter.load(now_us, 1, 0.0);
+        let load = meter.load(now_us, 1, 0.0).unwrap();
         assert!((load.utilization - 0.25).abs() < 0.01 && (load.answers - 500.0).abs() < 2.0, "{load:?}");
-        assert!((meter.load(now_us, 2, 0.0).utilization - 0.125).abs() < 0.01);
+        assert!((meter.load(now_us, 2, 0.0).unwrap().utilization - 0.125).abs() < 0.01);
     }
 
     #[test]
     fn answers_over_utilization_is_what_a_node_could_answer_however_young_or_quiet_it_is() {
         for (seconds, each_us) in [(1, 10_000), (1, 100_000), (20, 1_000_000), (20, 1_000)] {
             let (mut meter, now_us) = steady(seconds, each_us, 500.0);
-            let load = meter.load(now_us, 1, 0.0);
+            let load = meter.load(now_us, 1, 0.0).unwrap();
             assert!((load.answers / load.utilization - 2_000.0).abs() < 1.0, "{load:?}");
         }
     }
@@ -119,19 +125,22 @@ mod tests {
     fn waiting_adds_to_it_up_to_the_deadline_and_is_forgotten() {
         let mut meter = LoadMeter::new();
         for now_us in (0..20_000_000).step_by(10_000) {
+            meter.answered(now_us);
             meter.load(now_us, 1, 7.0);
         }
-        let load = meter.load(20_000_000, 1, f64::INFINITY);
+        let load = meter.load(20_000_000, 1, f64::INFINITY).unwrap();
         assert!((load.utilization - 1.0).abs() < 0.01, "{load:?}");
-        assert!(meter.load(40_000_000, 1, 0.0).utilization < 0.001);
-        assert_eq!(meter.load(40_000_000, 0, f64::NAN).failures, 0.0);
+        assert!(meter.load(32_000_000, 1, 0.0).unwrap().utilization < 0.01);
     }
 
     #[test]
-    fn failures_count_apart() {
+    fn failures_count_apart_and_who_answers_nothing_says_nothing() {
         let mut meter = LoadMeter::new();
         meter.failed(1_000);
-        let load = meter.load(1_000, 1, 0.0);
-        assert!(load.failures > 0.0 && load.answers == 0.0);
+        assert_eq!(meter.load(1_000, 0, f64::NAN), None);
+        meter.answered(2_000);
+        let load = meter.load(2_000, 1, 0.0).unwrap();
+        assert!(load.failures > 0.0 && load.answers > load.failures, "{load:?}");
+        assert_eq!(meter.load(60_000_000, 1, 0.0), None);
     }
 }

@@ -107,7 +107,7 @@ impl Scoring for Node {
     }
 
     fn load(&self) -> Option<NodeLoad> {
-        Some(self.front.load())
+        self.front.load()
     }
 
     fn metrics(&self) -> String {

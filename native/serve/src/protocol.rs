@@ -2,7 +2,6 @@
 
 mod activity;
 mod body_deadline;
-mod caller_headers;
 mod columns;
 mod connections;
 mod describe;
@@ -14,7 +13,6 @@ mod infer;
 mod input_names;
 mod json;
 mod json_body;
-mod load_headers;
 mod messages;
 mod node_view;
 mod outputs;
@@ -38,7 +36,7 @@ pub use grpc::serve_grpc;
 pub use http::serve_http;
 pub use infer::{Form, decode, encode};
 pub use input_names::Naming;
-pub use load_headers::LoadHeaders;
+pub use outputs::load_headers::LoadHeaders;
 pub use plain::{RequestFormat, read};
 pub use scorer::{Scoring, Span, State, Statistics};
 pub use streamlearn_trust::{Secret, TlsFiles, Token};

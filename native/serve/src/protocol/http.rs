@@ -29,7 +29,7 @@ use super::grpc::left_us;
 use super::infer::{self, Form};
 use super::input_names::Naming;
 use super::json::{self, Written};
-use super::load_headers::LoadHeaders;
+use super::outputs::load_headers::LoadHeaders;
 use super::page_guard::foreign_page;
 use super::peer_bytes::TrackedBody;
 use super::plain::RequestFormat;

@@ -1,5 +1,7 @@
 //! Outputs: the columns of an answer that a caller requests, and their form. Knows no protocol.
 
+pub mod load_headers;
+
 use super::infer::Form;
 use super::input_names::Naming;
 use super::values::tensor::cut;

@@ -1,5 +1,7 @@
 //! Caller options: the parameters of a request beside the features, by name, for all protocols.
 
+mod caller_headers;
+
 use std::str::FromStr;
 
 use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};

@@ -103,7 +103,7 @@ async fn answers_and_refusals_carry_the_load_and_other_replies_do_not() {
         assert!(!last.contains_key("endpoint-load-metrics"));
         for (path, body) in [("/score", ROWS), ("/v2/models/ctr/infer", TENSORS)] {
             let reply = post(node.http, path, body).await;
-            let load = "TEXT application_utilization=0.500000, rps_fractional=100.000, eps=1.000";
+            let load = "TEXT application_utilization=5e-1, rps_fractional=100.000, eps=1.000";
             assert_eq!(
                 (reply.status == 429, &reply.headers["endpoint-load-metrics"]),
                 (refusal.is_some(), &load.parse().unwrap())

@@ -2,9 +2,9 @@
 
 use axum::http::HeaderMap;
 
-use super::values::tensor::cut;
-use super::wishes::{CallerOptions, Parameter, route};
+use super::{CallerOptions, Parameter, route};
 use crate::answer::Refusal;
+use crate::protocol::values::tensor::cut;
 
 /// Equal keys are treated alike, as with the parameter `route_key`.
 const ROUTE_KEY: &str = "x-route-key";

@@ -57,7 +57,7 @@ impl LoadHeaders {
 
 fn text(NodeLoad { utilization, answers, failures }: NodeLoad) -> HeaderValue {
     let text = format!(
-        "TEXT application_utilization={utilization:.6}, rps_fractional={answers:.3}, eps={failures:.3}"
+        "TEXT application_utilization={utilization:e}, rps_fractional={answers:.3}, eps={failures:.3}"
     );
     HeaderValue::try_from(text).expect("letters and digits")
 }
@@ -81,7 +81,7 @@ mod tests {
         headers.add_text(&mut head, || Some(LOAD));
         assert_eq!(
             head["endpoint-load-metrics"],
-            "TEXT application_utilization=0.250000, rps_fractional=500.000, eps=0.000"
+            "TEXT application_utilization=2.5e-1, rps_fractional=500.000, eps=0.000"
         );
         headers.add_binary(&mut trailer, || panic!("it was read just now"));
         let metadata = MetadataMap::from_headers(trailer);

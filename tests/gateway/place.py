@@ -1,0 +1,132 @@
+"""Applications in folders, the process `streamlearn access` in front of their nodes, and callers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from streamlearn.gateway.envoy_process import ask_admin
+from streamlearn.testing import wait_until
+from tools.services import free_ports
+
+__all__ = ["Access", "Answer", "access", "folder_of"]
+
+_ROOT = Path(__file__).parents[2]
+_APP = """
+from streamlearn.apps import App
+from streamlearn.features import FeatureSpec, Label, LabelGroup, Slot
+
+app = App(
+    name={name!r},
+    serves={serves!r},
+    features=FeatureSpec(slots=(Slot("user_id", "user"), Slot("item_id", "item")), item_id="item_id"),
+    groups=(LabelGroup("fast", wait_s=60, window_s=600),),
+    labels=(Label("click", action="click", group="fast"),),
+)
+"""
+ROWS = {"user": {"user_id": 1}, "items": [{"item_id": 2}]}
+
+
+class Answer(NamedTuple):
+    """An answer by HTTP."""
+
+    status: int
+    body: dict[str, object]
+
+
+def folder_of(place: Path, name: str, serves: str = "", toml: str = "") -> Path:
+    """Write an application and return its folder."""
+    folder = place / name
+    folder.mkdir()
+    (folder / "app.py").write_text(_APP.format(name=name, serves=serves))
+    (folder / "app.toml").write_text(toml)
+    return folder
+
+
+class Access:
+    """A running `streamlearn access --run`."""
+
+    def __init__(self, folders: Sequence[Path], envoy: Path, changes: Sequence[str]) -> None:
+        # The path of a socket is short.
+        self.out, self.port = Path(tempfile.mkdtemp(prefix="sl-")), free_ports(1)[0]
+        words = [sys.executable, "-m", "streamlearn", "access", *map(str, folders), "--out", str(self.out), "--run"]
+        for change in (f"access.listen=127.0.0.1:{self.port}", *changes):
+            words += ["--set", change]
+        self.log = self.out / "log"
+        environment = {**os.environ, "PATH": f"{envoy.parent}:{os.environ['PATH']}"}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(words, stdout=log, stderr=log, cwd=_ROOT, env=environment)
+
+    def wait_ready(self) -> None:
+        """Wait until it takes requests."""
+
+        def is_ready() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            return ": access at " in self.log.read_text()
+
+        wait_until(is_ready, "access to begin")
+
+    def wait_healthy(self, count: int) -> None:
+        """Wait until so many nodes get requests, by gRPC as by HTTP."""
+        wait_until(lambda: self.healthy() == count, f"{count} nodes to get requests")
+
+    def healthy(self) -> int:
+        """How many nodes get requests by both protocols; -1 while the protocols differ."""
+        lines = re.findall(r"^(\S+?)::(\S+?)::health_flags::healthy$", self.ask("/clusters"), flags=re.MULTILINE)
+        by_kind = [sum(name.endswith(kind) for name, _ in lines) for kind in (".grpc", ".http")]
+        return by_kind[0] if len({*by_kind}) == 1 else -1
+
+    def ask(self, path: str) -> str:
+        """Ask Envoy as an administrator."""
+        return ask_admin(self.out, "GET", path).decode()
+
+    def figure(self, name: str) -> int:
+        """The sum of all figures of Envoy whose name ends so."""
+        found = re.findall(rf"^cluster\.\S*{re.escape(name)}: (\d+)$", self.ask("/stats"), flags=re.MULTILINE)
+        return sum(map(int, found))
+
+    def call(
+        self, path: str = "/score", body: object = ROWS, head: Mapping[str, str] | None = None, timeout_s: float = 30
+    ) -> Answer:
+        """Send a request by HTTP."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            connection.request("POST", path, json.dumps(body), {"content-type": "application/json", **(head or {})})
+            answer = connection.getresponse()
+            text = answer.read()
+            return Answer(answer.status, json.loads(text) if text.startswith(b"{") else {"text": text.decode()})
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Stop it, and check that Envoy has ended with it."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            shutil.rmtree(self.out)
+
+
+@contextmanager
+def access(folders: Sequence[Path], envoy: Path, *changes: str, nodes: int) -> Iterator[Access]:
+    """Yield what leads to the nodes of applications, once so many get requests."""
+    running = Access(folders, envoy, changes)
+    try:
+        running.wait_ready()
+        running.wait_healthy(nodes)
+        yield running
+    finally:
+        running.close()

@@ -1,0 +1,157 @@
+"""A node without TensorFlow, as a process: `python -m tests.gateway.small_node` with its order as JSON.
+
+Its lane takes a given time for each execution and gives zeros. Its version says which application answered.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamlearn.features import FeatureSpec, Label, Slot
+from streamlearn.native import native
+from streamlearn.serving.front import FrontLimits
+from streamlearn.serving.model_schema import described
+from streamlearn.serving.node import NodeLimits
+from streamlearn.settings.versions import RegistrySettings
+from streamlearn.table import TableOptions, TableSet
+from streamlearn.testing import wait_until
+from streamlearn.versions import Node, open_registry
+
+__all__ = ["SETTINGS", "Order", "SmallNode", "small_nodes"]
+
+SETTINGS = RegistrySettings(node_ttl_s=2.0, silent_s=5.0, poll_ms=50)
+_FEATURES = FeatureSpec(
+    slots=(Slot("user_id", "user", table="main", dim=4), Slot("item_id", "item", table="main", dim=4)),
+    item_id="item_id",
+)
+_LIMITS = {"candidates_max": 64, "values_max": 512, "message_bytes_max": 1 << 16}
+_BEAT_S = 0.2
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to serve.
+
+    Attributes:
+        registry: URL of the registry.
+        app: The application, as the registry knows it.
+        model: The name that callers use.
+        name: The node's name.
+        version: The version that it answers with.
+        took_ms: How long an execution takes.
+    """
+
+    registry: str
+    app: str
+    model: str
+    name: str
+    version: int = 1
+    took_ms: float = 0.0
+
+
+def _serve(order: Order) -> None:
+    tables = TableSet([TableOptions(spec, 100) for spec in _FEATURES.tables])
+    tables.stage(order.version, None, [])
+    text = described(_FEATURES, [Label("click", "click", "fast")], list(tables.dims), _LIMITS)
+    limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, 1_000_000, 20_000_000)
+    front = native.Front(text, ([1, 4], [4, 16], [1]), limits, 8)
+    node = native.FrontNode(
+        order.model, front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 1_000, 1_000, 1 << 16, 5_000), metrics=str
+    )
+    front.activate(front.add(order.version, tables.native))
+    assert front.take(0, 0.0) is None
+    stopped, ended = threading.Event(), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+
+    def lane() -> None:
+        while not ended.is_set():
+            work = front.take(0, 0.05)
+            if work is not None:
+                threading.Event().wait(order.took_ms / 1e3)  # as an execution does
+                front.give(work, np.zeros((16, 1), np.float32))
+
+    thread = threading.Thread(target=lane)
+    thread.start()
+    node.set_state(True)
+    assert node.http is not None
+    registry = open_registry(order.registry, order.app, SETTINGS)
+    boot_id, since_ms = f"{order.name}-{time.time_ns()}", time.time_ns() // 1_000_000
+    print(json.dumps([node.grpc, node.http]), flush=True)
+    while True:
+        state = "draining" if stopped.is_set() else "ready"
+        record = {"boot_id": boot_id, "name": order.name, "state": state, "since_ms": since_ms}
+        registry.beat(Node(**record, wall_ms=time.time_ns() // 1_000_000, grpc=node.grpc, http=node.http))  # type: ignore[arg-type]
+        if stopped.wait(_BEAT_S):
+            break
+    # As a node does: it is not ready, goes on answering for a while, and ends connections.
+    node.set_state(False, "it is shutting down")
+    threading.Event().wait(3.0)
+    node.stop()
+    front.drain()
+    ended.set()
+    thread.join()
+    registry.leave(boot_id)
+    registry.close()
+
+
+class SmallNode:
+    """The process; the constructor starts it."""
+
+    def __init__(self, order: Order) -> None:
+        command = [sys.executable, "-m", "tests.gateway.small_node", json.dumps(asdict(order))]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        self._where: list[str] = []
+
+    @property
+    def where(self) -> list[str]:
+        """Its addresses of gRPC and HTTP."""
+        if not self._where:
+            assert self.process.stdout is not None
+            self._where = json.loads(self.process.stdout.readline())
+        return self._where
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def close(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextmanager
+def small_nodes(orders: Sequence[Order]) -> Iterator[list[SmallNode]]:
+    """Yield nodes that are in their registries, in the order of the orders."""
+    nodes = [SmallNode(order) for order in orders]
+    try:
+        for order, node in zip(orders, nodes, strict=True):
+            grpc = node.where[0]
+            with open_registry(order.registry, order.app, SETTINGS) as registry:
+                wait_until(lambda r=registry, g=grpc: g in [one.grpc for one in r.nodes()], f"{order.name} to register")
+        yield nodes
+    finally:
+        for node in nodes:
+            node.close()
+
+
+def _main(words: Any) -> None:
+    _serve(Order(**json.loads(words[0])))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,218 @@
+"""A real Envoy in front of small nodes: who is reached, what callers may say, and nodes that stop, hang and refuse."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from streamlearn.testing import wait_until
+from tests.gateway.place import Access, access, folder_of
+from tests.gateway.small_node import Order, SmallNode, small_nodes
+
+_USERS = 1_000
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> str:
+    return f"sqlite://{tmp_path}/registry.db"
+
+
+def _infer(client: triton.InferenceServerClient, model: str, head: dict[str, str] | None = None) -> str:
+    user, item = triton.InferInput("user_id", [1], "INT64"), triton.InferInput("item_id", [1], "INT64")
+    user.set_data_from_numpy(np.array([1]))
+    item.set_data_from_numpy(np.array([2]))
+    return str(client.infer(model, [user, item], headers=head, client_timeout=30).get_response().model_version)
+
+
+@pytest.fixture
+def client(running: Access) -> Iterator[triton.InferenceServerClient]:
+    made = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def two(registry: str) -> Iterator[list[SmallNode]]:
+    """Two nodes of one application."""
+    with small_nodes([Order(registry, "ctr", "ctr", f"n{at}", at) for at in (1, 2)]) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def running(two: list[SmallNode], registry: str, tmp_path: Path, envoy: Path) -> Iterator[Access]:
+    """What leads to them."""
+    with access([folder_of(tmp_path, "ctr")], envoy, f"registry.url={registry}", nodes=2) as made:
+        yield made
+
+
+def test_callers_reach_all_nodes_and_what_they_say_of_themselves_is_dropped(
+    running: Access, client: triton.InferenceServerClient
+) -> None:
+    head = {"x-priority": "no number", "x-deadline-ms": "NaN", "x-arm": "not / a name", "x-route-key": "\x7e" * 300}
+    by_http = Counter(running.call(head=head).body["version"] for _ in range(40))
+    by_grpc = Counter(_infer(client, "ctr", head) for _ in range(40))
+    assert {*by_http} == {1, 2}
+    assert {*by_grpc} == {"1", "2"}
+    body = {"inputs": [{"name": n, "datatype": "INT64", "shape": [1], "data": [1]} for n in ("user_id", "item_id")]}
+    assert running.call("/v2/models/ctr/infer", body).status == 200
+    assert running.call("/metrics").status == 404
+
+
+def test_a_node_that_stops_costs_no_request(running: Access, two: list[SmallNode]) -> None:
+    seen, stopped = Counter[int](), threading.Event()
+
+    def ask() -> None:
+        while not stopped.is_set():
+            seen[running.call().status] += 1
+
+    with ThreadPoolExecutor(4) as callers:
+        asked = [callers.submit(ask) for _ in range(4)]
+        try:
+            wait_until(lambda: seen[200] > 50, "requests")
+            two[0].signal(signal.SIGTERM)
+            wait_until(lambda: two[0].process.poll() is not None, "its end")
+            after = seen[200]
+            wait_until(lambda: seen[200] > after + 50, "requests")
+        finally:
+            stopped.set()
+        for one in asked:
+            one.result()
+    assert {*seen} == {200}
+
+
+def test_a_node_that_is_killed_costs_at_most_what_it_had_and_one_that_hangs_is_left_out(
+    running: Access, two: list[SmallNode]
+) -> None:
+    two[0].signal(signal.SIGSTOP)
+    try:
+        running.wait_healthy(1)
+        assert {running.call(timeout_s=2).body["version"] for _ in range(20)} == {2}
+    finally:
+        two[0].signal(signal.SIGCONT)
+    running.wait_healthy(2)
+    two[1].signal(signal.SIGKILL)
+    # What comes before Envoy knows is tried elsewhere.
+    assert [running.call().status for _ in range(20)] == [200] * 20
+    running.wait_healthy(1)
+
+
+def test_refusals_for_lack_of_time_are_neither_tried_again_nor_held_against_a_node(
+    registry: str, tmp_path: Path, envoy: Path
+) -> None:
+    with small_nodes([Order(registry, "ctr", "ctr", f"n{at}", at, took_ms=50) for at in (1, 2)]):
+        folder = folder_of(tmp_path, "ctr")
+        changes = f"registry.url={registry}", "access.trust_headers=true"
+        with access([folder], envoy, *changes, nodes=2) as running, ThreadPoolExecutor(16) as callers:
+            head = {"x-deadline-ms": "30"}
+            by_http = Counter(callers.map(lambda _: running.call(head=head).status, range(200)))
+            assert by_http[429] > 50, by_http
+            client = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
+
+            def status(_: int) -> str:
+                try:
+                    return _infer(client, "ctr", head)
+                except InferenceServerException as error:
+                    return str(error.status())
+
+            by_grpc = Counter(callers.map(status, range(200)))
+            client.close()
+            assert by_grpc["StatusCode.RESOURCE_EXHAUSTED"] > 50, by_grpc
+            assert running.figure("upstream_rq_retry") == 0
+            assert running.figure("outlier_detection.ejections_enforced_total") == 0
+            assert running.healthy() == 2
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_slow_node_gets_few_requests_because_its_answers_say_so(
+    registry: str, tmp_path: Path, envoy: Path, protocol: str
+) -> None:
+    orders = [Order(registry, "ctr", "ctr", f"n{at}", at, took_ms=20 if at == 1 else 0.2) for at in (1, 2)]
+    with (
+        small_nodes(orders),
+        access([folder_of(tmp_path, "ctr")], envoy, f"registry.url={registry}", nodes=2) as running,
+    ):
+        client = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
+
+        def share() -> float:
+            if protocol == "grpc":
+                return [_infer(client, "ctr") for _ in range(100)].count("1") / 100
+            return [running.call().body["version"] for _ in range(100)].count(1) / 100
+
+        wait_until(lambda: share() < 0.2, "the slow node to get few requests")
+        client.close()
+
+
+@pytest.fixture
+def experiment(registry: str, tmp_path: Path) -> Iterator[list[Path]]:
+    """Two applications that answer to one name, of which the second gets a fifth of the users; and a third one."""
+    toml = """
+[access]
+trust_headers = true
+[[access.experiments]]
+name = "tower"
+arms = [{name = "old", app = "ctr", share = 0.8}, {name = "new", app = "ctr2", share = 0.2}]
+"""
+    folders = [folder_of(tmp_path, "ctr", toml=toml), folder_of(tmp_path, "ctr2", "ctr"), folder_of(tmp_path, "cvr")]
+    orders = [
+        Order(registry, app, model, f"of-{app}", at)
+        for at, (app, model) in enumerate([("ctr", "ctr"), ("ctr2", "ctr"), ("cvr", "cvr")], 1)
+    ]
+    with small_nodes(orders):
+        yield folders
+
+
+def test_users_keep_their_arm_and_models_are_told_apart(experiment: list[Path], registry: str, envoy: Path) -> None:
+    def arms(running: Access) -> dict[int, object]:
+        def arm(user: int) -> object:
+            # What the caller says of the arm does not count, or this would be refused.
+            head = {"x-model": "ctr", "x-route-key": f"user-{user}", "x-arm": "no / name"}
+            return running.call(head=head).body["version"]
+
+        with ThreadPoolExecutor(8) as callers:
+            return dict(enumerate(callers.map(arm, range(_USERS))))
+
+    with access(experiment, envoy, f"registry.url={registry}", nodes=3) as running:
+        first = arms(running)
+        count = Counter(first.values())
+        assert {*count} == {1, 2}
+        assert abs(count[2] - 0.2 * _USERS) <= 3 * sqrt(0.2 * 0.8 * _USERS)
+        assert arms(running) == first
+        client = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
+        # By gRPC a user has the same arm.
+        by_grpc = [_infer(client, "ctr", {"x-model": "ctr", "x-route-key": f"user-{user}"}) for user in range(50)]
+        assert by_grpc == [str(first[user]) for user in range(50)]
+        assert _infer(client, "cvr", {"x-model": "cvr"}) == "3"
+        client.close()
+        assert running.call(head={"x-model": "cvr"}).body["version"] == 3
+        unknown = running.call()
+        assert unknown.status == 404
+        assert "x-model: ctr, cvr" in str(unknown.body["error"])
+        assert running.call(head={"x-model": "ctr", "x-priority": "no number"}).status == 400
+    with access(experiment, envoy, f"registry.url={registry}", nodes=3) as again:
+        assert arms(again) == first
+
+
+def test_all_requests_of_a_user_go_to_one_node(
+    two: list[SmallNode], registry: str, tmp_path: Path, envoy: Path
+) -> None:
+    changes = f"registry.url={registry}", "access.trust_headers=true", 'access.balance="user"'
+    with access([folder_of(tmp_path, "ctr")], envoy, *changes, nodes=2) as running:
+        seen = {
+            user: {running.call(head={"x-route-key": user}).body["version"] for _ in range(5)}
+            for user in map(str, range(20))
+        }
+        assert all(len(versions) == 1 for versions in seen.values())
+        assert set().union(*seen.values()) == {1, 2}
+        for node in two[:1]:
+            node.signal(signal.SIGKILL)
+        assert {running.call(head={"x-route-key": user}).body["version"] for user in seen} == {2}

@@ -1,0 +1,151 @@
+"""The plan of access: who is reached, and settings that contradict themselves or the applications."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from streamlearn.errors import ConfigError, StreamlearnError, UsageError
+from streamlearn.gateway.envoy import weights_of
+from streamlearn.gateway.plan import Application, Endpoint, check_nodes, planned
+from streamlearn.settings.access import Arm, Experiment, GatewaySettings
+from streamlearn.versions.pointer.registry import Node, NodeState
+
+SETTINGS = GatewaySettings(listen="127.0.0.1:8080", trust_headers=True)
+
+
+def node(number: int, state: NodeState = "ready", **more: object) -> Node:
+    where = {"grpc": f"10.0.0.{number}:8001", "http": f"10.0.0.{number}:8000"}
+    return Node(boot_id=str(number), name=f"n{number}", state=state, since_ms=number, **(where | more))  # type: ignore[arg-type]
+
+
+def divided(*arms: tuple[str, str, float], settings: GatewaySettings = SETTINGS) -> GatewaySettings:
+    listed = [Arm(name=name, app=app, share=share) for name, app, share in arms]
+    return structs.replace(settings, experiments=[Experiment(name="tower", arms=listed)])
+
+
+def test_nodes_of_applications_that_answer_to_one_name_are_one_backend() -> None:
+    apps = [
+        Application("old", "ctr", SETTINGS),
+        Application("new", "ctr", SETTINGS),
+        Application("cvr", "cvr", SETTINGS),
+    ]
+    nodes = {"old": [node(2), node(1, "stale")], "new": [node(3, "aside")], "cvr": [node(4, "draining", http="")]}
+    plan = planned(apps, nodes)
+    assert {model: [share.backend for share in shares] for model, shares in plan.shares.items()} == {
+        "ctr": ["ctr"],
+        "cvr": ["cvr"],
+    }
+    ctr, cvr = plan.backends
+    assert [one.grpc for one in ctr.endpoints] == ["10.0.0.1:8001", "10.0.0.2:8001"]
+    assert cvr.endpoints == (Endpoint("10.0.0.4:8001", "", True, False),)
+    assert not plan.notes
+
+
+def test_an_arm_is_a_backend_of_its_own_and_reaches_nodes_that_stand_aside() -> None:
+    apps = [
+        Application("ctr", "ctr", divided(("old", "ctr", 0.9), ("new", "ctr2", 0.1))),
+        Application("ctr2", "ctr", GatewaySettings()),
+    ]
+    plan = planned(apps, {"ctr": [node(1)], "ctr2": [node(2, "aside"), node(3, "starting")]})
+    assert [(share.backend, share.share, share.arm) for share in plan.shares["ctr"]] == [
+        ("ctr.tower.old", 0.9, "tower:old"),
+        ("ctr.tower.new", 0.1, "tower:new"),
+    ]
+    assert [one.is_aside for backend in plan.backends for one in backend.endpoints] == [False, True]
+
+
+def test_a_node_that_restarted_at_its_address_counts_once_as_it_is_now() -> None:
+    before, now = node(1, "draining"), structs.replace(node(1), boot_id="x", since_ms=9)
+    (backend,) = planned([Application("ctr", "ctr", SETTINGS)], {"ctr": [now, before]}).backends
+    assert [one.is_draining for one in backend.endpoints] == [False]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "listen", "note"),
+    [
+        ([node(1, grpc="", http="")], "127.0.0.1:80", "older release"),
+        ([node(1)], "0.0.0.0:80", "needs no token"),
+        ([node(1, has_tls=True), node(2)], "127.0.0.1:80", "10.0.0.2:8001: without TLS"),
+    ],
+)
+def test_nodes_that_cannot_be_used_are_named(nodes: list[Node], listen: str, note: str) -> None:
+    settings = structs.replace(SETTINGS, listen=listen)
+    plan = planned([Application("ctr", "ctr", settings)], {"ctr": nodes})
+    assert len(plan.backends[0].endpoints) == len(nodes) - 1
+    assert note in plan.notes[0]
+
+
+def test_an_application_without_nodes_is_an_error_that_says_why() -> None:
+    plan = planned([Application("ctr", "ctr", SETTINGS)], {"ctr": [node(1, grpc="")]})
+    with pytest.raises(UsageError, match=r"no node .* registered for 'ctr': node 'n1' is of an older release") as error:
+        check_nodes(plan)
+    assert "streamlearn serve" in error.value.help
+    check_nodes(planned([Application("ctr", "ctr", SETTINGS)], {"ctr": [node(1)]}))
+
+
+OTHER = Application("ctr2", "ctr", GatewaySettings())
+
+
+@pytest.mark.parametrize(
+    ("apps", "message", "hint"),
+    [
+        ([Application("ctr", "ctr", GatewaySettings())], "access.listen is not set", "--set access.listen="),
+        ([Application("ctr", "ctr", GatewaySettings(listen="shop:80"))], "not an address", "HOST:PORT"),
+        ([Application("ctr", "ctr", SETTINGS)] * 2, "two applications have one name", "once"),
+        (
+            [Application("ctr", "ctr", GatewaySettings(listen="127.0.0.1:1", balance="user"))],
+            "removes x-route-key",
+            "access.trust_headers",
+        ),
+        (
+            [Application("ctr", "ctr", divided(("a", "ctr", 1.0), settings=GatewaySettings(listen="127.0.0.1:1")))],
+            "removes",
+            "access.trust_headers",
+        ),
+        (
+            [Application("ctr", "ctr", divided(("a", "ctr", 0.5), ("b", "ctr2", 0.4))), OTHER],
+            "sum to 0.9, not to 1",
+            "a, b",
+        ),
+        (
+            [Application("ctr", "ctr", divided(("a", "ctr", 0.5), ("b", "ctr3", 0.5))), OTHER],
+            "arm 'b' of experiment 'tower' names application 'ctr3'",
+            "ctr, ctr2",
+        ),
+        (
+            [
+                Application("ctr", "ctr", divided(("a", "ctr", 0.5), ("b", "cvr", 0.5))),
+                Application("cvr", "cvr", GatewaySettings()),
+            ],
+            "answers to 'cvr', not to 'ctr'",
+            'serves="ctr"',
+        ),
+        ([Application("ctr", "ctr", divided(("a", "ctr", 0.5), ("a", "ctr", 0.5)))], "two arms of one name", "rename"),
+        ([Application("ctr", "ctr", divided(("a b", "ctr", 1.0)))], "'a b' cannot be the name", "up to 31 letters"),
+        (
+            [
+                Application("ctr", "ctr", divided(("a", "ctr", 1.0))),
+                Application("ctr2", "ctr", divided(("a", "ctr2", 1.0))),
+            ],
+            "ctr and ctr2 both declare",
+            "one of them",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused_with_a_way_out(apps: list[Application], message: str, hint: str) -> None:
+    with pytest.raises(StreamlearnError) as error:
+        planned(apps, {})
+    assert isinstance(error.value, UsageError | ConfigError)
+    assert message in error.value.message
+    assert hint in error.value.help
+
+
+@given(st.lists(st.integers(0, 1_000), min_size=1, max_size=16).filter(any))
+def test_weights_sum_to_the_whole_and_are_near_their_shares(parts: list[int]) -> None:
+    shares = [part / sum(parts) for part in parts]
+    weights = weights_of(shares)
+    assert sum(weights) == 10_000
+    assert all(abs(weight - 10_000 * share) <= 1 + 1e-6 for weight, share in zip(weights, shares, strict=True))
