@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds an image of streamlearn: build.sh KIND WHEEL, where KIND is node, train, ingest or up. It asks no image
+# Builds an image of streamlearn: build.sh KIND WHEEL, where KIND is node, train, ingest, access or up. It asks no image
 # registry: the base is made of Debian's packages. It needs Linux, root, buildah, debootstrap and uv; the image has the
 # processor of this machine. KIND decides what is installed, and the verb that runs unless another one is named.
 # PRISM=FILE puts that Prism into the image.
@@ -15,8 +15,9 @@ case "$1" in
   node) extras=serve verb=serve ;;
   train) extras=train verb=train ;;
   ingest) extras=ingest verb=ingest ;;
+  access) extras=access verb=access ;;
   up) extras=ingest,serve verb=up ;; # TensorFlow for processors learns too
-  *) fail "$1 is not a kind of image" "the kinds are node, train, ingest and up" ;;
+  *) fail "$1 is not a kind of image" "the kinds are node, train, ingest, access and up" ;;
 esac
 [ -f "$2" ] || fail "the wheel $2 does not exist" "make wheel"
 [ "$(id -u)" -eq 0 ] || fail "the files of a base belong to root, and this is user $(id -u)" "run it as root"

@@ -15,12 +15,12 @@ __all__ = ["FILES"]
 Object = dict[Any, Any]
 _APP, _STORE = "/srv/app", "/var/lib/streamlearn/versions"
 _TOKENS, _TLS = "/run/streamlearn/tokens", "/run/streamlearn/tls"
-_PORTS = {"grpc": 8001, "http": 8000, "page": 8002, "frames": 7301, "metrics": 9460}
+_PORTS = {"grpc": 8001, "http": 8000, "page": 8002, "access": 8080, "frames": 7301, "metrics": 9460}
 _RECREATE = {"type": "Recreate"}  # a second process beside the first would take over from it
 _USER = 10_001
 # The token that processes of a role read, beside that of metrics.
 _TOKEN_OF = {"shards": ["shards"], "trainer": ["shards"], "nodes": ["nodes"], "console": ["console"]}
-_TLS_ROLES, _WRITERS = ("nodes", "console"), ("shards", "trainer", "console")
+_TLS_ROLES, _WRITERS = ("nodes", "console", "access"), ("shards", "trainer", "console")
 _NAME_MAX = 44  # a label of a StatefulSet's pods has its name and 11 more characters, 63 at most
 _HAS_STORE = unless("settings.versions.store")
 # A trainer that restores large tables is not ready for up to an hour (ps.restore_wait_s_max).
@@ -214,6 +214,11 @@ def _claim(size: str, access: Any, **more: Any) -> Object:
 
 
 _CALLERS = When(Test("callers"), [Splice("callers"), {"podSelector": {"matchLabels": _labels("test")}}])
+# Envoy passes on what callers send, and so reaches nodes as they do.
+_NODE_CALLERS = When(
+    Test("callers"),
+    [Splice("callers"), *({"podSelector": {"matchLabels": _labels(role)}} for role in ("test", "access"))],
+)
 _TOKEN_NAMES = ("nodes", "shards", "console", "metrics")
 _FLINK = (Test("ingest"), Test("settings.ingest.runner", equal="flink"))
 _REFUSALS = [
@@ -239,6 +244,7 @@ _FIXED = (
     (None, "front", "listen", f"0.0.0.0:{_PORTS['grpc']}"),
     (None, "front", "http", f"0.0.0.0:{_PORTS['http']}"),
     (None, "console", "listen", f"0.0.0.0:{_PORTS['page']}"),
+    (Test("access"), "access", "listen", f"0.0.0.0:{_PORTS['access']}"),
     (None, "telemetry", "listen", f"0.0.0.0:{_PORTS['metrics']}"),
     (None, "telemetry", "token_file", f"{_TOKENS}/metrics"),
     (_HAS_STORE, "versions", "store", f"file://{_STORE}"),
@@ -311,7 +317,7 @@ def _nodes() -> list[Any]:
         _service("nodes", ports, "nodes-each", is_headless=True),
         _object("policy/v1", "PodDisruptionBudget", _meta("nodes"), spec=budget),
         When(Test("nodes_max"), _object("autoscaling/v2", "HorizontalPodAutoscaler", _meta("nodes"), spec=scale)),
-        When(Test("network_policy"), _policy("nodes", ports, _CALLERS)),
+        When(Test("network_policy"), _policy("nodes", ports, _NODE_CALLERS)),
     ]
 
 
@@ -322,6 +328,21 @@ def _console() -> list[Any]:
     return [
         When(Test("console"), [console, _service("console", ["page"])]),
         When((Test("console"), Test("network_policy")), _policy("console", ["page"], _CALLERS)),
+    ]
+
+
+def _access() -> list[Any]:
+    command = f"access {_APP} --run --out /tmp/access --wait {_START_S}"
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    access = _deployment(
+        "access", command, Value("access"), rolling, ports=["access"],
+        end_s=Sum("settings.front.drain_s", 1, _END_S), **_pulse(_START_S, has_readiness=True),
+    )  # fmt: skip
+    (container,) = access["spec"]["template"]["spec"]["containers"]
+    container["args"].append(When(Test("tls_secret"), ["--ca", f"{_TLS}/ca.crt"]))
+    return [
+        When(Test("access"), [access, _service("access", ["access"])]),
+        When((Test("access"), Test("network_policy")), _policy("access", ["access"], _CALLERS)),
     ]
 
 
@@ -358,6 +379,7 @@ FILES: dict[str, list[Any]] = {
     "trainer": _trainer(),
     "nodes": _nodes(),
     "console": _console(),
+    "access": _access(),
     "pipeline": _pipeline(),
     "tests/answer": _tests(),
 }

@@ -53,6 +53,7 @@ class Roles(Struct, frozen=True, forbid_unknown_fields=True):
     trainer: Role = Role()
     nodes: Role = Role()
     console: Role = Role()
+    access: Role = Role()
     fold: Role = Role()
     ingest: Role = Role()
 
@@ -88,6 +89,9 @@ class Values(Struct, frozen=True, forbid_unknown_fields=True):
     """Share of busy lanes, as a quantity, that the autoscaler keeps."""
     console: bool = True
     """Whether the console runs."""
+    access: Annotated[int, Meta(ge=0, le=100)] = 0
+    """Pods of Envoy in front of the nodes, at port 8080. Their image needs the extra `access`. With `tls_secret`, that
+    Secret also needs `ca.crt`."""
     fold: bool = False
     """Whether interactions are folded into states. Turn it on if the application has computed features."""
     ingest: bool = True

@@ -124,6 +124,19 @@ def test_no_pod_may_do_more_than_it_must(name: str) -> None:
             assert mounted == {volume["name"] for volume in pod["volumes"]}
 
 
+def test_envoy_is_reached_by_callers_and_reaches_nodes() -> None:
+    (container,) = told("callers", "Deployment", "access")["spec"]["template"]["spec"]["containers"]
+    assert container["args"][:3] == ["access", "/srv/app", "--run"]
+    assert "access]" in told("callers", "ConfigMap", "app")["data"]["app.toml"]
+    (let_in, _) = told("callers", "NetworkPolicy", "nodes")["spec"]["ingress"]
+    labels = [one.get("podSelector", {}).get("matchLabels", {}) for one in let_in["from"]]
+    assert "access" in [one.get("app.kubernetes.io/component") for one in labels]
+    assert told("callers", "Service", "access")["spec"]["ports"][0]["port"] == 8080
+    (secured,) = told("tls_and_clear_tokens", "Deployment", "access")["spec"]["template"]["spec"]["containers"]
+    assert secured["args"][-2:] == ["--ca", "/run/streamlearn/tls/ca.crt"]
+    assert not [one for one in OBJECTS["smallest"] if one["metadata"]["name"] == "shop-access"]
+
+
 def test_only_pods_that_write_versions_may_write_to_the_store() -> None:
     writers = {
         container["name"]
