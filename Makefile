@@ -156,7 +156,7 @@ demo: ## the whole loop, no service needed; the time it says includes what setup
 	  $(VENV)/bin/streamlearn demo && echo "ok: make demo, $$(($$(date +%s) - begin)) seconds"
 
 demo-real: setup ## the same on a real Kafka, Redis and Flink, which it fetches and starts
-	@begin=$$(date +%s); $(RUN) -m tools.services fetch kafka flink && $(RUN) -m tools.demo_real && \
+	@begin=$$(date +%s); $(RUN) -m tools.services fetch kafka flink envoy && $(RUN) -m tools.demo_real && \
 	  echo "ok: make demo-real, $$(($$(date +%s) - begin)) seconds"
 
 clean: ## remove what setup made (not the cache of services)

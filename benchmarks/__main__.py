@@ -24,12 +24,13 @@ NAMES = (
     "executables",
     "serving",
     "overload",
+    "access",
     "loop",
     "idle",
     "machines",
 )
 # The module of a benchmark, where its name differs.
-_MODULES = {"learning": "learning_loss"}
+_MODULES = {"access": "nodes.access", "learning": "learning_loss"}
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from streamlearn.errors import ServiceError
 from streamlearn.load.load_run import Load, LoadResult
 from streamlearn.versions.pointer.mover import Moved
 
-__all__ = ["InterleavedLoad", "publications", "rollbacks", "switches", "unseen"]
+__all__ = ["InterleavedLoad", "publications", "rollbacks", "switches", "switches_through", "unseen"]
 
 _BESIDE_S_MAX, _BEGIN_S = 300, 1.0
 _SEEN_S_MAX = 30.0
@@ -132,6 +132,33 @@ def rollbacks(nodes: Sequence[ServingNode], pointing: Pointing, model: ServingMo
         for asker in askers:
             asker.close()
     return [seconds * 1e3 for seconds in taken_s]
+
+
+def switches_through(
+    load: Load, pointing: Pointing, between: tuple[int, int], rate: float, moves: int, back: int
+) -> dict[str, float]:
+    """Move the pointer back and forth while a load runs, then roll back some times and look who answers.
+
+    Answers that come after all nodes have acknowledged a rollback must be of the older version.
+    """
+    older, newer = between
+    interleaved = InterleavedLoad(load, rate, 1)
+
+    def there_and_back() -> None:
+        for at in range(moves):
+            _followed(pointing.forward(newer) if at % 2 else pointing.back(older))
+
+    interleaved.turn(there_and_back)
+    wrong = 0
+    for _ in range(back):
+        _followed(pointing.forward(newer))
+        _followed(pointing.back(older))
+        wrong += sum(int(load.probe().version) != older for _ in range(5))
+    return {
+        "switch_moves": moves + 2 * back,
+        "switch_errors": interleaved.errors,
+        "switch_wrong_version": wrong,
+    }
 
 
 def publications(

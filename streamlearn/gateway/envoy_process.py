@@ -49,15 +49,20 @@ def find_envoy() -> str:
 class EnvoyProcess(Resource):
     """An Envoy with the files in a folder, from its construction until it is closed.
 
-    As a collector of metrics it passes on those of clusters and of requests.
+    As a collector of metrics it passes on those of clusters and of requests. `program` is found if it is empty.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: str = "") -> None:
         self._folder = folder.absolute()
         words = ["-c", str(self._folder / BOOTSTRAP), "--use-dynamic-base-id", "--log-level", "warning"]
         # If this process ends, the kernel ends Envoy, or the next one would find its port taken.
-        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), "", find_envoy()]
+        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), "", program or find_envoy()]
         self._process = subprocess.Popen([*tied, *words, "--drain-time-s", "1", "--drain-strategy", "immediate"])
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
 
     def check(self) -> None:
         """Raise ServiceError if it has ended."""

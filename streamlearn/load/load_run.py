@@ -81,8 +81,8 @@ class LoadResult:
         unanswered: Requests that got no reply.
         refused: Requests that ended with another gRPC code, by code.
         said: The first message of each of these codes.
-        latency_ms: `mean`, `p50`, `p90`, `p99`, `p999` and `max` of the time from when a request was due to the end of
-            its answer; None if none was answered.
+        latency_ms: `mean`, `p50`, `p90`, `p95`, `p99`, `p999` and `max` of the time from when a request was due to the
+            end of its answer; None if none was answered.
         lag_ms: The same of the time from when a request was due until it was sent: the generator's own delay.
         answer_bytes: The size of all answers together.
         time_line: For each second: requests due, requests answered, and the p99 of their latency in ms.

@@ -15,9 +15,9 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from benchmarks.nodes.small_node import Order, SmallNode, small_nodes
 from streamlearn.testing import wait_until
 from tests.gateway.place import Access, access, folder_of
-from tests.gateway.small_node import Order, SmallNode, small_nodes
 
 _USERS = 1_000
 

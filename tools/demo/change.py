@@ -98,7 +98,9 @@ class Change:
         run_verb("topics", str(new), "--create", _PARTITIONS)
         written = run_verb("migrate", str(new), "--from", str(old))
         self.kept = sum(written["rows"].values())
-        self.loop = Loop(load_app(new), (), place, len(loop.nodes), _SHARDS, beside=folder.folder)
+        # Envoy follows the sockets, which both applications share.
+        own = ("access.listen=",)
+        self.loop = Loop(load_app(new, own), own, place, len(loop.nodes), _SHARDS, beside=folder.folder)
         try:
             self.loop.wait_up()
         except BaseException:
@@ -171,7 +173,7 @@ def take_over(loop: Loop, folder: AppFolder, place: Path, messages: Sequence[byt
     """
     with (
         closing(Change(loop, folder, place, f"{folder.app.name}_next")) as change,
-        closing(_Callers(loop.nodes, messages)) as callers,
+        closing(_Callers(loop.doors, messages)) as callers,
     ):
         moved_ms = []
 

@@ -133,6 +133,11 @@ class Loop:
         """The gRPC addresses of the nodes."""
         return [address for (_, what), address in self._addresses.items() if what == "grpc"]
 
+    @property
+    def doors(self) -> list[str]:
+        """The gRPC addresses that callers use: Envoy's, if it is in front of the nodes, or those of all nodes."""
+        return [address for (_, what), address in self._addresses.items() if what == "access"] or self.nodes
+
     def kill(self, name: str) -> None:
         """Kill a process with SIGKILL; `up` restarts it."""
         self.signal(name, signal.SIGKILL)

@@ -85,7 +85,7 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
         poisoned = Poison(Witness(history, board.did), folder.app, *scenario.poisoned)
         asked: deque[tuple[bytes, InferAnswer]] = deque(maxlen=_ASKED)
         feed = ends.enter_context(
-            closing(Feed(folder, poisoned, loop.nodes, board, speed, on_answer=lambda *both: asked.append(both)))
+            closing(Feed(folder, poisoned, loop.doors, board, speed, on_answer=lambda *both: asked.append(both)))
         )
         window_ms = round(max(group.window_s for group in folder.app.groups) * 1_000)
         view.show(loop, feed, board, window_ms, span)

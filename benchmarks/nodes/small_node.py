@@ -1,4 +1,4 @@
-"""A node without TensorFlow, as a process: `python -m tests.gateway.small_node` with its order as JSON.
+"""A node without TensorFlow, as a process: `python -m benchmarks.nodes.small_node` with its order as JSON.
 
 Its lane takes a given time for each execution and gives zeros. Its version says which application answered.
 """
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,12 @@ from streamlearn.serving.node import NodeLimits
 from streamlearn.settings.versions import RegistrySettings
 from streamlearn.table import TableOptions, TableSet
 from streamlearn.testing import wait_until
-from streamlearn.versions import Node, open_registry
+from streamlearn.versions import Node, Registry, open_registry
 
-__all__ = ["SETTINGS", "Order", "SmallNode", "small_nodes"]
+__all__ = ["FEATURES", "SETTINGS", "Order", "SmallNode", "small_nodes"]
 
 SETTINGS = RegistrySettings(node_ttl_s=2.0, silent_s=5.0, poll_ms=50)
-_FEATURES = FeatureSpec(
+FEATURES = FeatureSpec(
     slots=(Slot("user_id", "user", table="main", dim=4), Slot("item_id", "item", table="main", dim=4)),
     item_id="item_id",
 )
@@ -62,9 +63,9 @@ class Order:
 
 
 def _serve(order: Order) -> None:
-    tables = TableSet([TableOptions(spec, 100) for spec in _FEATURES.tables])
+    tables = TableSet([TableOptions(spec, 100) for spec in FEATURES.tables])
     tables.stage(order.version, None, [])
-    text = described(_FEATURES, [Label("click", "click", "fast")], list(tables.dims), _LIMITS)
+    text = described(FEATURES, [Label("click", "click", "fast")], list(tables.dims), _LIMITS)
     limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, 1_000_000, 20_000_000)
     front = native.Front(text, ([1, 4], [4, 16], [1]), limits, 8)
     node = native.FrontNode(
@@ -110,7 +111,7 @@ class SmallNode:
     """The process; the constructor starts it."""
 
     def __init__(self, order: Order) -> None:
-        command = [sys.executable, "-m", "tests.gateway.small_node", json.dumps(asdict(order))]
+        command = [sys.executable, "-m", "benchmarks.nodes.small_node", json.dumps(asdict(order))]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         self._where: list[str] = []
 
@@ -142,11 +143,15 @@ def small_nodes(orders: Sequence[Order]) -> Iterator[list[SmallNode]]:
         for order, node in zip(orders, nodes, strict=True):
             grpc = node.where[0]
             with open_registry(order.registry, order.app, SETTINGS) as registry:
-                wait_until(lambda r=registry, g=grpc: g in [one.grpc for one in r.nodes()], f"{order.name} to register")
+                wait_until(partial(_is_registered, registry, grpc), f"{order.name} to register")
         yield nodes
     finally:
         for node in nodes:
             node.close()
+
+
+def _is_registered(registry: Registry, grpc: str) -> bool:
+    return grpc in [node.grpc for node in registry.nodes()]
 
 
 def _main(words: Any) -> None:
