@@ -137,7 +137,7 @@ def _cluster(plan: AccessPlan, backend: Backend, protocol: str, folder: Path, tl
                     **dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), _MANY),
                     "retry_budget": {
                         "budget_percent": {"value": settings.retry_percent},
-                        "min_retry_concurrency": 3,
+                        "min_retry_concurrency": 20,
                     },
                 }
             ]
