@@ -108,8 +108,10 @@ class EventDecoder:
         failures: list[Failure] = []
         parts: dict[str, list[EventColumns]] = {name: [] for name in self._readers}
         for group in spans:
-            for fingerprint in np.unique(group.fingerprints).tolist():
-                of_kind = group.take(np.flatnonzero(group.fingerprints == np.uint64(fingerprint)))
+            fingerprints = np.unique(group.fingerprints).tolist()
+            for fingerprint in fingerprints:
+                is_all = len(fingerprints) == 1
+                of_kind = group if is_all else group.take(np.flatnonzero(group.fingerprints == np.uint64(fingerprint)))
                 kind = self._kinds.get(fingerprint)
                 if kind is None:
                     failures.extend(_unknown(of_kind, fingerprint))
@@ -167,7 +169,7 @@ class EventDecoder:
             return [part for half in halves for part in self._decode_kind(kind, half, is_judged, failures)]
         for row, reason in malformed:
             failures.append(spans.failure(row, "malformed", reason))
-        valid = spans.take(kept)
+        valid = spans.take(kept) if malformed else spans
         broken = {} if is_judged else self._judge(kind, columns, valid)
         if broken:
             failures.extend(valid.failure(row, "bad_value", detail) for row, detail in broken.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import selectors
 import warnings
 from typing import Any
 
@@ -12,11 +13,12 @@ with warnings.catch_warnings():  # kafka-python reads its schemas with a call th
     from kafka.net.connection import KafkaConnection
     from kafka.net.inet import KafkaNetSocket
     from kafka.net.manager import KafkaConnectionManager
+    from kafka.net.selector import NetworkSelector, Task
     from kafka.net.transport import KafkaTCPTransport
     from kafka.protocol.frame import KafkaBytes
     from kafka.protocol.parser import KafkaProtocol
 
-__all__ = ["CLIENT_ID", "SOCKETS_URL", "Connections", "silence_kafka_python"]
+__all__ = ["CLIENT_ID", "SOCKETS_URL", "Connections", "Selector", "silence_kafka_python"]
 
 CLIENT_ID = "streamlearn"
 SOCKETS_URL = "streamlearn://direct"
@@ -39,6 +41,17 @@ class _Socket(KafkaNetSocket):  # type: ignore[misc]
         except BaseException:
             sock.close()
             raise
+
+
+class Selector(NetworkSelector):  # type: ignore[misc]
+    """Waits for sockets. Kafka-python looks one up first; if it is new, that costs it a text with its addresses."""
+
+    def register_event(self, fileobj: Any, event: int, task: Any) -> None:
+        """See kafka-python."""
+        if fileobj.fileno() in self._selector.get_map() or not isinstance(task, Task):
+            super().register_event(fileobj, event, task)
+        else:
+            self._selector.register(fileobj, event, (task, None) if event == selectors.EVENT_READ else (None, task))
 
 
 class _Answer(KafkaBytes):  # type: ignore[misc]

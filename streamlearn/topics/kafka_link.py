@@ -19,14 +19,13 @@ from typing import Any, Generic, TypeVar
 
 from streamlearn.errors import ConfigError
 from streamlearn.settings.topics import KafkaSettings
-from streamlearn.topics.kafka_connections import CLIENT_ID, SOCKETS_URL, Connections, silence_kafka_python
+from streamlearn.topics.kafka_connections import CLIENT_ID, SOCKETS_URL, Connections, Selector, silence_kafka_python
 from streamlearn.topics.meters import note_answer
 from streamlearn.topics.settings import AccessSettings
 
 with warnings.catch_warnings():  # kafka-python reads its schemas with a call that Python 3.11 and 3.12 deprecate
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     import kafka.errors
-    from kafka.net.selector import NetworkSelector
     from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest
     from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
     from kafka.protocol.metadata import MetadataRequest
@@ -154,7 +153,7 @@ class KafkaLink:
         }
         self._access = access
         self._address = ",".join(brokers)
-        self._net = NetworkSelector(**config)
+        self._net = Selector(**config)
         self._manager = Connections(self._net, **config)
         self._net.start()
 

@@ -228,10 +228,10 @@ impl JoinCore {
         let slice_ms = self.rules.settings.slice_ms;
         let key = shown.time.div_euclid(slice_ms);
         let slices = &mut self.slices;
-        let number = slices.shelf.number(key, || {
+        let number = slices.shelf.number(key, |before| {
             slices.filling.insert(key);
             slices.with_payload.insert(key);
-            let slice = slices.spares.slice(key * slice_ms);
+            let slice = slices.spares.slice(key * slice_ms, before, slices.bytes);
             slices.bytes += slice.bytes();
             slice
         });

@@ -17,8 +17,8 @@ impl<T> Shelf<T> {
         Self { slices: Vec::new(), free: Vec::new(), by_key: BTreeMap::new(), last: None }
     }
 
-    /// The slice of a key, created if needed.
-    pub fn number(&mut self, key: i64, make: impl FnOnce() -> T) -> u32 {
+    /// The slice of a key, created if needed; `make` gets the slice of the key before.
+    pub fn number(&mut self, key: i64, make: impl FnOnce(Option<&T>) -> T) -> u32 {
         if let Some((_, number)) = self.last.filter(|&(last, _)| last == key) {
             return number;
         }
@@ -29,7 +29,9 @@ impl<T> Shelf<T> {
                 if number as usize == self.slices.len() {
                     self.slices.push(None);
                 }
-                self.slices[number as usize] = Some(make());
+                let before =
+                    self.by_key.get(&(key - 1)).and_then(|&before| self.slices[before as usize].as_ref());
+                self.slices[number as usize] = Some(make(before));
                 self.by_key.insert(key, number);
                 number
             }

@@ -93,6 +93,11 @@ fn extend<T: Copy>(column: &mut Vec<T>, values: &[T]) {
     column.extend_from_slice(values);
 }
 
+/// Makes room in an empty column for as many values as another has, and an eighth more.
+fn expect<T>(column: &mut Vec<T>, like: &[T]) {
+    column.reserve_exact(like.len() + like.len() / 8);
+}
+
 /// Shrinks a column unless less than an eighth would be gained.
 fn shrink<T>(column: &mut Vec<T>) {
     if column.capacity() > column.len() + column.len() / 8 {
@@ -125,6 +130,20 @@ impl Slice {
             + of(&self.acts)
             + of(&self.numbers);
         (places + values + of(&self.payload_ends) + of(&self.payload) + size_of::<Self>()) as u64
+    }
+
+    /// Makes room in an empty slice for as many impressions as another has.
+    pub fn expect(&mut self, like: &Self) {
+        expect(&mut self.times, &like.times);
+        expect(&mut self.bounds, &like.bounds);
+        expect(&mut self.id_ends, &like.id_ends);
+        expect(&mut self.ids, &like.ids);
+        expect(&mut self.origins, &like.origins);
+        expect(&mut self.item_ends, &like.item_ends);
+        expect(&mut self.items, &like.items);
+        expect(&mut self.heads, &like.heads);
+        expect(&mut self.payload_ends, &like.payload_ends);
+        expect(&mut self.payload, &like.payload);
     }
 
     /// Adds an impression with live items; its payload is kept only if `keeps_payload`.

@@ -20,12 +20,16 @@ impl Spares {
         self.slice.as_ref().map_or(0, Slice::bytes) + payload
     }
 
-    /// A slice that starts at `start_ms`, in spare memory if available.
-    pub fn slice(&mut self, start_ms: i64) -> Slice {
+    /// A slice that starts at `start_ms`, in spare memory if available; else with room for as much as the slice before
+    /// it has, if that is a small share of the memory in use: growing step by step would copy each event several times.
+    pub fn slice(&mut self, start_ms: i64, before: Option<&Slice>, held: u64) -> Slice {
         let mut slice = self.slice.take().unwrap_or_default();
         if let Some(payload) = self.payload.take().filter(|spare| spare.capacity() > slice.payload.capacity())
         {
             slice.payload = payload;
+        }
+        if let Some(before) = before.filter(|before| before.bytes() <= held / SHARE) {
+            slice.expect(before);
         }
         slice.start_ms = start_ms;
         slice

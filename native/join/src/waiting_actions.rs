@@ -155,7 +155,7 @@ impl Waiting {
     }
 
     fn put(&mut self, hash: u64, act: WaitingAct<'_>) {
-        let at = self.shelf.number(act.done.time.div_euclid(self.slice_ms), WaitingSlice::default);
+        let at = self.shelf.number(act.done.time.div_euclid(self.slice_ms), |_| WaitingSlice::default());
         let slice = self.shelf.get_mut(at);
         let before = if slice.held.is_empty() { 0 } else { slice.bytes() };
         let (id_begin, id_bytes) = (slice.ids.len() as u64, act.id.len() as u32);

@@ -33,7 +33,7 @@ from streamlearn.ingest.output.sink_counts import RECENT
 from streamlearn.ingest.reading.plan import ReadPlan
 from streamlearn.ingest.reading.watermark import BEFORE_ALL
 
-__all__ = ["METRICS", "JoinLots"]
+__all__ = ["METRICS", "JoinLots", "JoinLotsInProcess"]
 
 # The namespace of the counters in a runner's own metrics.
 METRICS = "streamlearn.ingest"
@@ -149,11 +149,8 @@ class JoinLots(beam.DoFn):
         tick: Any = beam.DoFn.TimerParam(TICK),
     ) -> None:
         """Take in the events of one lot."""
-        lot, data = element
         bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
-        resources, state = self._claim(lot, head, bags, tick)
-        events, logged = resources.handing.take(data), None if self._in_process else data
-        resources.step.take_in(lot, events, state, resources.sink.give, logged)
+        self._take_in(*element, _BeamState(head, bags, tick))
 
     @on_timer(TICK)
     def look(
@@ -175,7 +172,15 @@ class JoinLots(beam.DoFn):
     ) -> None:
         """Emit what is due, and note the progress of the lot."""
         bags = (bag_0, bag_1, bag_2, bag_3, bag_4, bag_5, bag_6, bag_7, bag_8, bag_9)
-        resources, state = self._claim(lot, head, bags, tick)
+        self._look(lot, at, _BeamState(head, bags, tick))
+
+    def _take_in(self, lot: int, data: bytes, state: _BeamState) -> None:
+        resources = self._claim(lot)
+        events, logged = resources.handing.take(data), None if self._in_process else data
+        resources.step.take_in(lot, events, state, resources.sink.give, logged)
+
+    def _look(self, lot: int, at: Any, state: _BeamState) -> None:
+        resources = self._claim(lot)
         looked = resources.step.look(lot, at.micros // 1_000, state, resources.sink.give)
         count_joined(looked.counts)
         for name, count in looked.counts.items():
@@ -208,13 +213,40 @@ class JoinLots(beam.DoFn):
         assert self._resources is not None
         return self._resources
 
-    def _claim(self, lot: int, head: Any, bags: tuple[Any, ...], timer: Any) -> tuple[_Resources, _BeamState]:
+    def _claim(self, lot: int) -> _Resources:
         ROUNDS.set()
         resources = self._ready()
         resources.shelf.claim(lot, self)
-        return resources, _ProcessState(resources.shelf.heads, lot, timer) if self._in_process else _BeamState(
-            head, bags, timer
-        )
+        return resources
+
+
+class JoinLotsInProcess(JoinLots):
+    """The same where elements stay in the process: Beam passes in no bags, which costs more the more a step has."""
+
+    TIMER = TimerSpec("tick", TimeDomain.WATERMARK)
+
+    def __init__(self, plan: ReadPlan) -> None:
+        super().__init__(plan, in_process=True)
+
+    def process(  # type: ignore[override]
+        self,
+        element: tuple[int, bytes],
+        head: Any = beam.DoFn.StateParam(JoinLots.HEAD),
+        tick: Any = beam.DoFn.TimerParam(TIMER),
+    ) -> None:
+        """Take in the events of one lot. A runner gives a key of a step with a state to one bundle at a time."""
+        self._take_in(*element, _ProcessState(self._ready().shelf.heads, element[0], tick))
+
+    @on_timer(TIMER)
+    def look(  # type: ignore[override]
+        self,
+        lot: Any = beam.DoFn.KeyParam,
+        at: Any = beam.DoFn.TimestampParam,
+        head: Any = beam.DoFn.StateParam(JoinLots.HEAD),
+        tick: Any = beam.DoFn.TimerParam(TIMER),
+    ) -> None:
+        """Emit what is due, and note the progress of the lot."""
+        self._look(lot, at, _ProcessState(self._ready().shelf.heads, lot, tick))
 
 
 def _keeper_of(folder: AppFolder, plan: ReadPlan) -> ProgressKeeper:

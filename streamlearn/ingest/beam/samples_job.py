@@ -17,7 +17,7 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import IngestOver, PipelineFailed, StreamlearnError, TopicMissing, TopicUnreachable
 from streamlearn.ingest.beam.cut_lots import CutLots
 from streamlearn.ingest.beam.handover import close_tickets
-from streamlearn.ingest.beam.join_lots import METRICS, JoinLots
+from streamlearn.ingest.beam.join_lots import METRICS, JoinLots, JoinLotsInProcess
 from streamlearn.ingest.beam.prism import Prism
 from streamlearn.ingest.beam.rounds import ROUNDS
 from streamlearn.ingest.beam.runners import (
@@ -76,7 +76,7 @@ def samples_pipeline(pipeline: beam.Pipeline, plan: ReadPlan, *, kind: str) -> N
     read = read_events(plan, whole=in_process, endless=kind == "flink", in_process=in_process)
     cut: Any = beam.ParDo(CutLots(plan, in_process=in_process))  # type: ignore[no-untyped-call]
     lag_ms = _FLINK_LAG_MS if kind == "flink" else 0
-    join_lots = JoinLots(plan, in_process=in_process, timer_lag_ms=lag_ms)
+    join_lots = JoinLotsInProcess(plan) if in_process else JoinLots(plan, timer_lag_ms=lag_ms)
     join: Any = beam.ParDo(join_lots)  # type: ignore[no-untyped-call]
     _ = pipeline | "Read" >> read | "Cut" >> cut | "Join" >> join
 

@@ -83,7 +83,8 @@ class ImpressionFeatures:
         request = self.place_of[rows.request_index]
         at = items_at[request] + rows.position
         is_there = (request >= 0) & (at < items_at[request + 1])
-        is_there[is_there] = self.items.slots[self.item_id].keys[at[is_there]] == rows.item[is_there]
+        known = slice(None) if is_there.all() else is_there
+        is_there[known] = self.items.slots[self.item_id].keys[at[known]] == rows.item[known]
         return Places(request, at, is_there)
 
 

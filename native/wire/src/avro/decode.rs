@@ -53,10 +53,13 @@ pub struct Decoder<'a> {
     failures: Vec<Failure>,
     bytes_read: usize,
     bytes_to_come: usize,
+    is_measured: bool,
 }
 
-/// After this many records the decoder estimates the final size of the columns from the bytes read.
+/// After this many records, or this share of all bytes, the decoder estimates the final size of the columns from the
+/// bytes read.
 const MEASURED_RECORDS: usize = 64;
+const MEASURED_SHARE: usize = 16;
 
 impl<'a> Decoder<'a> {
     /// Starts an empty batch.
@@ -70,6 +73,7 @@ impl<'a> Decoder<'a> {
             failures: Vec::new(),
             bytes_read: 0,
             bytes_to_come: 0,
+            is_measured: false,
         }
     }
 
@@ -92,7 +96,12 @@ impl<'a> Decoder<'a> {
             Ok(()) => {
                 self.rows.push(index as i64);
                 self.bytes_read += record.len();
-                if self.rows.len() == MEASURED_RECORDS && self.bytes_read > 0 {
+                let is_share = self.bytes_read * MEASURED_SHARE >= self.bytes_to_come;
+                if !self.is_measured
+                    && self.bytes_read > 0
+                    && (self.rows.len() >= MEASURED_RECORDS || is_share)
+                {
+                    self.is_measured = true;
                     let left = self.bytes_to_come.saturating_sub(self.bytes_read);
                     self.columns.reserve(left as f64 / self.bytes_read as f64);
                 }
@@ -193,7 +202,13 @@ impl Reading<'_> {
     #[inline(always)]
     fn record(&mut self, fields: &[ReadField], cursor: &mut Cursor<'_>) -> Step {
         for field in fields {
-            self.read(&field.read, cursor).map_err(|stop| stop.inside(&field.name))?;
+            // Most fields of events are these, which need no call.
+            let step = match &field.read {
+                Read::Long(slot) => cursor.long().map(|value| self.columns.i64s[*slot].push(value)),
+                Read::Float(slot) => cursor.float().map(|value| self.columns.f32s[*slot].push(value)),
+                read => self.read(read, cursor),
+            };
+            step.map_err(|stop| stop.inside(&field.name))?;
         }
         Ok(())
     }
@@ -233,7 +248,7 @@ impl Reading<'_> {
     #[inline(always)]
     fn items(&mut self, item: &Read, block: &AvroBlock, cursor: &mut Cursor<'_>) -> Step {
         match item {
-            // Lists of ids are most of an event's bytes, so their loop pushes straight into the one column.
+            // Lists of numbers are most of an event's bytes, so they go straight into the one column.
             Read::Long(slot) => {
                 let column = &mut self.columns.i64s[*slot];
                 for _ in 0..block.items {
@@ -241,10 +256,11 @@ impl Reading<'_> {
                 }
             }
             Read::Float(slot) => {
-                let column = &mut self.columns.f32s[*slot];
-                for _ in 0..block.items {
-                    column.push(cursor.float()?);
-                }
+                let bytes = cursor.take((block.items as usize).saturating_mul(4))?;
+                let values = bytes
+                    .chunks_exact(4)
+                    .map(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]));
+                self.columns.f32s[*slot].extend(values);
             }
             item => {
                 for _ in 0..block.items {
