@@ -57,3 +57,20 @@ impl Spares {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{SHARE, Spares};
+    use crate::slice::Slice;
+
+    #[test]
+    fn a_slice_has_room_for_what_the_one_before_has_if_that_is_a_small_share() {
+        let before = Slice { times: vec![0; 800], payload: vec![0; 8_000], ..Slice::default() };
+        let (mut spares, held) = (Spares::default(), before.bytes() * SHARE);
+        let slice = spares.slice(7, Some(&before), held);
+        assert_eq!((slice.start_ms, slice.len()), (7, 0));
+        assert!(slice.times.capacity() >= 900 && slice.payload.capacity() >= 9_000);
+        assert_eq!(spares.slice(7, Some(&before), held - 1).times.capacity(), 0);
+        assert_eq!(spares.slice(7, None, held).times.capacity(), 0);
+    }
+}
