@@ -1093,6 +1093,9 @@ class FrontNode:
         None ends that.
         """
 
+    def leave(self) -> None:
+        """Tell callers of HTTP with every answer to leave, while the node goes on answering."""
+
     def works(self, wait_s: float) -> bool:
         """Whether a thread of the servers takes up work within `wait_s`."""
 

@@ -159,7 +159,6 @@ def _schema(app: App, items_max: int) -> str:
     features = app.features
     schema = {
         "prefix": list(impression_schema(app).prefix),
-        "user_segments": len(features.segments_of("user")),
         "item_segments": len(features.segments_of("item")),
         "items_max": items_max,
         "has_features": bool(features.entities),

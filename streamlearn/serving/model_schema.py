@@ -24,6 +24,7 @@ def described(features: FeatureSpec, labels: Sequence[Label], tables: Sequence[s
     schema = {
         "inputs": {"user": _inputs(features, "user"), "item": _inputs(features, "item")},
         "labels": [{"name": label.name, "is_number": label.number is not None} for label in labels],
+        "segments": [segment.name for segment in features.segments_of("user")],
         "tables": list(tables),
         "pack": features.pack.to_json(),
         "limits": limits,

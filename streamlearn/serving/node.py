@@ -198,6 +198,7 @@ class Node:
         self._switches.close()
         self._reporter.join()
         self._native.set_state(False, "it is shutting down")
+        self._native.leave()
         if self._was_ready:
             time.sleep(self._goes_on_s())
         # Connections end when their requests are answered, also those that cross the word that they must end.

@@ -460,6 +460,11 @@ impl NativeNode {
         }
     }
 
+    /// Tells callers of HTTP with every answer to leave, while the node goes on answering.
+    fn leave(&self) {
+        self.door.leave();
+    }
+
     /// Whether it leaves new connections to another process.
     #[getter]
     fn is_aside(&self) -> bool {

@@ -22,7 +22,7 @@ const CANDIDATES: usize = 36;
 const ROUNDS: usize = 15;
 const TIMES: usize = 2000;
 const BATCH: Batch = Batch { events_max: 1, event_bytes_max: 1 << 20, linger: Duration::ZERO };
-const DESCRIPTION: &str = r#"{"prefix": [195, 1, 0, 0, 0, 0, 0, 0, 0, 0], "user_segments": 1, "item_segments": 0,
+const DESCRIPTION: &str = r#"{"prefix": [195, 1, 0, 0, 0, 0, 0, 0, 0, 0], "item_segments": 0,
     "items_max": 4096, "defaults": {}}"#;
 
 fn slot(name: &str, is_text: bool, values: Count) -> Input {
@@ -60,7 +60,7 @@ fn model() -> (Naming, RequestInputs) {
     }
     let labels = ["click", "like", "share"].map(Label::from).to_vec();
     let limits = Limits { candidates_max: 1024, values_max: 1 << 20, message_bytes_max: 4 << 20 };
-    let inputs = Inputs { user, item, labels, limits };
+    let inputs = Inputs { user, item, labels, segments: Vec::new(), limits };
     (Naming::new("ctr", Arc::new(inputs)).expect("names that differ"), inputs_given)
 }
 

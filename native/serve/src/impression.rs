@@ -16,8 +16,8 @@ use crate::request::{Request, Values};
 pub struct Impression {
     /// The bytes before each event: the framing and the schema's fingerprint.
     pub prefix: Vec<u8>,
-    /// The number of user segments; requests contain none, so they are empty texts.
-    pub user_segments: usize,
+    /// The names of the segments of a request.
+    pub segments: Vec<String>,
     /// The number of item segments.
     pub item_segments: usize,
     /// The maximum number of items in an event, and of values in a slot.
@@ -66,7 +66,7 @@ impl Impression {
             optional(out, is_read.map(|computed| computed.states));
             optional(out, computed.and_then(|computed| computed.user_position));
         }
-        empty_texts(out, self.user_segments);
+        self.segments.iter().for_each(|name| text(out, request.segment(name).as_bytes()));
         for (input, values) in inputs.user.iter().zip(&request.user) {
             column(
                 out,

@@ -80,12 +80,13 @@ pub struct ShownFigures {
 pub struct KeptRequest {
     format: RequestFormat,
     bytes: Bytes,
+    /// What its bytes do not have.
+    arm: Option<Box<str>>,
 }
 
 #[derive(Debug)]
 struct Note {
-    format: RequestFormat,
-    bytes: Bytes,
+    kept: KeptRequest,
     id: Bytes,
     answer: Answer,
     at_ms: i64,
@@ -95,7 +96,7 @@ struct Note {
 impl Note {
     fn size(&self) -> usize {
         let computed = self.answer.computed.as_ref().map_or(0, |computed| computed.bytes());
-        NOTE_BYTES + self.bytes.len() + self.id.len() + 4 * self.answer.scores.len() + computed
+        NOTE_BYTES + self.kept.bytes.len() + self.id.len() + 4 * self.answer.scores.len() + computed
     }
 }
 
@@ -117,8 +118,8 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Creates an empty log. `description` is JSON: `{"prefix": [...], "user_segments", "item_segments",
-    /// "items_max", "defaults": {}}` with the first bytes of events, the numbers of segments, the bound of an
+    /// Creates an empty log. `description` is JSON: `{"prefix": [...], "item_segments",
+    /// "items_max", "defaults": {}}` with the first bytes of events, the number of item segments, the bound of an
     /// event, and the defaults of slots by name.
     ///
     /// # Errors
@@ -133,7 +134,7 @@ impl Shown {
         let prefix = prefix.map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok()));
         let impression = Impression {
             prefix: prefix.collect::<Option<_>>().ok_or("\"prefix\" is not a list of bytes")?,
-            user_segments: count("user_segments")?,
+            segments: naming.inputs().segments.clone(),
             item_segments: count("item_segments")?,
             items_max: count("items_max")?,
             has_features: document["has_features"].as_bool().unwrap_or_default(),
@@ -154,15 +155,18 @@ impl Shown {
     pub fn keep(&self, request: &Request, format: RequestFormat, bytes: &[u8]) -> Option<KeptRequest> {
         let shows_any = request.shown.as_ref().is_none_or(|shown| !shown.is_empty());
         // A copy, because the bytes may lie in a much larger buffer.
-        (shows_any && self.chooses(&request.id))
-            .then(|| KeptRequest { format, bytes: Bytes::copy_from_slice(bytes) })
+        (shows_any && self.chooses(&request.id)).then(|| KeptRequest {
+            format,
+            bytes: Bytes::copy_from_slice(bytes),
+            arm: request.arm.clone(),
+        })
     }
 
     /// Adds an answered request; if a bound is reached, drops it and counts it.
     pub fn note(&self, request: KeptRequest, id: Bytes, answer: Answer) {
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let (KeptRequest { format, bytes }, at_ms) = (request, at.as_millis() as i64);
-        let note = Note { format, bytes, id, answer, at_ms, since: Instant::now() };
+        let (kept, at_ms) = (request, at.as_millis() as i64);
+        let note = Note { kept, id, answer, at_ms, since: Instant::now() };
         let size = note.size();
         let (mut queue, limits) = (self.lock(), self.limits);
         let ShownFigures { waiting, waiting_bytes, .. } = queue.figures;
@@ -259,7 +263,8 @@ impl Shown {
             texts.forget();
         }
         let mut request =
-            read(note.format, &note.bytes, &self.naming).map_err(|refusal| refusal.to_string())?;
+            read(note.kept.format, &note.kept.bytes, &self.naming).map_err(|refusal| refusal.to_string())?;
+        request.arm = note.kept.arm.clone();
         if let Some(computed) = &note.answer.computed {
             computed.put(&mut request);
         }

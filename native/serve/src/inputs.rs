@@ -9,6 +9,8 @@ pub struct Inputs {
     pub item: Vec<Input>,
     /// The predicted labels, in the order of an answer's columns.
     pub labels: Vec<Label>,
+    /// The names of the segments that a request may have, by which figures are split.
+    pub segments: Vec<String>,
     /// The limits of a request.
     pub limits: Limits,
 }

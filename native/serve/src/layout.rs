@@ -101,7 +101,9 @@ pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
             Ok(Label { name, is_number: label["is_number"].as_bool().unwrap_or_default() })
         })
         .collect::<Result<_, String>>()?;
+    let segments = document["segments"].as_array().into_iter().flatten();
     let inputs = Inputs {
+        segments: segments.map(|name| text_of(name, "segment")).collect::<Result<_, _>>()?,
         user: inputs_of(&document["inputs"]["user"])?,
         item: inputs_of(&document["inputs"]["item"])?,
         labels,

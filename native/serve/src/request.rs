@@ -6,6 +6,9 @@ use bytes::Bytes;
 
 use crate::inputs::Inputs;
 
+/// The segment that is the arm of an experiment.
+pub const ARM: &str = "arm";
+
 /// A decoded, hashed and checked request: every column matches its `Inputs`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
@@ -25,10 +28,22 @@ pub struct Request {
     pub shown: Option<Vec<u32>>,
     /// What the caller expects of each candidate, best first, if it says.
     pub prescores: Option<Vec<f32>>,
+    /// Its segments, as `name=value` with commas between; the names are among those of the inputs.
+    pub segments: Option<Box<str>>,
     /// The arm of an experiment that it belongs to, if a proxy says so.
     pub arm: Option<Box<str>>,
     /// The caller's options.
     pub wishes: Wishes,
+}
+
+impl Request {
+    /// Returns the value of a segment; the arm of an experiment is the segment of this name. Empty if it has none.
+    pub fn segment(&self, name: &str) -> &str {
+        let given =
+            self.segments.iter().flat_map(|text| text.split(',')).filter_map(|one| one.split_once('='));
+        let arm = self.arm.iter().map(|arm| (ARM, &**arm));
+        given.chain(arm).find(|one| one.0 == name).map_or("", |one| one.1)
+    }
 }
 
 /// A caller's options beside the features.

@@ -95,7 +95,7 @@ impl Leave {
 }
 
 /// Serves connections until `shutdown`, then drains them. While the door stands aside, it accepts none, and those
-/// from before leave.
+/// from before leave. Once the door is left, so do all connections of HTTP, new ones too.
 ///
 /// # Errors
 /// If the TLS certificate or key cannot be used.
@@ -112,6 +112,7 @@ where
     let tls = door.tls.as_ref().map(|files| tls::renewed_acceptor(files, Some(protocol.alpn()))).transpose();
     let tls = tls.map_err(io::Error::other)?;
     let (turns, mut aside, mut is_aside) = (Turns::default(), door.aside.subscribe(), false);
+    let (mut leaving, mut is_leaving) = (door.leaving.subscribe(), protocol != Protocol::Http);
     let (mut shutdown, mut tasks) = (pin!(shutdown), JoinSet::new());
     loop {
         let accepted = tokio::select! {
@@ -123,6 +124,12 @@ where
                 if is_aside {
                     turns.pass();
                 }
+                continue;
+            }
+            // A client of gRPC is told by GOAWAY, at the end.
+            _ = leaving.wait_for(|&is_now| is_now), if !is_leaving => {
+                is_leaving = true;
+                turns.leave();
                 continue;
             }
             accepted = listener.accept(), if !is_aside => accepted,

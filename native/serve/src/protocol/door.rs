@@ -95,6 +95,7 @@ pub struct Door {
     tokens_refused: AtomicU64,
     pub(super) traffic: Traffic,
     pub(super) aside: watch::Sender<bool>,
+    pub(super) leaving: watch::Sender<bool>,
 }
 
 /// Counters of a door since its creation.
@@ -159,6 +160,7 @@ impl Door {
             tokens_refused: AtomicU64::new(0),
             traffic: Traffic::default(),
             aside: watch::Sender::default(),
+            leaving: watch::Sender::default(),
         })
     }
 
@@ -170,6 +172,11 @@ impl Door {
     /// Makes its servers stop accepting, and lets their connections leave; or makes them accept again.
     pub fn stand_aside(&self, is_aside: bool) {
         self.aside.send_if_modified(|value| std::mem::replace(value, is_aside) != is_aside);
+    }
+
+    /// Tells callers of HTTP with every answer to leave, on new connections too. Its servers go on answering.
+    pub fn leave(&self) {
+        self.leaving.send_replace(true);
     }
 
     /// Whether its servers accept no connections.

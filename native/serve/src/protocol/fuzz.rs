@@ -46,7 +46,8 @@ pub fn every_kind(limits: Limits) -> Naming {
         ]
     };
     let labels = vec![Label::from("click"), Label::from("like")];
-    let inputs = Arc::new(Inputs { user: side("user"), item: side("item"), labels, limits });
+    let segments = vec!["page".to_owned(), "arm".to_owned()];
+    let inputs = Arc::new(Inputs { user: side("user"), item: side("item"), labels, segments, limits });
     Naming::new("ctr", inputs).expect("names that differ")
 }
 

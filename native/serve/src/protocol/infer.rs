@@ -92,7 +92,7 @@ pub fn decode(bytes: &[u8], naming: &Naming, mut options: CallerOptions) -> Resu
     options.pin(parts.version)?;
     let is_raw = !parts.raws.is_empty();
     let sides = sides(&parts, naming)?;
-    options.check(sides.candidates)?;
+    options.check(sides.candidates, inputs)?;
     let (id, outputs) = (id_of(parts.id)?, wanted.outputs(inputs.labels.len()));
     let raw = vec![is_raw; outputs.len()];
     let features = options.wishes.features;
@@ -115,9 +115,9 @@ pub fn request(naming: &Naming, id: Bytes, sides: Sides, mut options: CallerOpti
     if let Some(us) = options.header_deadline_us {
         options.within_us(us);
     }
-    let CallerOptions { wishes, shown, prescores, arm, .. } = options;
+    let CallerOptions { wishes, shown, prescores, segments, arm, .. } = options;
     let inputs = Arc::clone(naming.inputs());
-    Request { id, inputs, candidates, user, item, lacks, shown, prescores, arm, wishes }
+    Request { id, inputs, candidates, user, item, lacks, shown, prescores, segments, arm, wishes }
 }
 
 /// Checks the model's name.

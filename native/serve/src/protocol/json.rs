@@ -181,7 +181,7 @@ pub fn decode<'a>(
         return Err(Refusal::Bad(text));
     }
     let sides = ask.tensors.into_sides()?;
-    ask.options.check(sides.candidates)?;
+    ask.options.check(sides.candidates, naming.inputs())?;
     let (id, outputs) = (infer::id_of(&ask.id)?, ask.wanted.outputs(naming.inputs().labels.len()));
     ask.raws.resize(outputs.len(), None);
     let raw = ask.raws.into_iter().map(|is_raw| is_raw.unwrap_or(ask.is_raw_by_default)).collect();

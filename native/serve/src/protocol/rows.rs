@@ -102,7 +102,7 @@ impl<'de> Visitor<'de> for Body<'_> {
             let text = "\"items\" is missing or empty, expected at least 1".to_owned();
             return Err(carry(slot)(Refusal::Bad(text)));
         }
-        options.check(rows.items).map_err(carry(slot))?;
+        options.check(rows.items, rows.naming.inputs()).map_err(carry(slot))?;
         let sides = rows.into_sides().map_err(carry(slot))?;
         Ok(ParsedRows { id, sides, options, wanted })
     }

@@ -9,6 +9,7 @@ use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 use super::values::fields::{Field, Fields, Torn};
 use super::values::tensor::{cut, text};
 use crate::answer::Refusal;
+use crate::inputs::Inputs;
 use crate::request::Wishes;
 
 /// The value of a parameter.
@@ -28,15 +29,26 @@ pub enum Parameter<'a> {
 
 const PRESCORES: &str = "a comma-separated number of at least 0 for each candidate, such as \"0.3,0.1\"";
 
+const SEGMENTS: &str = "names and values of at most 1,024 bytes, such as \"page=home,client=ios\"";
+const SEGMENTS_BYTES_MAX: usize = 1024;
+
 /// The names of all parameters.
 pub const KNOWN: &str =
-    "deadline_ms, timeout (microseconds), priority, route_key, shown, features, value, prescores";
+    "deadline_ms, timeout (microseconds), priority, route_key, shown, features, value, prescores, segments";
 
 /// Whether a parameter has this name.
 pub fn is_parameter(name: &str) -> bool {
     matches!(
         name,
-        "deadline_ms" | "timeout" | "priority" | "route_key" | "shown" | "features" | "value" | "prescores"
+        "deadline_ms"
+            | "timeout"
+            | "priority"
+            | "route_key"
+            | "shown"
+            | "features"
+            | "value"
+            | "prescores"
+            | "segments"
     )
 }
 
@@ -96,6 +108,8 @@ pub struct CallerOptions {
     pub shown: Option<Vec<u32>>,
     /// What is expected of each candidate.
     pub prescores: Option<Vec<f32>>,
+    /// By which segments its figures are split.
+    pub segments: Option<Box<str>>,
     /// The arm of an experiment that the request belongs to.
     pub arm: Option<Box<str>>,
     /// The deadline in the headers, which one in the body replaces.
@@ -145,6 +159,10 @@ impl CallerOptions {
                 Parameter::Text(text) => self.prescores = Some(prescores(text, candidates_max)?),
                 _ => return bad(name, value, PRESCORES),
             },
+            "segments" => match value {
+                Parameter::Text(text) if is_segments(text) => self.segments = Some(text.into()),
+                _ => return bad(name, value, SEGMENTS),
+            },
             "route_key" => self.wishes.route = Some(route(value)?),
             "shown" => match value {
                 Parameter::Text(text) => self.shown = Some(indices(text, candidates_max)?),
@@ -173,10 +191,31 @@ impl CallerOptions {
         Ok(())
     }
 
-    /// Checks what is said of candidates.
-    pub fn check(&self, candidates: usize) -> Result<(), Refusal> {
+    /// Checks what is said of candidates, and that segments are those of the inputs.
+    pub fn check(&self, candidates: usize, inputs: &Inputs) -> Result<(), Refusal> {
+        self.check_segments(&inputs.segments)?;
         self.check_prescores(candidates)?;
         self.check_shown(candidates)
+    }
+
+    fn check_segments(&self, known: &[String]) -> Result<(), Refusal> {
+        let given = self.segments.iter().flat_map(|text| text.split(','));
+        let mut seen = 0_u64;
+        for name in given.filter_map(|one| one.split_once('=')).map(|one| one.0) {
+            let Some(at) = known.iter().position(|known| known == name) else {
+                let name = cut(name);
+                return Err(Refusal::Bad(format!(
+                    "unknown segment {name:?}; help: those of requests are {}",
+                    if known.is_empty() { "not declared".to_owned() } else { known.join(", ") }
+                )));
+            };
+            let bit = 1 << at.min(63);
+            if seen & bit != 0 {
+                return Err(Refusal::Bad(format!("\"segments\" has {name:?} twice")));
+            }
+            seen |= bit;
+        }
+        Ok(())
     }
 
     fn check_prescores(&self, candidates: usize) -> Result<(), Refusal> {
@@ -211,6 +250,11 @@ impl CallerOptions {
         }
         Ok(())
     }
+}
+
+/// Whether a text is a list of named values.
+fn is_segments(text: &str) -> bool {
+    text.len() <= SEGMENTS_BYTES_MAX && text.split(',').all(|one| one.contains('='))
 }
 
 /// Parses a version; `None` if the text is empty.
@@ -294,6 +338,7 @@ pub fn grpc_timeout_us(header: &[u8]) -> Result<u64, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inputs::Limits;
 
     #[test]
     fn the_earliest_deadline_counts() {
@@ -344,15 +389,44 @@ mod tests {
         assert!(options.check_shown(2).unwrap_err().to_string().contains("twice"));
     }
 
+    fn inputs() -> Inputs {
+        let limits = Limits { candidates_max: 3, values_max: 9, message_bytes_max: 99 };
+        let segments = vec!["page".to_owned(), "client".to_owned()];
+        Inputs { user: Vec::new(), item: Vec::new(), labels: Vec::new(), segments, limits }
+    }
+
+    #[test]
+    fn segments_are_those_that_are_declared() {
+        let checked = |text: &str| {
+            let mut options = CallerOptions::default();
+            options.parameter("segments", Parameter::Text(text), 3)?;
+            options.check(1, &inputs())
+        };
+        assert_eq!((checked("page=home"), checked("client=ios,page=")), (Ok(()), Ok(())));
+        let long = format!("page={}", "a".repeat(1024));
+        for (wrong, expected) in [
+            ("pages=home", "page, client"),
+            ("page=a,page=b", "twice"),
+            ("", "names and values"),
+            ("home", "names and values"),
+            ("page=a,", "names and values"),
+            (&long, "1,024 bytes"),
+        ] {
+            let text = checked(wrong).unwrap_err().to_string();
+            assert!(text.contains(expected) && text.len() < 300, "{wrong}: {text}");
+        }
+        assert!(CallerOptions::default().parameter("segments", Parameter::Int(1), 3).is_err());
+    }
+
     #[test]
     fn what_is_expected_is_a_number_for_each_candidate() {
         let mut options = CallerOptions::default();
         options.parameter("prescores", Parameter::Text("0.5, 0"), 3).unwrap();
-        assert_eq!((options.prescores.clone(), options.check(2)), (Some(vec![0.5, 0.0]), Ok(())));
-        assert!(options.check(3).unwrap_err().to_string().contains("2 numbers for 3 candidates"));
+        assert_eq!((options.prescores.clone(), options.check(2, &inputs())), (Some(vec![0.5, 0.0]), Ok(())));
+        assert!(options.check(3, &inputs()).unwrap_err().to_string().contains("2 numbers for 3 candidates"));
         for wrong in ["-1", "inf", "NaN"] {
             options.parameter("prescores", Parameter::Text(wrong), 3).unwrap();
-            assert!(options.check(1).unwrap_err().to_string().contains("at least 0"), "{wrong}");
+            assert!(options.check(1, &inputs()).unwrap_err().to_string().contains("at least 0"), "{wrong}");
         }
         options.parameter("value", Parameter::Int(3), 3).unwrap();
         assert_eq!(options.wishes.value, Some(3.0));

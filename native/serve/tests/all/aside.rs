@@ -226,3 +226,29 @@ async fn a_connection_that_nobody_accepts_waits_for_one_who_does() {
     assert_eq!(waiting.await.unwrap().status, 200);
     old.end().await;
 }
+
+#[tokio::test]
+async fn a_node_that_leaves_says_so_with_every_answer_on_old_and_new_connections_and_goes_on_answering() {
+    let [node, other] = pair(DoorLimits::default()).await;
+    let mut client = Client::connect(node.grpc).await;
+    let mut before = TcpStream::connect(node.http).await.unwrap();
+    wait_until("both connections", || node.door.stats().connections == 2).await;
+    node.door.leave();
+    let mut answer = String::new();
+    let said = async |stream: &mut TcpStream, answer: &mut String| {
+        stream.write_all(b"GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        tokio::time::timeout(DEADLINE, stream.read_to_string(answer)).await.unwrap().unwrap();
+    };
+    said(&mut before, &mut answer).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
+    for _ in 0..2 {
+        let answer = post(node.http, "/score", ROWS).await;
+        assert_eq!((answer.status, answer.headers[CONNECTION].as_bytes()), (200, &b"close"[..]));
+    }
+    let body: Bytes = framed(&ask(&least(), true).encode_to_vec());
+    for _ in 0..2 {
+        assert_eq!(client.say("ModelInfer", &[], body.clone()).await.unwrap().code, Some(0));
+    }
+    node.end().await;
+    other.end().await;
+}

@@ -14,7 +14,7 @@ use streamlearn_wire::avro::{Column, Decoder, Limits as ReadLimits, Plan};
 const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 1 << 20 };
 const ALL: ShownLimits = ShownLimits { share: 1.0, events_max: 100, bytes_max: 1 << 20 };
 const BATCH: Batch = Batch { events_max: 100, event_bytes_max: 1 << 16, linger: Duration::ZERO };
-const DESCRIPTION: &str = r#"{"prefix": [7, 8], "user_segments": 1, "item_segments": 2, "items_max": 5,
+const DESCRIPTION: &str = r#"{"prefix": [7, 8], "item_segments": 2, "items_max": 5,
     "defaults": {"user_word": "Größe", "item_word": ""}}"#;
 
 fn naming() -> Naming {
@@ -57,7 +57,7 @@ fn schema() -> String {
         field("event_time_ms", r#""long""#),
         field("shown_wall_ms", r#""long""#),
         field("served_version", r#"["null", "long"]"#),
-        field("segments", &record("Segments", &field("page", text))),
+        field("segments", &record("Segments", &[field("page", text), field("arm", text)].join(","))),
         field("user", &record("User", &side("user"))),
         field("items", &list(&record("Item", &item))),
     ];
@@ -92,7 +92,8 @@ fn answer(shown: &Shown, ask: &InferAsk) {
 
 fn answer_cut(shown: &Shown, ask: &InferAsk, cut: Cut) {
     let bytes = ask.encode_to_vec();
-    let (request, form) = decode(&bytes, &naming(), CallerOptions::default()).unwrap();
+    let options = CallerOptions { arm: Some("tower:new".into()), ..CallerOptions::default() };
+    let (request, form) = decode(&bytes, &naming(), options).unwrap();
     if let Some(request_copy) = shown.keep(&request, RequestFormat::Grpc, &bytes) {
         let scores =
             (0..2 * request.candidates).map(|at| if at == 3 { f32::NAN } else { at as f32 }).collect();
@@ -146,8 +147,11 @@ fn an_event_holds_only_what_an_overloaded_node_read_and_scored() {
     let shown = shown(ALL);
     let mut inputs = with("user_seen", &[4], Data::Int64(vec![1, 2, 3, 4]));
     inputs.push(("user_seen_where", vec![4], Data::texts(&["p", "q", "r", "s"])));
-    answer_cut(&shown, &ask(&inputs, true), Cut { scored: Some(1), length: Some(2) });
+    let request = with_parameter(ask(&inputs, true), "segments", Choice::Text("page=home".to_owned()));
+    answer_cut(&shown, &request, Cut { scored: Some(1), length: Some(2) });
     let columns = columns(&shown);
+    assert_eq!(*of(&columns, "segments.page"), Column::U8(b"home".to_vec()));
+    assert_eq!(*of(&columns, "segments.arm"), Column::U8(b"tower:new".to_vec()));
     assert_eq!(*of(&columns, "user.user_seen"), Column::I64(vec![3, 4]));
     assert_eq!(*of(&columns, "user.user_seen_where"), Column::U8(b"rs".to_vec()));
     assert_eq!(*of(&columns, "items[]"), Column::I32(vec![0, 1]));

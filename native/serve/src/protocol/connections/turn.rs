@@ -9,7 +9,15 @@ use tokio::time::timeout;
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
     turn: u64,
+    /// Whether all connections must leave, also those to come.
+    is_leaving: bool,
     is_over: bool,
+}
+
+impl State {
+    fn is_over_for(&self, number: u64) -> bool {
+        self.is_over || self.is_leaving || self.turn > number
+    }
 }
 
 /// The turns of one server.
@@ -20,6 +28,11 @@ impl Turns {
     /// Makes all present connections leave, but lets them receive a last request.
     pub fn pass(&self) {
         self.0.send_modify(|state| state.turn += 1);
+    }
+
+    /// Makes all connections leave, also new ones, but lets them receive a last request.
+    pub fn leave(&self) {
+        self.0.send_modify(|state| state.is_leaving = true);
     }
 
     /// Makes all connections leave at once.
@@ -45,14 +58,13 @@ pub struct Turn {
 impl Turn {
     /// Whether its connection must leave.
     pub fn is_over(&self) -> bool {
-        let state = *self.state.borrow();
-        state.is_over || state.turn > self.number
+        self.state.borrow().is_over_for(self.number)
     }
 
     /// Waits until its connection must leave.
     pub async fn over(&mut self) {
         let number = self.number;
-        let _ = self.state.wait_for(|state| state.is_over || state.turn > number).await;
+        let _ = self.state.wait_for(|state| state.is_over_for(number)).await;
     }
 
     /// Waits until its connection must leave, and then for `patience`, unless the server ends.
