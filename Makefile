@@ -61,6 +61,7 @@ release-test: wheel ## the wheel in empty environments, beside the release befor
 	  [ $$status -eq 0 ] && echo "ok: make release-test, $$(($$(date +%s) - begin)) seconds"
 
 image: export PRISM := $(PRISM)
+image: export EXTRAS := $(EXTRAS)
 image: wheel ## an image of KIND (node, train, ingest or up) from the wheel; needs root, buildah and debootstrap
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" packaging/container/build.sh $(or $(KIND),node) dist/streamlearn-*_$$(uname -m).whl
 

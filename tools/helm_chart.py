@@ -112,4 +112,17 @@ def _resolved(schema: dict[str, Any], structs: dict[str, Any], known: set[str], 
     kept = {
         name: value for name, value in schema.items() if name not in ("default", "title", "description", "required")
     }
+    if "items" in kept:  # elements of a list are whole structs
+        kept["items"] = _inlined(kept["items"], structs)
     return kept | ({"properties": properties} if "properties" in schema else {})
+
+
+def _inlined(schema: Any, structs: dict[str, Any]) -> Any:
+    """Return a schema with all that it refers to."""
+    if isinstance(schema, list):
+        return [_inlined(one, structs) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(structs[schema["$ref"].rpartition("/")[2]], structs)
+    return {name: _inlined(one, structs) for name, one in schema.items() if name not in ("title", "description")}

@@ -2,7 +2,7 @@
 # Builds an image of streamlearn: build.sh KIND WHEEL, where KIND is node, train, ingest, access or up. It asks no image
 # registry: the base is made of Debian's packages. It needs Linux, root, buildah, debootstrap and uv; the image has the
 # processor of this machine. KIND decides what is installed, and the verb that runs unless another one is named.
-# PRISM=FILE puts that Prism into the image.
+# PRISM=FILE puts that Prism into the image, EXTRAS=NAME,... further extras, such as s3.
 set -euo pipefail
 
 SUITE=bookworm PYTHON=3.11 USER_ID=10001
@@ -33,7 +33,7 @@ root=$(buildah mount "$container")
 debootstrap --variant=minbase --include=python3,tini "$SUITE" "$root" >&2
 # The versions that are tested.
 uv pip install --quiet --target "$root$PACKAGES" --python-version "$PYTHON" --python-platform "$(uname -m)-manylinux_2_36" \
-  --constraint "$here/../../requirements.lock" "streamlearn[$extras] @ file://$wheel"
+  --constraint "$here/../../requirements.lock" "streamlearn[$extras${EXTRAS:+,$EXTRAS}] @ file://$wheel"
 rm -rf "$root$PACKAGES/bin" "$root$PACKAGES/tensorflow/include" # headers, to compile against
 [ -z "${PRISM:-}" ] || install -m 755 "$PRISM" "$root/usr/local/bin/prism"
 printf '#!/bin/sh\nexec python3 -m streamlearn "$@"\n' >"$root/usr/local/bin/streamlearn"

@@ -90,15 +90,16 @@ FILES = {"app.py": _APP, "app.toml": _SETTINGS, "history.py": _HISTORY}
 
 _NEXT = (
     ("write its invented history into topics", "replay {folder} --speed 0"),
-    ("create the topics that it does not write", "topics {folder} --create 4"),
+    ("create the topics that are missing", "topics {folder} --create 4"),
     ("make samples", "ingest {folder} --runner prism"),
     ("learn them, and write a version", "train {folder} --until-offset end"),
     ("answer requests", "serve {folder}"),
 )
+_REQUEST = '{"user": {"user_id": 7, "country": "DE"}, "items": [{"item_id": 3, "category": 3, "price": 20.0}]}'
 
 
 def new(
-    folder: Annotated[Path, typer.Argument(help="The folder to make. Its name is that of the application.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to make. Its name is that of the application: letters, digits and `_`.")],
 ) -> None:
     """Make a folder with an application that works: its declaration, its settings and an invented history."""
     check_name("application", folder.name)
@@ -112,3 +113,5 @@ def new(
     width = max(len(words) for _, words in _NEXT) + len(str(folder))
     for what, words in _NEXT:
         typer.echo(f"  streamlearn {words.format(folder=folder):{width}}  # {what}")
+    typer.echo("\nand in another terminal, once it says that it is served:\n")
+    typer.echo(f"  curl -s 127.0.0.1:8000/score -H 'content-type: application/json' -d '{_REQUEST}'")

@@ -287,6 +287,9 @@ def _trainer() -> list[Any]:
     claim = {"metadata": {"name": "state"}, "spec": _claim("state_size", "ReadWriteOnce")}
     claims = When(Test("state_size"), [claim])
     trainer = _stateful("trainer", f"train {_APP}", 1, claims, end_s=_LAST_VERSION_S, **_pulse(_START_S))
+    # Before the trainer, which needs them: a hook after the installation would run too late for those who wait for it.
+    topics = _container("ingest", f"topics {_APP} --create @partitions@") | {"name": "topics"}
+    trainer["spec"]["template"]["spec"]["initContainers"] = When(Test("partitions"), [topics])
     return [trainer, _service("trainer", ["metrics"], is_headless=True)]
 
 
@@ -349,12 +352,7 @@ def _access() -> list[Any]:
 def _pipeline() -> list[Any]:
     ingest = _deployment("ingest", f"ingest {_APP}", end_s=_LAST_VERSION_S, **_pulse(_START_S))
     fold = _deployment("fold", f"features fold {_APP}", end_s=_END_S, **_pulse(_START_S))
-    container = _container("ingest", f"topics {_APP} --create @partitions@")
-    pod = _pod("ingest", end_s=_END_S, containers=[container], restartPolicy="OnFailure")
-    template = {"metadata": {"labels": _labels("topics")}, "spec": pod}
-    spec = {"backoffLimit": 10, "ttlSecondsAfterFinished": 600, "template": template}
-    job = _object("batch/v1", "Job", _hook("topics", "post-install,post-upgrade"), spec=spec)
-    return [When(Test("ingest"), ingest), When(Test("fold"), fold), When(Test("partitions"), job)]
+    return [When(Test("ingest"), ingest), When(Test("fold"), fold)]
 
 
 def _tests() -> list[Any]:
@@ -364,12 +362,10 @@ def _tests() -> list[Any]:
     ready = _container("nodes", "") | {"name": "ready", "command": ["python"], "args": ["-c", script]}
     asks = _container("nodes", f"bench-serve @name@-nodes:{_PORTS['grpc']} --app {_APP} --concurrency 1 --seconds 1")
     pod = _pod("nodes", end_s=_END_S, initContainers=[ready], containers=[asks], restartPolicy="Never")
-    return [When(unless("tls_secret"), _object("v1", "Pod", _hook("test", "test"), spec=pod))]
-
-
-def _hook(role: str, when: str) -> Object:
-    kinds = {"helm.sh/hook": when, "helm.sh/hook-delete-policy": "before-hook-creation"}
-    return _meta(role) | {"annotations": kinds}
+    meta = _meta("test") | {
+        "annotations": {"helm.sh/hook": "test", "helm.sh/hook-delete-policy": "before-hook-creation"}
+    }
+    return [When(unless("tls_secret"), _object("v1", "Pod", meta, spec=pod))]
 
 
 FILES: dict[str, list[Any]] = {

@@ -82,12 +82,7 @@ def planned(
         grpc, http, own = [one["grpc"] for one in shared], [one.get("http", "") for one in shared], []
     makes = not folder.app.samples_of
     folds = makes and bool(folder.app.features.entities)
-    access = settings.access.listen
-    others = {arm.app for one in settings.access.experiments for arm in one.arms} - {folder.app.name}
-    if access and others:
-        message = f"access.experiments names {', '.join(sorted(others))}, which this command does not run"
-        hint = "give --set access.listen= here, and run `streamlearn access APP APP --run` beside"
-        raise UsageError(message, help=hint)
+    access = _access_address(folder)
     count = 2 + makes + folds + bool(access) + len(here) + nodes
     metrics = _metrics_addresses(settings.telemetry.listen, count, ports)
     _check_free([*(address for _, address in here), *own, *filter(None, [access]), *metrics], taken)
@@ -102,6 +97,17 @@ def planned(
     members += [commands.node(number, *addresses) for number, addresses in enumerate(zip(grpc, http, strict=True), 1)]
     members += [commands.access(tuple(member.name for member in members if member.stage == NODES))] if access else []
     return Plan(tuple(members), metrics[0])
+
+
+def _access_address(folder: AppFolder) -> str:
+    """Return where Envoy listens; empty if it does not run."""
+    settings = folder.settings.access
+    others = {arm.app for one in settings.experiments for arm in one.arms} - {folder.app.name}
+    if settings.listen and others:
+        message = f"access.experiments names {', '.join(sorted(others))}, which this command does not run"
+        hint = "give --set access.listen= here, and run `streamlearn access APP APP --run` beside"
+        raise UsageError(message, help=hint)
+    return settings.listen
 
 
 def _different(free: Callable[[int], Sequence[int]]) -> Iterator[int]:

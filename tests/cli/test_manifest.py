@@ -80,7 +80,8 @@ def test_it_prints_the_applications_files_and_settings_with_those_of_this_run(pr
     }
     assert images.pop("small-nodes") == "gpu:1"
     assert set(images.values()) == {"shop:1"}
-    assert "annotations" not in objects["Job", "small-topics"]["metadata"], "a hook that only Helm knows"
+    (topics,) = objects["StatefulSet", "small-trainer"]["spec"]["template"]["spec"]["initContainers"]
+    assert topics["args"][:3] == ["topics", "/srv/app", "--create"]
     assert not [kind for kind, _ in objects if kind in ("Pod", "Secret")]
 
 

@@ -176,6 +176,15 @@ def test_steps_back_count_clean_versions_alone() -> None:
     refused(lambda: steps_back(AT_5, mixed, 0), "0 steps", "1 or more", UsageError)
 
 
+def test_steps_back_do_not_end_at_a_model_that_has_learned_nothing() -> None:
+    untrained = replace(known(1), kind="base", metrics={"samples": 0.0}, rows=0)
+    history = [untrained, known(2), known(3), known(4), known(5)]
+    assert steps_back(AT_5, history, 3) == 2
+    refused(lambda: steps_back(AT_5, history, 4), "3 are older, and version 1, which has learned nothing", "--to 1")
+    assert rollback(AT_5, history, 1).active_version == 1
+    assert steps_back(AT_5, [replace(untrained, rows=3), *history[1:]], 4) == 1
+
+
 def test_the_version_before_a_time_is_clean_and_before_the_active_one() -> None:
     assert before(AT_5, FIVE, 41) == 4
     assert before(AT_5, FIVE, 10_000) == 4

@@ -75,6 +75,8 @@ def rollback(
     tainted = moves.taints_of(moved.pointer, known)
     newer = runs_text([version for version in tainted if version > active.version]) or "none"
     line = f"{model.name} is rolled back to version {active.version} and held there; tainted: {newer}"
+    if any(entry.is_untrained for entry in known if entry.version == active.version):
+        line += "; this version has learned nothing"
     _show(model, moved, known, line, json=json)
 
 

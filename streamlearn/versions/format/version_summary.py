@@ -52,6 +52,11 @@ class Known(Struct, frozen=True, kw_only=True):
         return not self.lacks
 
     @property
+    def is_untrained(self) -> bool:
+        """Whether it has learned nothing and inherited nothing: the first version of a model."""
+        return self.metrics.get("samples") == 0 and not self.rows and self.kind == "base" and self.content_of is None
+
+    @property
     def has_passed(self) -> bool:
         """Whether the judge has judged it and no check objected."""
         return self.outcome in ("passed", "unscored")

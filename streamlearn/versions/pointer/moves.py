@@ -351,11 +351,15 @@ def _older(pointer: Pointer, known: Sequence[Known], steps: int, what: str) -> i
         message = f"{steps} steps"
         raise UsageError(message, help="give 1 or more")
     tainted, active = taints_of(pointer, known), pointer.active_version
-    older = [entry.version for entry in known if entry.version < active and _is_clean(pointer, entry, tainted)]
+    clean = [entry for entry in known if entry.version < active and _is_clean(pointer, entry, tainted)]
+    older = [entry.version for entry in clean if not entry.is_untrained]
     if len(older) < steps:
         count = "1 is" if len(older) == 1 else f"{len(older)} are"
-        message = f"no clean version {what} (the active one is {_name(pointer.active)}): {count} older"
-        raise MoveRefused(message, help="`streamlearn versions` lists the versions")
+        untrained = [entry.version for entry in clean if entry.is_untrained]
+        but = f", and version {untrained[-1]}, which has learned nothing" if untrained else ""
+        message = f"no clean version {what} (the active one is {_name(pointer.active)}): {count} older{but}"
+        hint = f"; serve the untrained model with --to {untrained[-1]}" if untrained else ""
+        raise MoveRefused(message, help=f"`streamlearn versions` lists the versions{hint}")
     return older[-steps]
 
 

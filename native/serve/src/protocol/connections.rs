@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::activity::Activity;
-use super::door::Door;
+use super::door::{Door, DoorLimits};
 use super::peer_bytes::CountedStream;
 use super::traffic::Protocol;
 use turn::{Turn, Turns};
@@ -51,6 +51,19 @@ pub struct Leave {
 }
 
 impl Leave {
+    fn of(activity: Activity, protocol: Protocol, turn: Turn, limits: &DoorLimits) -> Self {
+        Self {
+            activity: Arc::new(activity),
+            turn,
+            // GOAWAY tells a gRPC client at any time. HTTP/1.1 can say `Connection: close` only with an answer.
+            patience: Duration::from_millis(if protocol == Protocol::Http { limits.drain_ms_max } else { 0 }),
+            hello: Duration::from_millis(limits.hello_wait_ms_max),
+            idle: Duration::from_millis(limits.idle_ms_max),
+            arrival: Duration::from_millis(limits.arrival_wait_ms_max),
+            drain: Duration::from_millis(limits.drain_ms_max),
+        }
+    }
+
     async fn time(&mut self) {
         tokio::select! {
             () = self.turn.over_for(self.patience) => {}
@@ -140,17 +153,7 @@ where
         };
         let Some(place) = door.connection() else { continue };
         door.traffic.connected(protocol);
-        let limits = door.limits;
-        let leave = Leave {
-            activity: Arc::new(Activity::new(protocol, place)),
-            turn: turns.take(),
-            // GOAWAY tells a gRPC client at any time. HTTP/1.1 can say `Connection: close` only with an answer.
-            patience: Duration::from_millis(if protocol == Protocol::Http { limits.drain_ms_max } else { 0 }),
-            hello: Duration::from_millis(limits.hello_wait_ms_max),
-            idle: Duration::from_millis(limits.idle_ms_max),
-            arrival: Duration::from_millis(limits.arrival_wait_ms_max),
-            drain: Duration::from_millis(limits.drain_ms_max),
-        };
+        let leave = Leave::of(Activity::new(protocol, place), protocol, turns.take(), &door.limits);
         let (talk, tls, door) = (talk.clone(), tls.as_ref().map(FileValue::now), door.clone());
         tasks.spawn(async move {
             let mut turn = leave.turn.clone();
