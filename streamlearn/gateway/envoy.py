@@ -117,6 +117,7 @@ def _cluster(plan: AccessPlan, backend: Backend, protocol: str, folder: Path, tl
     return {
         "@type": f"{_TYPE}config.cluster.v3.Cluster",
         "name": name,
+        "alt_stat_name": name.replace(".", "_"),  # its metrics take the name up to the first dot
         "type": "EDS",
         "eds_cluster_config": {"eds_config": _watched(folder / "eds" / f"{name}.json")},
         "connect_timeout": "1s",
@@ -124,6 +125,7 @@ def _cluster(plan: AccessPlan, backend: Backend, protocol: str, folder: Path, tl
             f"{_TYPE[20:]}extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": f"{_TYPE}extensions.upstreams.http.v3.HttpProtocolOptions",
                 "explicit_http_config": http,
+                "outlier_detection": {"error_matcher": _FAILURES},
             }
         },
         **_balanced(settings.balance, settings.balance_percent),
@@ -178,11 +180,25 @@ def _health_check(*, by_http: bool) -> _Json:
     }
 
 
+# Answers that are a node's fault: not those that were refused for lack of time, or came too late for their caller.
+_FAILURES = {
+    "or_match": {
+        "rules": [
+            {
+                "http_response_headers_match": {
+                    "headers": [{"name": name, "string_match": {"safe_regex": {"regex": one}}}]
+                }
+            }
+            for name, one in ((":status", "500|502|503"), ("grpc-status", "2|13|14"))
+        ]
+    }
+}
+
+
 def _ejection(percent_max: int) -> _Json:
     """When nodes are left out for their answers.
 
-    A refusal for lack of time (429, RESOURCE_EXHAUSTED) is no failure. A caller may send a deadline that no node can
-    keep, so failures of answers eject late; failures to answer at all eject at once.
+    A bad request may break its execution, so failures of answers eject late; failures to answer at all eject at once.
     """
     return {
         "split_external_local_origin_errors": True,
@@ -267,8 +283,8 @@ def _routes(plan: AccessPlan) -> list[_Json]:
 def _route(match: _Json, shares: tuple[Share, ...], protocol: str) -> _Json:
     longest_s = FrontSettings().deadline_ms_max // 1_000 + 1
     action: _Json = {
+        # Nodes keep the deadlines of callers. Were Envoy to keep them, late answers would count as nodes that hang.
         "timeout": f"{longest_s}s",
-        "max_stream_duration": {"grpc_timeout_header_max": f"{longest_s}s"},
         "hash_policy": [{"header": {"header_name": _ROUTE_KEY}}],
         "retry_policy": {
             # None of them was scored: a node that is starting, closing or gone. Refusals for lack of time stay.

@@ -93,7 +93,7 @@ class Access:
 
     def figure(self, name: str) -> int:
         """The sum of all figures of Envoy whose name ends so."""
-        found = re.findall(rf"^cluster\.\S*{re.escape(name)}: (\d+)$", self.ask("/stats"), flags=re.MULTILINE)
+        found = re.findall(rf"^cluster\.[^.]*\.{re.escape(name)}: (\d+)$", self.ask("/stats"), flags=re.MULTILINE)
         return sum(map(int, found))
 
     def call(

@@ -149,3 +149,36 @@ def test_weights_sum_to_the_whole_and_are_near_their_shares(parts: list[int]) ->
     weights = weights_of(shares)
     assert sum(weights) == 10_000
     assert all(abs(weight - 10_000 * share) <= 1 + 1e-6 for weight, share in zip(weights, shares, strict=True))
+
+
+_STATES = st.sampled_from(["starting", "ready", "stale", "aside", "draining"])
+_NODES = st.builds(
+    lambda number, state, has_address, boot: structs.replace(
+        node(number, state, **({} if has_address else {"grpc": ""})), boot_id=f"{number}-{boot}", since_ms=boot
+    ),
+    st.integers(1, 6),
+    _STATES,
+    st.booleans(),
+    st.integers(0, 5),
+)
+
+
+@given(
+    st.lists(st.tuples(_NODES, st.sampled_from(["ctr", "ctr2"])), max_size=12, unique_by=lambda one: one[0].boot_id),
+    st.booleans(),
+)
+def test_whatever_is_registered_each_address_is_used_once_and_only_if_its_node_answers(
+    listed: list[tuple[Node, str]], is_divided: bool
+) -> None:
+    settings = divided(("a", "ctr", 0.5), ("b", "ctr2", 0.5)) if is_divided else SETTINGS
+    apps = [Application("ctr", "ctr", settings), Application("ctr2", "ctr", GatewaySettings())]
+    nodes = {app: [one for one, owner in listed if owner == app] for app in ("ctr", "ctr2")}
+    plan = planned(apps, nodes)
+    assert plan == planned(apps, {app: list(reversed(ones)) for app, ones in nodes.items()})
+    for backend in plan.backends:
+        addresses = [endpoint.grpc for endpoint in backend.endpoints]
+        assert addresses == sorted({*addresses})
+        owners = [backend.name.replace("ctr.tower.a", "ctr").replace("ctr.tower.b", "ctr2")] if is_divided else [*nodes]
+        known = {one.grpc for owner in owners for one in nodes[owner] if one.state != "starting"}
+        assert {*addresses} <= known - {""}
+        assert is_divided or not any(endpoint.is_aside for endpoint in backend.endpoints)

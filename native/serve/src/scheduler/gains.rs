@@ -161,7 +161,8 @@ impl Gains {
             last = Some((gain, upto));
             let width = rungs.width(rung) as f64;
             let mut pool = (gain * width, width, 1);
-            while let Some(before) = pools.pop_if(|before| before.0 / before.1 <= pool.0 / pool.1) {
+            while let Some(before) = pools.last().copied().filter(|one| one.0 / one.1 <= pool.0 / pool.1) {
+                pools.pop();
                 pool = (pool.0 + before.0, pool.1 + before.1, pool.2 + before.2);
             }
             pools.push(pool);
