@@ -66,7 +66,7 @@ def _serve(order: Order) -> None:
     tables = TableSet([TableOptions(spec, 100) for spec in FEATURES.tables])
     tables.stage(order.version, None, [])
     text = described(FEATURES, [Label("click", "click", "fast")], list(tables.dims), _LIMITS)
-    limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, 1_000_000, 20_000_000)
+    limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, 0, False, 1_000_000, 20_000_000)
     front = native.Front(text, ([1, 4], [4, 16], [1]), limits, 8)
     node = native.FrontNode(
         order.model, front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 1_000, 1_000, 1 << 16, 5_000), metrics=str

@@ -99,7 +99,9 @@ _REQUEST = '{"user": {"user_id": 7, "country": "DE"}, "items": [{"item_id": 3, "
 
 
 def new(
-    folder: Annotated[Path, typer.Argument(help="The folder to make. Its name is that of the application: letters, digits and `_`.")],
+    folder: Annotated[
+        Path, typer.Argument(help="The folder to make. Its name is that of the application: letters, digits and `_`.")
+    ],
 ) -> None:
     """Make a folder with an application that works: its declaration, its settings and an invented history."""
     check_name("application", folder.name)
