@@ -154,7 +154,7 @@ def test_kafka_python_gets_the_settings_of_the_connection(small: Load, monkeypat
         given.update(config)
         raise Reached
 
-    monkeypatch.setattr(kafka_link, "NetworkSelector", connect)
+    monkeypatch.setattr(kafka_link, "Selector", connect)
     monkeypatch.setenv(kafka_link.PASSWORD_VARIABLE, "secret")
     connection = {
         "security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "ada",
