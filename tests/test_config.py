@@ -57,7 +57,7 @@ FAULTS = [
     pytest.param(
         "[zzz]\na = 1",
         "unknown setting 'zzz'",
-        "the known ones are allowance, console, events, features, front, impressions, ingest, join",
+        "the known ones are access, allowance, console, events, features, front, impressions, ingest, join",
         id="far section",
     ),
     pytest.param(
