@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.nodes.overload_world import SHOWN, Costs, Worth, logits_of, oracle, spread_scores
 from benchmarks.nodes.serving_bare import export
 from benchmarks.nodes.serving_load import Contender, overload, peaks
-from benchmarks.nodes.serving_model import REQUESTS, ServingModel
+from benchmarks.nodes.serving_model import CANDIDATES_MEAN, REQUESTS, ServingModel
 from benchmarks.nodes.serving_nodes import ServingNode
 from benchmarks.nodes.serving_parts import Parts, Sizes
 from benchmarks.result import Result
@@ -60,7 +60,7 @@ def run(quick: bool, note: Note) -> Result:
 
 @dataclass
 class _Overload:
-    """A run: two nodes of one model, of which only one is not paused."""
+    """A run: two nodes of one model. All but the measured one are paused."""
 
     parts: Parts
     model: ServingModel
@@ -92,7 +92,7 @@ class _Overload:
             return
         with parts.part("costs"):
             self._costs = self._measured_costs()
-            mean = float(self._costs.of(np.array([36]))[0])
+            mean = float(self._costs.of(np.array([round(CANDIDATES_MEAN)]))[0])
             result.figures["request_cost_share"] = self._costs.request / mean
         for contender, name in zip(both, ("overload_goodput", "overload_goodput_allowance"), strict=True):
             with parts.part(name):
@@ -159,8 +159,7 @@ class _Overload:
         for at in range(self.parts.sizes.rounds):
             self._offered(self._loads["on"], self._peak, at, seconds=3, warmup_s=0.0)
             done = self._offered(self._loads["on"], 4 * self._peak, at, seconds=_STEP_S, warmup_s=1.0)
-            too_late = done.refused.get("DEADLINE_EXCEEDED", 0) + done.unanswered + done.ok - done.in_time
-            late.append(too_late / max(done.in_time + too_late, 1))
+            late.append(done.late / max(done.in_time + done.late, 1))
             swings.append(self._swing(done))
         self.parts.figures({"step_late": statistics.median(late), "step_swing": statistics.median(swings)})
 

@@ -300,7 +300,7 @@ class _Access:
 
 
 def _wait_healthy(folder: Path, nodes: int) -> None:
-    """Wait until so many nodes get requests by gRPC."""
+    """Wait until this number of nodes get requests by gRPC."""
     end_s = time.monotonic() + _LIVE_S
     while True:
         with suppress(OSError):

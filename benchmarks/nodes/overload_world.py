@@ -35,7 +35,7 @@ class Costs:
     candidate: float
 
     def of(self, candidates: npt.NDArray[np.int64]) -> Float64s:
-        """Return the time of requests that are scored with so many candidates; 0 candidates take none."""
+        """Return the time of requests by their numbers of scored candidates. One without any takes none."""
         return np.where(candidates > 0, self.request + self.candidate * candidates, 0.0)
 
 

@@ -113,6 +113,11 @@ class LoadResult:
         return self.due - self.ok
 
     @property
+    def late(self) -> int:
+        """Requests that had no answer when their deadline passed, and were not refused before it."""
+        return self.ok - self.in_time + self.refused.get("DEADLINE_EXCEEDED", 0) + self.unanswered
+
+    @property
     def goodput_per_s(self) -> float:
         """Answers within the deadline per second."""
         return self.in_time / self.seconds if self.seconds else 0.0

@@ -78,7 +78,7 @@ class Access:
         wait_until(is_ready, "access to begin")
 
     def wait_healthy(self, count: int) -> None:
-        """Wait until so many nodes get requests, by gRPC as by HTTP."""
+        """Wait until `count` nodes get requests, by gRPC as by HTTP."""
         wait_until(lambda: self.healthy() == count, f"{count} nodes to get requests")
 
     def healthy(self) -> int:

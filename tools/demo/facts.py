@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from streamlearn.online.served_check import ServedCheck
 from tools.demo.board import Rows
-from tools.demo.burst import Burst
+from tools.demo.burst import TIMES, Burst
 from tools.demo.change import Takeover
 from tools.demo.scenario import Observations
 
@@ -21,7 +21,7 @@ ROLLBACK_MS_MAX = 1_000.0
 RECOVERED_S_MAX = 15.0
 # One request alone and the same in a batch are computed in another order.
 SCORE_DIFFERENCE_MAX = 1e-5
-# What an overloaded node keeps of the value of its answers, beside what refusing requests would keep.
+# The value that an overloaded node keeps, divided by the most that refusing requests could keep.
 KEPT_TO_SHED_MIN = 1.3
 # A version counts as bad if it lowers the served AUC by this much.
 BAD_AUC = 0.02
@@ -192,8 +192,9 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
 def _of_burst(burst: Burst) -> Promise:
     return Promise(
         "an overloaded node keeps more of the value of its answers than by refusing requests",
-        burst.kept >= KEPT_TO_SHED_MIN * burst.shed,
-        f"{burst.kept:.0%} of the value at three times {burst.rate:,.0f} requests/s; {burst.shed:.0%} by refusing",
+        burst.kept >= KEPT_TO_SHED_MIN / TIMES,
+        f"{burst.kept:.0%} of the value at three times {burst.rate:,.0f} requests/s; refusing keeps {1 / TIMES:.0%} at "
+        "most",
     )
 
 

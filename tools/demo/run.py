@@ -93,7 +93,7 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
         observations = scenario.run(feed)
         view.tell("a node is asked for three times what it can do")
         burst = ask_too_much(loop, history)
-        view.tell(f"its answers keep {burst.kept:.0%} of their value; {burst.shed:.0%} by refusing requests")
+        view.tell(f"its answers keep {burst.kept:.0%} of their value")
         view.tell("a copy of the application with one more feature is migrated, and started beside the first")
         messages = [completed(folder.app, message, answer) for message, answer in asked]
         checked = check_served(folder, 0) if folder.app.features.entities else None

@@ -11,13 +11,13 @@ pub struct Answer {
     pub version: u64,
     /// The logit of every candidate and label, candidate by candidate.
     pub scores: Vec<f32>,
-    /// What was left out because the node was too busy.
+    /// How much of the request was scored, if not all.
     pub cut: Cut,
     /// The columns that the node computed for it, if there are any.
     pub computed: Option<Box<Computed>>,
 }
 
-/// What an overloaded node left out of a request.
+/// The parts of a request that an overloaded node scored or read, where these are not all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cut {
     /// How many candidates were scored, from the first on, if not all; the others are NaN.
@@ -27,7 +27,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Returns what answers say about it: names and numbers.
+    /// Returns the names and numbers for the answer.
     pub fn named(self) -> impl Iterator<Item = (&'static str, usize)> {
         let named = |name, number: Option<usize>| number.map(|number| (name, number));
         [named("scored", self.scored), named("length", self.length)].into_iter().flatten()

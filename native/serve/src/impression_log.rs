@@ -80,7 +80,7 @@ pub struct ShownFigures {
 pub struct KeptRequest {
     format: RequestFormat,
     bytes: Bytes,
-    /// What its bytes do not have.
+    /// The arm of an experiment, which came in a header.
     arm: Option<Box<str>>,
 }
 

@@ -5,8 +5,8 @@ const MEMORY_US: f64 = 2e6;
 /// Answers a second below which nothing can be said of what an answer costs.
 const ANSWERS_MIN: f64 = 0.001;
 
-/// Lately, each event counting less the older it is.
-#[derive(Debug)]
+/// What a node did lately: the older an event is, the less it counts.
+#[derive(Debug, Default)]
 pub struct LoadMeter {
     at_us: u64,
     read_us: u64,
@@ -29,24 +29,19 @@ pub struct NodeLoad {
 }
 
 impl LoadMeter {
-    /// A meter of a node that has done nothing.
-    pub fn new() -> Self {
-        Self { at_us: 0, read_us: 0, busy_us: 0.0, answered: 0.0, failed: 0.0, waited: 0.0 }
-    }
-
-    /// A lane was busy for so long.
+    /// Counts the time for which a lane was busy.
     pub fn busy(&mut self, now_us: u64, busy_us: f64) {
         self.fade(now_us);
         self.busy_us += busy_us;
     }
 
-    /// A request was answered.
+    /// Counts an answered request.
     pub fn answered(&mut self, now_us: u64) {
         self.fade(now_us);
         self.answered += 1.0;
     }
 
-    /// A request failed.
+    /// Counts a failed request.
     pub fn failed(&mut self, now_us: u64) {
         self.fade(now_us);
         self.failed += 1.0;
@@ -81,19 +76,13 @@ impl LoadMeter {
     }
 }
 
-impl Default for LoadMeter {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Requests of equal distance, each busy for so long.
     fn steady(seconds: u64, each_us: u64, busy_us: f64) -> (LoadMeter, u64) {
-        let mut meter = LoadMeter::new();
+        let mut meter = LoadMeter::default();
         let mut now_us = 0;
         while now_us < seconds * 1_000_000 {
             now_us += each_us;
@@ -123,7 +112,7 @@ mod tests {
 
     #[test]
     fn waiting_adds_to_it_up_to_the_deadline_and_is_forgotten() {
-        let mut meter = LoadMeter::new();
+        let mut meter = LoadMeter::default();
         for now_us in (0..20_000_000).step_by(10_000) {
             meter.answered(now_us);
             meter.load(now_us, 1, 7.0);
@@ -135,7 +124,7 @@ mod tests {
 
     #[test]
     fn failures_count_apart_and_who_answers_nothing_says_nothing() {
-        let mut meter = LoadMeter::new();
+        let mut meter = LoadMeter::default();
         meter.failed(1_000);
         assert_eq!(meter.load(1_000, 0, f64::NAN), None);
         meter.answered(2_000);

@@ -26,7 +26,7 @@ pub struct Request {
     pub lacks: Vec<usize>,
     /// The candidates that will be shown, if the caller names them; otherwise all.
     pub shown: Option<Vec<u32>>,
-    /// What the caller expects of each candidate, best first, if it says.
+    /// The caller's expectation of each candidate, best first, if given.
     pub prescores: Option<Vec<f32>>,
     /// Its segments, as `name=value` with commas between; the names are among those of the inputs.
     pub segments: Option<Box<str>>,

@@ -97,7 +97,7 @@ pub struct Figures {
     pub lanes: usize,
     /// The predicted time in microseconds until all waiting and running work is done.
     pub backlog_us: f64,
-    /// What requests were worth, if there is an allowance.
+    /// The value of requests so far, if there is an allowance.
     pub value: Option<Value>,
 }
 

@@ -139,7 +139,7 @@ where
                 }
                 continue;
             }
-            // A client of gRPC is told by GOAWAY, at the end.
+            // Clients of gRPC get GOAWAY at the end instead.
             _ = leaving.wait_for(|&is_now| is_now), if !is_leaving => {
                 is_leaving = true;
                 turns.leave();

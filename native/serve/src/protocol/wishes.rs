@@ -106,9 +106,9 @@ pub struct CallerOptions {
     pub wishes: Wishes,
     /// The candidates that will be shown.
     pub shown: Option<Vec<u32>>,
-    /// What is expected of each candidate.
+    /// The caller's expectation of each candidate.
     pub prescores: Option<Vec<f32>>,
-    /// By which segments its figures are split.
+    /// The segments by which its figures are split.
     pub segments: Option<Box<str>>,
     /// The arm of an experiment that the request belongs to.
     pub arm: Option<Box<str>>,
@@ -191,7 +191,7 @@ impl CallerOptions {
         Ok(())
     }
 
-    /// Checks what is said of candidates, and that segments are those of the inputs.
+    /// Checks `shown` and `prescores` against the candidates, and the names of segments.
     pub fn check(&self, candidates: usize, inputs: &Inputs) -> Result<(), Refusal> {
         self.check_segments(&inputs.segments)?;
         self.check_prescores(candidates)?;
@@ -200,7 +200,7 @@ impl CallerOptions {
 
     fn check_segments(&self, known: &[String]) -> Result<(), Refusal> {
         let given = self.segments.iter().flat_map(|text| text.split(','));
-        let mut seen = 0_u64;
+        let mut seen = Vec::new();
         for name in given.filter_map(|one| one.split_once('=')).map(|one| one.0) {
             let Some(at) = known.iter().position(|known| known == name) else {
                 let name = cut(name);
@@ -209,11 +209,10 @@ impl CallerOptions {
                     if known.is_empty() { "not declared".to_owned() } else { known.join(", ") }
                 )));
             };
-            let bit = 1 << at.min(63);
-            if seen & bit != 0 {
+            if seen.contains(&at) {
                 return Err(Refusal::Bad(format!("\"segments\" has {name:?} twice")));
             }
-            seen |= bit;
+            seen.push(at);
         }
         Ok(())
     }

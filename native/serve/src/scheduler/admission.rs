@@ -24,6 +24,16 @@ pub(super) struct Applicant {
     pub is_short: bool,
 }
 
+/// The work that is served before a request.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    work_us: f64,
+    /// The share of the lanes' time that more urgent requests will leave, at their recent rate.
+    left: f64,
+    /// When the work would be done, from now.
+    starts_us: f64,
+}
+
 impl Scheduler {
     /// Returns the request as it is admitted, with as many candidates as are worth their time.
     pub(super) fn admit(&mut self, now_us: u64, offer: &Offer<'_>) -> Result<Applicant, Refused> {
@@ -55,10 +65,10 @@ impl Scheduler {
 
     /// Returns the request with as many candidates as are worth their time, if there is room and time for them.
     fn fits(&mut self, now_us: u64, offer: &Offer<'_>, asked: Applicant) -> Result<Applicant, Refused> {
-        let starts_us = self.starts_us(now_us, &asked);
-        let asked = self.allowed(now_us, offer, asked, starts_us)?;
+        let ahead = self.ahead(now_us, &asked);
+        let asked = self.allowed(now_us, offer, asked, ahead.starts_us)?;
         self.has_room(&asked)?;
-        self.has_time(now_us, &asked, starts_us)?;
+        self.has_time(now_us, &asked, ahead)?;
         Ok(asked)
     }
 
@@ -101,28 +111,24 @@ impl Scheduler {
         Err(Refused::after(reason, done_in(&self.free_in, self.work_us(&all))))
     }
 
-    /// Returns when the work that is served before it would be done, from now.
-    fn starts_us(&self, now_us: u64, asked: &Applicant) -> f64 {
+    /// Returns the work that is served before it.
+    fn ahead(&self, now_us: u64, asked: &Applicant) -> Ahead {
         let work_us = self.work_us(&self.demand.ahead(asked.priority, asked.deadline_us));
-        done_in(&self.free_in, work_us) / self.left(now_us, asked)
-    }
-
-    /// Returns the share of the lanes' time that more urgent requests will leave, at their recent rate.
-    fn left(&self, now_us: u64, asked: &Applicant) -> f64 {
-        self.arrivals.left_by_better(now_us, asked.priority, self.free_in.len())
+        let left = self.arrivals.left_by_better(now_us, asked.priority, self.free_in.len());
+        Ahead { work_us, left, starts_us: done_in(&self.free_in, work_us) / left }
     }
 
     /// Checks that it would be done by its deadline, and that all requests of its priority that are served
     /// after it would meet theirs: a later request does not make an admitted one late, unless its priority is
     /// better.
-    fn has_time(&self, now_us: u64, asked: &Applicant, starts_us: f64) -> Result<(), Refused> {
+    fn has_time(&self, now_us: u64, asked: &Applicant, ahead: Ahead) -> Result<(), Refused> {
         if self.demand.sum().requests() == 0 && self.lanes.busy() == 0 {
             return Ok(()); // the node is idle: it tries, or costs predicted too high would never be corrected
         }
         let left_us = (asked.deadline_us - now_us) as f64;
         let length = asked.key.length;
         let alone_us = self.alone_us(asked.candidates, length);
-        let mut work_us = self.work_us(&self.demand.ahead(asked.priority, asked.deadline_us));
+        let Ahead { mut work_us, left, starts_us } = ahead;
         // Behind others it runs in a full TensorBatch, possibly as the first request in it.
         let full_us = full_us(&self.shapes, &self.costs, length, left_us * FULL_SHARE);
         let own_us = if work_us > 0.0 { alone_us.max(full_us) } else { alone_us };
@@ -130,7 +136,6 @@ impl Scheduler {
         if over_us > 0.0 {
             return Err(Refused::after(Reason::Backlog, over_us));
         }
-        let left = self.left(now_us, asked);
         work_us += self.work_us(&Load::one(asked.candidates, length));
         for (until_us, load) in self.demand.behind(asked.priority, asked.deadline_us) {
             work_us += self.work_us(load);
