@@ -31,6 +31,7 @@ NAMES = (
 )
 # The module of a benchmark, where its name differs.
 _MODULES = {"access": "nodes.access", "learning": "learning_loss"}
+_WORDS = {"ingest": {"before", "only"}, "serving": {"only"}}
 
 
 def main() -> int:
@@ -40,12 +41,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="use smaller sizes, and end within 60 seconds")
     parser.add_argument("--before", default="", metavar="COMMIT", help="ingest: build it too, and take turns")
     parser.add_argument(
-        "--only", default="", metavar="PART", help="ingest: measure one part, such as before or rescale"
+        "--only", default="", metavar="PART", help="ingest, serving: measure one part, such as rescale or life"
     )
     options = parser.parse_args()
-    of_ingest = {name: value for name in ("before", "only") if (value := getattr(options, name))}
-    if of_ingest and options.name != "ingest":
-        parser.error("--before and --only are for ingest")
+    words = {name: value for name in ("before", "only") if (value := getattr(options, name))}
+    if unknown := words.keys() - _WORDS.get(options.name, set()):
+        parser.error(f"{options.name} does not take --{min(unknown)}")
     module = importlib.import_module(f"benchmarks.{_MODULES.get(options.name, options.name)}")
     begin = time.monotonic()
 
@@ -53,7 +54,7 @@ def main() -> int:
         print(f"[{time.monotonic() - begin:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     try:
-        result = module.run(options.quick, note, **of_ingest)
+        result = module.run(options.quick, note, **words)
     except StreamlearnError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED

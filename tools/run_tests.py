@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 # Folders whose tests take about the same time in total. The last process runs the other folders and the files. Only
 # two of them need a Kafka.
 SHARES = (
-    ("benchmarks", "ingest", "native", "ps", "replay"),
+    ("benchmarks", "gateway", "ingest", "native", "ps", "replay", "topics"),
     ("console", "serving", "trainer"),
     ("examples", "publisher", "settings", "supervision", "table", "versions"),
 )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 from benchmarks.nodes.serving_load import poisson
 from benchmarks.nodes.serving_model import Pointing, ServingModel
@@ -16,14 +21,48 @@ from streamlearn.errors import ServiceError
 from streamlearn.load.load_run import Load, LoadResult
 from streamlearn.versions.pointer.mover import Moved
 
-__all__ = ["InterleavedLoad", "publications", "rollbacks", "switches", "switches_through", "unseen"]
+__all__ = [
+    "InterleavedLoad",
+    "apart",
+    "publications",
+    "rollbacks",
+    "stranger",
+    "switches",
+    "switches_through",
+    "unseen",
+]
 
 _BESIDE_S_MAX, _BEGIN_S = 300, 1.0
 _SEEN_S_MAX = 30.0
 # Time between two moves of the pointer: hundreds of times as often as with a version per minute.
 _SWITCH_S = 0.1
+_STRANGER_S = 5
+_IDLE_LOOP = """
+import os, sys, time
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+end_s = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end_s:
+    sum(range(1_000))
+"""
 _COMPILES = "streamlearn_serving_compiles_total"
 _UNSEEN, _LATER = (301, 333, 391, 451, 511), 20
+
+
+@contextmanager
+def apart(pid: int) -> Iterator[None]:
+    """Give a process the first half of the cores, and this process the others: what callers cost, it does not feel."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        message = "a node and its callers need a core each"
+        raise ServiceError(message, help="run it on a machine with two cores")
+    half = len(cores) // 2
+    _pin(pid, cores[:half])
+    _pin(os.getpid(), cores[half:])
+    try:
+        yield
+    finally:
+        _pin(pid, cores)
+        _pin(os.getpid(), cores)
 
 
 class InterleavedLoad:
@@ -178,6 +217,12 @@ def publications(
     return statistics.median(taken)
 
 
+def stranger(interleaved: InterleavedLoad, rounds: int) -> None:
+    """Compute something on idle processors under load: what a machine loses where no work of the node is done."""
+    for _ in range(rounds):
+        interleaved.turn(_compute)
+
+
 def unseen(node: ServingNode, model: ServingModel) -> dict[str, float]:
     """Measure the first and later requests of candidate counts that are new."""
     first, later = [], []
@@ -241,6 +286,20 @@ class _Asker:
                 if not self._seen or self._seen[-1][1] != version:
                     self._seen.append((time.perf_counter(), version))
                     self._changed.notify_all()
+
+
+def _pin(pid: int, cores: Sequence[int]) -> None:
+    """Pin all threads of a process; threads and children that they start later are pinned too."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(task.name), cores)
+
+
+def _compute() -> None:
+    """Compute for some seconds in processes that run only where nothing else does, one for each core."""
+    cores = len(os.sched_getaffinity(0))
+    for process in [subprocess.Popen([sys.executable, "-c", _IDLE_LOOP, str(_STRANGER_S)]) for _ in range(cores)]:
+        process.wait(_BESIDE_S_MAX)
 
 
 def _followed(moved: Moved) -> Moved:

@@ -21,12 +21,11 @@ from streamlearn.apps import load_app
 from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.serving.graphs.ladder import Ladder
 
-__all__ = ["OTHER", "main"]
+__all__ = ["OTHERS", "main"]
 
-OTHER = "serving_din_other"
-"""Other graphs of the same features, like those of a changed model."""
+OTHERS = {f"serving_din_{width}": width for width in (240, 224, 208, 192)}
+"""Other graphs of the same features, like those of a changed model, and the width of their first layer."""
 
-_OTHER_HIDDEN = (240, 120)
 _APPS = Path(__file__).parents[1]
 
 
@@ -46,7 +45,8 @@ def _export(folder: Path, names: Sequence[str]) -> None:
         features, labels = opened.app.features, [label.name for label in opened.app.labels]
         export_graphs(model_of(opened), features, labels, folder / name, outputs=opened.app.outputs)
         if name == "serving_din":
-            export_graphs(Din(hidden=_OTHER_HIDDEN), features, labels, folder / OTHER)
+            for other, width in OTHERS.items():
+                export_graphs(Din(hidden=(width, 120)), features, labels, folder / other)
 
 
 def _bare(folder: Path, cache_folder: str, more: Sequence[str]) -> None:

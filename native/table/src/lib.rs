@@ -40,6 +40,7 @@ pub use export::{Changes, Export};
 pub use locked_part::PartSize;
 pub use lookup::Reading;
 pub use optimizer::{Optimizer, Rule};
+pub use pace::take_slices;
 pub use pack::{GROUP, ReadRows, pack_flat, pack_sequences};
 pub use push::{Admit, Push, Pushed};
 pub use put::{Again, Embeddings, Rows};
