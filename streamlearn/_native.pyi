@@ -750,6 +750,7 @@ class FrontMeasures:
     Attributes:
         refusals: Refused requests by reason.
         retried: Requests that were retried alone.
+        without_arm: Requests answered for no arm, because the version of theirs could not answer.
         waits: Waits for a lane, in microseconds.
         requests: Requests of a TensorBatch.
         candidates: Candidates of a TensorBatch.
@@ -757,6 +758,7 @@ class FrontMeasures:
 
     refusals: dict[str, int]
     retried: int
+    without_arm: int
     waits: FrontHistogram
     requests: FrontHistogram
     candidates: FrontHistogram

@@ -52,6 +52,9 @@ class Order:
         name: The node's name.
         version: The version that it answers with.
         took_ms: How long an execution takes.
+        older: Versions before it that the node keeps.
+        canary: A newer version on trial, for no share of the requests; 0 for none.
+        host: The address that it listens at.
     """
 
     registry: str
@@ -60,18 +63,24 @@ class Order:
     name: str
     version: int = 1
     took_ms: float = 0.0
+    older: tuple[int, ...] = ()
+    canary: int = 0
+    host: str = "127.0.0.1"
 
 
 def _serve(order: Order) -> None:
     tables = TableSet([TableOptions(spec, 100) for spec in FEATURES.tables])
-    tables.stage(order.version, None, [])
+    staged = [*order.older, order.version, *([order.canary] if order.canary else [])]
+    for parent, version in zip([None, *staged], staged, strict=False):
+        tables.stage(version, parent, [])
     text = described(FEATURES, [Label("click", "click", "fast")], list(tables.dims), _LIMITS)
     limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, 0, False, 1_000_000, 20_000_000)
     front = native.Front(text, ([1, 4], [4, 16], [1]), limits, 8)
-    node = native.FrontNode(
-        order.model, front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 1_000, 1_000, 1 << 16, 5_000), metrics=str
-    )
-    front.activate(front.add(order.version, tables.native))
+    addresses, bounds = (f"{order.host}:0", f"{order.host}:0"), NodeLimits(1, 1_000, 1_000, 1 << 16, 5_000)
+    node = native.FrontNode(order.model, front, addresses, bounds, metrics=str)
+    handles = {version: front.add(version, tables.native) for version in staged}
+    front.activate(handles[order.version])
+    front.set_canary((handles[order.canary], 0.0) if order.canary else None)
     assert front.take(0, 0.0) is None
     stopped, ended = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -92,7 +101,7 @@ def _serve(order: Order) -> None:
     print(json.dumps([node.grpc, node.http]), flush=True)
     while True:
         state = "draining" if stopped.is_set() else "ready"
-        record = {"boot_id": boot_id, "name": order.name, "state": state, "since_ms": since_ms}
+        record = {"boot_id": boot_id, "name": order.name, "state": state, "since_ms": since_ms, "staged": tuple(staged)}
         registry.beat(Node(**record, wall_ms=time.time_ns() // 1_000_000, grpc=node.grpc, http=node.http))  # type: ignore[arg-type]
         if stopped.wait(_BEAT_S):
             break
@@ -108,10 +117,10 @@ def _serve(order: Order) -> None:
 
 
 class SmallNode:
-    """The process; the constructor starts it."""
+    """The process; the constructor starts it. `words` are a command that runs another one, such as on another host."""
 
-    def __init__(self, order: Order) -> None:
-        command = [sys.executable, "-m", "benchmarks.nodes.small_node", json.dumps(asdict(order))]
+    def __init__(self, order: Order, words: Sequence[str] = ()) -> None:
+        command = [*words, sys.executable, "-m", "benchmarks.nodes.small_node", json.dumps(asdict(order))]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         self._where: list[str] = []
 
@@ -136,9 +145,9 @@ class SmallNode:
 
 
 @contextmanager
-def small_nodes(orders: Sequence[Order]) -> Iterator[list[SmallNode]]:
-    """Yield nodes that are in their registries, in the order of the orders."""
-    nodes = [SmallNode(order) for order in orders]
+def small_nodes(orders: Sequence[Order], words: Sequence[Sequence[str]] = ()) -> Iterator[list[SmallNode]]:
+    """Yield nodes that are in their registries, in the order of the orders; for `words` see `SmallNode`."""
+    nodes = [SmallNode(order, how) for order, how in zip(orders, words or [()] * len(orders), strict=True)]
     try:
         for order, node in zip(orders, nodes, strict=True):
             grpc = node.where[0]

@@ -16,9 +16,9 @@ __all__ = ["ADMIN", "BOOTSTRAP", "Certificates", "configured", "weights_of"]
 
 ADMIN, BOOTSTRAP = "admin.sock", "bootstrap.json"
 _SOCKET_CHARS_MAX = 100
-_ROUTE_KEY, _ARM, _MODEL = "x-route-key", "x-arm", "x-model"
+_ROUTE_KEY, _ARM, _VERSION, _MODEL = "x-route-key", "x-arm", "x-version", "x-model"
 # What the nodes of an application obey; callers may send it only where they are trusted.
-_HEADERS = (_ROUTE_KEY, "x-priority", _ARM, "x-deadline-ms")
+_HEADERS = (_ROUTE_KEY, "x-priority", _ARM, _VERSION, "x-deadline-ms")
 # Paths that lead to any node of the only model. Those for operators are reached at the nodes themselves.
 _PATHS = ({"path": "/score"}, {"path": "/ready"}, {"path": "/health"}, {"path_separated_prefix": "/v2"})
 _WEIGHTS = 10_000
@@ -303,11 +303,17 @@ def _route(match: _Json, shares: tuple[Share, ...], protocol: str) -> _Json:
             "name": f"{share.backend}.{protocol}",
             "weight": weight,
             "request_headers_to_add": [
-                {"header": {"key": _ARM, "value": share.arm}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+                {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+                for name, value in ((_ARM, share.arm), (_VERSION, share.version))
+                if value
             ],
+            **({} if share.version else {"request_headers_to_remove": [_VERSION]}),
         }
         for share, weight in zip(shares, weights_of([share.share for share in shares]), strict=True)
     ]
+    # Users are hashed with the experiment's name, or those with a new arm of one would have the new arm of each.
+    salted = {"pattern": {"regex": "^(.*)$"}, "substitution": f"{shares[0].arm.partition(':')[0]}:\\1"}
+    action["hash_policy"] = [{"header": {"header_name": _ROUTE_KEY, "regex_rewrite": salted}}]
     return {"match": match, "route": action | {"weighted_clusters": {"clusters": clusters, "use_hash_policy": True}}}
 
 

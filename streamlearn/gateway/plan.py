@@ -11,7 +11,7 @@ from typing import NamedTuple
 from streamlearn.access.address import host_and_port
 from streamlearn.errors import ConfigError, UsageError
 from streamlearn.loopback import is_loopback
-from streamlearn.settings.access import Experiment, GatewaySettings
+from streamlearn.settings.access import Arm, Experiment, GatewaySettings
 from streamlearn.versions.pointer.registry import Node
 
 __all__ = ["AccessPlan", "Application", "Backend", "Endpoint", "Share", "check_nodes", "planned"]
@@ -36,29 +36,33 @@ class Endpoint(NamedTuple):
         http: Likewise; empty without HTTP.
         is_draining: Whether it gets no new requests.
         is_aside: Whether it answers only the callers of an experiment, and tells others that it is not ready.
+        staged: The versions it could answer with.
     """
 
     grpc: str
     http: str
     is_draining: bool
     is_aside: bool
+    staged: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Backend:
-    """Nodes that answer alike."""
+    """Nodes that answer alike; `lack` says, in words, that they do not keep the version of their arm."""
 
     name: str
     endpoints: tuple[Endpoint, ...]
     has_tls: bool = False
+    lack: str = ""
 
 
 class Share(NamedTuple):
-    """A share of a model's users; `arm` is what requests are told of it, empty without an experiment."""
+    """A share of a model's users; `arm` and `version` are what requests are told of it, empty without an experiment."""
 
     backend: str
     share: float
     arm: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,17 +96,14 @@ def planned(applications: Sequence[Application], nodes: Mapping[str, Sequence[No
         group = [application for application in applications if application.served_name == model]
         experiment = _experiment(group, applications)
         if experiment is None:
-            members = [(model, [application.name for application in group], 1.0, "")]
+            members = [(Share(model, 1.0), [application.name for application in group])]
         else:
             _check_arms(experiment, group, applications, settings)
-            members = [
-                (f"{model}.{experiment.name}.{arm.name}", [arm.app], arm.share, f"{experiment.name}:{arm.name}")
-                for arm in experiment.arms
-            ]
-        shares[model] = tuple(Share(name, share, arm) for name, _, share, arm in members)
-        for name, owners, _, arm in members:
+            members = [(_share(model, experiment, arm), [arm.app]) for arm in experiment.arms]
+        shares[model] = tuple(share for share, _ in members)
+        for share, owners in members:
             of_owners = [node for owner in owners for node in nodes.get(owner, ())]
-            backends.append(_backend(name, of_owners, is_arm=bool(arm), is_open=is_open, notes=notes))
+            backends.append(_backend(share, of_owners, is_open=is_open, notes=notes))
     return AccessPlan(settings, shares, tuple(backends), tuple(notes))
 
 
@@ -113,6 +114,9 @@ def check_nodes(plan: AccessPlan) -> None:
             message = f"no node that can be reached is registered for {backend.name!r}"
             reasons = f": {'; '.join(plan.notes)}" if plan.notes else ""
             raise UsageError(message + reasons, help="start one with `streamlearn serve APP`; --wait waits for nodes")
+        if backend.lack:
+            hint = "nodes keep the active version, its canary, and some before it: see replica.versions_kept"
+            raise UsageError(backend.lack, help=hint)
 
 
 def _check(applications: Sequence[Application], settings: GatewaySettings) -> None:
@@ -129,6 +133,11 @@ def _check(applications: Sequence[Application], settings: GatewaySettings) -> No
         raise ConfigError(message, help=_TRUST)
 
 
+def _share(model: str, experiment: Experiment, arm: Arm) -> Share:
+    version = "" if arm.version is None else str(arm.version)
+    return Share(f"{model}.{experiment.name}.{arm.name}", arm.share, f"{experiment.name}:{arm.name}", version)
+
+
 def _experiment(group: Sequence[Application], applications: Sequence[Application]) -> Experiment | None:
     """Return the experiment on the callers of one model."""
     declared = [(application, one) for application in group for one in application.settings.experiments]
@@ -136,6 +145,11 @@ def _experiment(group: Sequence[Application], applications: Sequence[Application
         where = " and ".join(application.name for application, _ in declared)
         message = f"{where} both declare an experiment on the callers of {group[0].served_name!r}"
         raise ConfigError(message, help="declare it in the app.toml of one of them")
+    for application, one in declared:
+        names = [other.name for known in applications for other in known.settings.experiments]
+        if names.count(one.name) > 1:
+            message = f"two experiments have one name, {one.name!r}: they would divide the same users alike"
+            raise ConfigError(message, help=f"rename that of {application.name}")
     return declared[0][1] if declared else None
 
 
@@ -163,6 +177,11 @@ def _check_arms(
         raise ConfigError(message, help=f"change the shares of {', '.join(arms)}")
     served = {application.name: application.served_name for application in applications}
     for arm in experiment.arms:
+        alike = [one for one in experiment.arms if one.app == arm.app]
+        if len({one.version for one in alike} - {None}) < len(alike) > 1:
+            message = f"{len(alike)} arms of experiment {name!r} are application {arm.app!r}"
+            hint = 'give each a version of its own, such as version = "active" and version = "canary"'
+            raise ConfigError(message, help=hint)
         if arm.app not in served:
             message = f"arm {arm.name!r} of experiment {name!r} names application {arm.app!r}, which is not given"
             raise ConfigError(message, help=f"give its folder as well; those given are {', '.join(served)}")
@@ -173,8 +192,9 @@ def _check_arms(
             raise ConfigError(message, help=hint)
 
 
-def _backend(name: str, nodes: Iterable[Node], *, is_arm: bool, is_open: bool, notes: list[str]) -> Backend:
+def _backend(share: Share, nodes: Iterable[Node], *, is_open: bool, notes: list[str]) -> Backend:
     """Return the nodes to use, in the order of their addresses; `notes` gets those that are left out."""
+    name, is_arm = share.backend, bool(share.arm)
     endpoints, tls = dict[str, Endpoint](), dict[str, bool]()
     for node in sorted(nodes, key=lambda node: (node.since_ms, node.boot_id)):
         if node.state == "starting" or (node.state == "aside" and not is_arm):
@@ -185,11 +205,20 @@ def _backend(name: str, nodes: Iterable[Node], *, is_arm: bool, is_open: bool, n
             notes.append(f"node {node.name!r} needs no token, but other machines reach access.listen")
         else:
             aside = node.state == "aside"
-            endpoints[node.grpc] = Endpoint(node.grpc, node.http, node.state == "draining", aside)
+            endpoints[node.grpc] = Endpoint(node.grpc, node.http, node.state == "draining", aside, node.staged)
             tls[node.grpc] = node.has_tls
     if len({*tls.values()}) > 1:
         some = ", ".join(address for address, has in tls.items() if not has)
         notes.append(f"{some}: without TLS, unlike other nodes of {name!r}")
     used = {address for address, has in tls.items() if has == any(tls.values())}
     chosen = tuple(endpoints[address] for address in sorted(used))
-    return Backend(name, chosen, any(tls.values()))
+    return Backend(name, chosen, any(tls.values()), _lack(share, chosen, notes))
+
+
+def _lack(share: Share, endpoints: Sequence[Endpoint], notes: list[str]) -> str:
+    kept = sorted({version for endpoint in endpoints for version in endpoint.staged})
+    if not kept or not share.version.isdecimal() or int(share.version) in kept:
+        return ""
+    lack = f"no node keeps version {share.version} of arm {share.arm}; they have {', '.join(map(str, kept))}"
+    notes.append(f"{lack}. Its users get the active version, and count for no arm")
+    return lack

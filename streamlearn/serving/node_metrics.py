@@ -51,6 +51,8 @@ class DoorCollector:
         yield refused
         help = "Requests tried again alone after a TensorBatch failed"
         yield _single(counter_family("serving", "tried_again_requests", help), measures.retried)
+        help_arms = "Requests of an experiment whose arm has a version that could not answer; the active one did"
+        yield _single(counter_family("serving", "armless_requests", help_arms), measures.without_arm)
         decoding = histogram_family("serving", "decode", "seconds", "Time to decode a request")
         yield _filled(decoding, self._node.decoding(), _US_S)
         waiting = histogram_family("serving", "wait", "seconds", "Time that a request waited for a lane")

@@ -16,11 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import tritonclient.grpc as triton
+
 from streamlearn.gateway.envoy_process import ask_admin
 from streamlearn.testing import wait_until
 from tools.services import free_ports
 
-__all__ = ["Access", "Answer", "access", "folder_of"]
+__all__ = ["ROWS", "Access", "Answer", "access", "call", "folder_of", "infer"]
 
 _ROOT = Path(__file__).parents[2]
 _APP = """
@@ -100,14 +103,7 @@ class Access:
         self, path: str = "/score", body: object = ROWS, head: Mapping[str, str] | None = None, timeout_s: float = 30
     ) -> Answer:
         """Send a request by HTTP."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
-        try:
-            connection.request("POST", path, json.dumps(body), {"content-type": "application/json", **(head or {})})
-            answer = connection.getresponse()
-            text = answer.read()
-            return Answer(answer.status, json.loads(text) if text.startswith(b"{") else {"text": text.decode()})
-        finally:
-            connection.close()
+        return call(f"127.0.0.1:{self.port}", path, body, head, timeout_s)
 
     def close(self) -> None:
         """Stop it, and check that Envoy has ended with it."""
@@ -118,6 +114,32 @@ class Access:
             self.process.kill()
             self.process.wait()
             shutil.rmtree(self.out)
+
+
+def call(
+    address: str,
+    path: str = "/score",
+    body: object = ROWS,
+    head: Mapping[str, str] | None = None,
+    timeout_s: float = 30,
+) -> Answer:
+    """Send a request by HTTP to an address, of Envoy or of a node."""
+    connection = http.client.HTTPConnection(address, timeout=timeout_s)
+    try:
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json", **(head or {})})
+        answer = connection.getresponse()
+        text = answer.read()
+        return Answer(answer.status, json.loads(text) if text.startswith(b"{") else {"text": text.decode()})
+    finally:
+        connection.close()
+
+
+def infer(client: triton.InferenceServerClient, model: str, head: dict[str, str] | None = None) -> str:
+    """Send a request by gRPC; return the version that answered."""
+    user, item = triton.InferInput("user_id", [1], "INT64"), triton.InferInput("item_id", [1], "INT64")
+    user.set_data_from_numpy(np.array([1]))
+    item.set_data_from_numpy(np.array([2]))
+    return str(client.infer(model, [user, item], headers=head, client_timeout=30).get_response().model_version)
 
 
 @contextmanager

@@ -42,6 +42,19 @@ _PLANS = {
         ),
         Certificates(),
     ),
+    "versions": (
+        _plan(
+            divided(
+                ("old", "ctr", 0.5),
+                ("now", "ctr", 0.4),
+                ("new", "ctr", 0.1),
+                name="trial",
+                versions={"old": 7, "now": "active", "new": "canary"},
+                settings=GatewaySettings(listen="127.0.0.1:8080", trust_headers=True),
+            )
+        ),
+        Certificates(),
+    ),
     "empty": (planned([Application("ctr", "ctr", GatewaySettings(listen="localhost:8080"))], {}), Certificates()),
 }
 

@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from math import sqrt
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.nodes.small_node import Order, SmallNode, small_nodes
 from streamlearn.testing import wait_until
-from tests.gateway.place import Access, access, folder_of
+from tests.gateway.place import ROWS, Access, access, call, folder_of, infer
 
 _USERS = 1_000
 
@@ -25,13 +24,6 @@ _USERS = 1_000
 @pytest.fixture
 def registry(tmp_path: Path) -> str:
     return f"sqlite://{tmp_path}/registry.db"
-
-
-def _infer(client: triton.InferenceServerClient, model: str, head: dict[str, str] | None = None) -> str:
-    user, item = triton.InferInput("user_id", [1], "INT64"), triton.InferInput("item_id", [1], "INT64")
-    user.set_data_from_numpy(np.array([1]))
-    item.set_data_from_numpy(np.array([2]))
-    return str(client.infer(model, [user, item], headers=head, client_timeout=30).get_response().model_version)
 
 
 @pytest.fixture
@@ -60,7 +52,7 @@ def test_callers_reach_all_nodes_and_what_they_say_of_themselves_is_dropped(
 ) -> None:
     head = {"x-priority": "no number", "x-deadline-ms": "NaN", "x-arm": "not / a name", "x-route-key": "\x7e" * 300}
     by_http = Counter(running.call(head=head).body["version"] for _ in range(40))
-    by_grpc = Counter(_infer(client, "ctr", head) for _ in range(40))
+    by_grpc = Counter(infer(client, "ctr", head) for _ in range(40))
     assert {*by_http} == {1, 2}
     assert {*by_grpc} == {"1", "2"}
     body = {"inputs": [{"name": n, "datatype": "INT64", "shape": [1], "data": [1]} for n in ("user_id", "item_id")]}
@@ -120,7 +112,7 @@ def test_refusals_for_lack_of_time_are_neither_tried_again_nor_held_against_a_no
 
             def status(_: int) -> str:
                 try:
-                    return _infer(client, "ctr", head)
+                    return infer(client, "ctr", head)
                 except InferenceServerException as error:
                     return str(error.status())
 
@@ -145,7 +137,7 @@ def test_a_slow_node_gets_few_requests_because_its_answers_say_so(
 
         def share() -> float:
             if protocol == "grpc":
-                return [_infer(client, "ctr") for _ in range(100)].count("1") / 100
+                return [infer(client, "ctr") for _ in range(100)].count("1") / 100
             return [running.call().body["version"] for _ in range(100)].count(1) / 100
 
         wait_until(lambda: share() < 0.2, "the slow node to get few requests")
@@ -189,9 +181,9 @@ def test_users_keep_their_arm_and_models_are_told_apart(experiment: list[Path], 
         assert arms(running) == first
         client = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
         # By gRPC a user has the same arm.
-        by_grpc = [_infer(client, "ctr", {"x-model": "ctr", "x-route-key": f"user-{user}"}) for user in range(50)]
+        by_grpc = [infer(client, "ctr", {"x-model": "ctr", "x-route-key": f"user-{user}"}) for user in range(50)]
         assert by_grpc == [str(first[user]) for user in range(50)]
-        assert _infer(client, "cvr", {"x-model": "cvr"}) == "3"
+        assert infer(client, "cvr", {"x-model": "cvr"}) == "3"
         client.close()
         assert running.call(head={"x-model": "cvr"}).body["version"] == 3
         unknown = running.call()
@@ -200,6 +192,74 @@ def test_users_keep_their_arm_and_models_are_told_apart(experiment: list[Path], 
         assert running.call(head={"x-model": "ctr", "x-priority": "no number"}).status == 400
     with access(experiment, envoy, f"registry.url={registry}", nodes=3) as again:
         assert arms(again) == first
+
+
+def test_arms_are_versions_of_one_application_and_a_version_that_is_gone_costs_no_request(
+    registry: str, tmp_path: Path, envoy: Path
+) -> None:
+    toml = """
+[access]
+trust_headers = true
+[[access.experiments]]
+name = "trial"
+arms = [
+    {name = "old", app = "ctr", version = 4, share = 0.3},
+    {name = "now", app = "ctr", version = "active", share = 0.4},
+    {name = "new", app = "ctr", version = "canary", share = 0.3},
+]
+"""
+    folder, both = folder_of(tmp_path, "ctr", toml=toml), Order(registry, "ctr", "ctr", "n1", 5, older=(4,), canary=6)
+
+    def versions(running: Access) -> Counter[object]:
+        return Counter(running.call(head={"x-route-key": f"u{user}"}).body["version"] for user in range(100))
+
+    with small_nodes([both]), access([folder], envoy, f"registry.url={registry}", nodes=3) as running:
+        assert versions(running).keys() == {4, 5, 6}
+        # The body wins, and what callers say of the version does not count beside an arm.
+        assert running.call(body={**ROWS, "version": "4"}, head={"x-route-key": "u1"}).body["version"] == 4
+        assert {running.call(head={"x-version": "no version"}).status for _ in range(20)} == {200}
+        client = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
+        assert {infer(client, "ctr", {"x-route-key": f"u{user}"}) for user in range(50)} == {"4", "5", "6"}
+        client.close()
+        # A node that has neither the version nor a canary, as after a rollback to 5, answers with the active one.
+        with small_nodes([Order(registry, "ctr", "ctr", "n2", 5)]) as later:
+            running.wait_healthy(6)
+            assert call(later[0].where[1], head={"x-version": "canary"}).body["version"] == 5
+            assert versions(running).keys() == {4, 5, 6}
+    other = f"sqlite://{tmp_path}/other.db"
+    with small_nodes([Order(other, "ctr", "ctr", "n3", 5)]):
+        refused = Access([folder], envoy, (f"registry.url={other}",))
+        try:
+            refused.process.wait(60)
+            assert "no node keeps version 4 of arm trial:old; they have 5" in refused.log.read_text()
+        finally:
+            refused.close()
+
+
+def test_experiments_of_other_names_divide_users_independently(registry: str, tmp_path: Path, envoy: Path) -> None:
+    def half(name: str, app: str) -> str:
+        arms = ", ".join(f'{{name = "{arm}", app = "{app}{arm}", share = 0.5}}' for arm in ("", "2"))
+        arms = arms.replace('name = ""', 'name = "1"')
+        return f'[access]\ntrust_headers = true\n[[access.experiments]]\nname = "{name}"\narms = [{arms}]\n'
+
+    folders = [folder_of(tmp_path, app, toml=half(f"of-{app}", app)) for app in ("ctr", "cvr")]
+    folders += [folder_of(tmp_path, f"{app}2", app) for app in ("ctr", "cvr")]
+    orders = [
+        Order(registry, f"{app}{arm}", app, f"{app}{arm}", int(arm or 1)) for app in ("ctr", "cvr") for arm in ("", "2")
+    ]
+    with (
+        small_nodes(orders),
+        access(folders, envoy, f"registry.url={registry}", nodes=4) as running,
+        ThreadPoolExecutor(8) as callers,
+    ):
+
+        def arms(user: int) -> tuple[object, ...]:
+            heads = ({"x-model": model, "x-route-key": f"user-{user}"} for model in ("ctr", "cvr"))
+            return tuple(running.call(head=head).body["version"] for head in heads)
+
+        count = Counter(callers.map(arms, range(_USERS)))
+        assert {*count} == {(1, 1), (1, 2), (2, 1), (2, 2)}
+        assert all(abs(one - _USERS / 4) <= 4 * sqrt(_USERS * 3 / 16) for one in count.values()), count
 
 
 def test_all_requests_of_a_user_go_to_one_node(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,9 +23,18 @@ def node(number: int, state: NodeState = "ready", **more: object) -> Node:
     return Node(boot_id=str(number), name=f"n{number}", state=state, since_ms=number, **(where | more))  # type: ignore[arg-type]
 
 
-def divided(*arms: tuple[str, str, float], settings: GatewaySettings = SETTINGS) -> GatewaySettings:
-    listed = [Arm(name=name, app=app, share=share) for name, app, share in arms]
-    return structs.replace(settings, experiments=[Experiment(name="tower", arms=listed)])
+Versions = dict[str, int | Literal["active", "canary"]]
+
+
+def divided(
+    *arms: tuple[str, str, float],
+    settings: GatewaySettings = SETTINGS,
+    versions: Versions | None = None,
+    name: str = "tower",
+) -> GatewaySettings:
+    """Settings with an experiment, some of whose arms have versions."""
+    listed = [Arm(name=arm, app=app, share=share, version=(versions or {}).get(arm)) for arm, app, share in arms]
+    return structs.replace(settings, experiments=[Experiment(name=name, arms=listed)])
 
 
 def test_nodes_of_applications_that_answer_to_one_name_are_one_backend() -> None:
@@ -55,6 +66,23 @@ def test_an_arm_is_a_backend_of_its_own_and_reaches_nodes_that_stand_aside() -> 
         ("ctr.tower.new", 0.1, "tower:new"),
     ]
     assert [one.is_aside for backend in plan.backends for one in backend.endpoints] == [False, True]
+
+
+def test_arms_may_be_versions_of_one_application_and_one_that_no_node_keeps_is_named() -> None:
+    arms, versions = (("old", "ctr", 0.5), ("now", "ctr", 0.4), ("new", "ctr", 0.1)), Versions(old=7, now="active")
+    apps = [Application("ctr", "ctr", divided(*arms, versions={**versions, "new": "canary"}))]
+    plan = planned(apps, {"ctr": [node(1, staged=(8, 9)), node(2, staged=(7, 8))]})
+    assert [share.version for share in plan.shares["ctr"]] == ["7", "active", "canary"]
+    assert not plan.notes
+    check_nodes(plan)
+    gone = planned(apps, {"ctr": [node(1, staged=(8, 9))]})
+    assert gone.notes == (
+        "no node keeps version 7 of arm tower:old; they have 8, 9. Its users get the active version, and count for "
+        "no arm",
+    )
+    with pytest.raises(UsageError, match=r"no node keeps version 7 of arm tower:old; they have 8, 9") as error:
+        check_nodes(gone)
+    assert "replica.versions_kept" in error.value.help
 
 
 def test_a_node_that_restarted_at_its_address_counts_once_as_it_is_now() -> None:
@@ -124,6 +152,24 @@ OTHER = Application("ctr2", "ctr", GatewaySettings())
             'serves="ctr"',
         ),
         ([Application("ctr", "ctr", divided(("a", "ctr", 0.5), ("a", "ctr", 0.5)))], "two arms of one name", "rename"),
+        (
+            [Application("ctr", "ctr", divided(("a", "ctr", 0.5), ("b", "ctr", 0.5), versions={"a": "canary"}))],
+            "2 arms of experiment 'tower' are application 'ctr'",
+            'version = "active"',
+        ),
+        (
+            [Application("ctr", "ctr", divided(("a", "ctr", 0.5), ("b", "ctr", 0.5), versions={"a": 7, "b": 7}))],
+            "2 arms of experiment 'tower' are application 'ctr'",
+            "a version of its own",
+        ),
+        (
+            [
+                Application("ctr", "ctr", divided(("a", "ctr", 1.0))),
+                Application("cvr", "cvr", divided(("a", "cvr", 1.0))),
+            ],
+            "two experiments have one name, 'tower'",
+            "rename that of",
+        ),
         ([Application("ctr", "ctr", divided(("a b", "ctr", 1.0)))], "'a b' cannot be the name", "up to 31 letters"),
         (
             [

@@ -299,6 +299,23 @@ def test_a_canary_answers_its_share_and_always_the_same_callers(rig: Rig) -> Non
     assert set(asked()) == {1}
 
 
+def test_an_arm_gets_its_version_or_the_active_one_and_that_is_counted(rig: Rig) -> None:
+    def version(wanted: str, **said: Any) -> Any:
+        status, answer = rig.ask("/score", request(1, **said), **{"x-version": wanted, "x-arm": "trial:new"})
+        return answer["version"] if status == 200 else status
+
+    rig.front.set_canary((rig.handles[2], 0.5))
+    for wanted, number in (("canary", 2), ("2", 2), ("active", 1), ("1", 1)):
+        assert {version(wanted, route_key=f"user-{user}") for user in range(10)} == {number}
+    assert version("1", version=2) == 2
+    assert rig.front.measured().without_arm == 0
+    # As after a rollback: version 2 is kept, but it is newer than the active one.
+    rig.front.set_canary(None)
+    assert [version(wanted) for wanted in ("canary", "2", "9", "1", "active")] == [1] * 5
+    assert rig.front.measured().without_arm == 3
+    assert version("newest") == 400
+
+
 def test_what_is_wrong_is_refused_with_its_name_and_the_next_is_answered(rig: Rig) -> None:
     status, answer = rig.ask("/score", {"user": {"user_id": "seven", "age": 1.0}, "items": request(1)["items"]})
     assert status == 400

@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ConfigError, NotDelivered
 from streamlearn.events import EventDecoder, Events
+from streamlearn.features import Segment
 from streamlearn.features.keys import keys_of
 from streamlearn.native import native
 from streamlearn.serving import impression_writer as written_back
@@ -70,8 +71,8 @@ class Rig:
         self._ended.set()
         self._lane.join()
 
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        asked = urllib.request.Request(f"http://{self.node.http}{path}", json.dumps(body).encode())
+    def post(self, path: str, body: dict[str, Any], **head: str) -> dict[str, Any]:
+        asked = urllib.request.Request(f"http://{self.node.http}{path}", json.dumps(body).encode(), head)
         with urllib.request.urlopen(asked, timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
@@ -283,6 +284,26 @@ def test_only_what_was_shown_is_written_in_its_order_and_nothing_where_nothing_w
     for label in LABELS:
         wanted = np.array([answer["scores"][label][at] for at in (4, 0)], np.float32)
         assert found.columns[f"items.served_score_{label}"].tolist() == wanted.tolist()
+
+
+def test_who_did_not_get_the_version_of_an_arm_is_written_without_it(place: Place) -> None:
+    features = place.folder.app.features
+    app = replace(place.folder.app, features=replace(features, segments=(*features.segments, Segment("arm"))))
+    place = replace(place, folder=replace(place.folder, app=app))
+    rig = Rig(live(place.folder))
+    try:
+        for seed, version in enumerate(("active", "1", "canary", "2")):
+            given = small_impression(seed)
+            del given["segments"]
+            names = ("video_id", "tags", "topics", "topics_weights", "vector")
+            items = [{name: one[name] for name in names} for one in given["items"]]
+            body = {"id": f"q{seed}", "user": given["user"], "items": items}
+            assert rig.post("/score", body, **{"x-arm": "trial:new", "x-version": version})["version"] == 1
+    finally:
+        rig.close()
+    impressions = written(place).impressions
+    arms = dict(zip(impressions.texts("request_id"), impressions.texts("segments.arm"), strict=True))
+    assert arms == {"q0": "trial:new", "q1": "trial:new", "q2": "", "q3": ""}
 
 
 def test_a_request_without_an_id_is_given_one_by_which_actions_find_it(place: Place) -> None:

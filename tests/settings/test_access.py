@@ -10,7 +10,8 @@ from streamlearn.gateway.plan import Application, planned
 from streamlearn.settings import Settings
 from tests.settings.probes import heeds
 
-_ARMS = '[{name = "a", app = "ctr", share = 0.25}, {name = "b", app = "ctr", share = 0.75}]'
+_OTHER = '{name = "b", app = "ctr", share = 0.75, version = 7}'
+_ARMS = f'[{{name = "a", app = "ctr", share = 0.25, version = "active"}}, {_OTHER}]'
 
 
 def _files(*changes: str) -> dict[str, str]:

@@ -51,6 +51,8 @@ struct NativeMeasures {
     refusals: BTreeMap<&'static str, u64>,
     /// Requests that were retried alone.
     retried: u64,
+    /// Requests answered for no arm, because the version of theirs could not answer.
+    without_arm: u64,
     /// Waits for a lane, in microseconds.
     waits: NativeHistogram,
     /// Requests of a TensorBatch.
@@ -239,6 +241,7 @@ impl NativeFront {
         NativeMeasures {
             refusals: measures.refusals(),
             retried: measures.again(),
+            without_arm: measures.without_arm(),
             waits: histogram(measures.waits()),
             requests: histogram(measures.requests()),
             candidates: histogram(measures.candidates()),

@@ -111,8 +111,13 @@ fn main() {
     for (form, is_raw) in [("raw", true), ("typed", false)] {
         let bytes = ask(&inputs, is_raw).encode_to_vec();
         let read = || decode(black_box(&bytes), &naming, CallerOptions::default()).expect("a good request");
-        let answer =
-            Answer { version: 18, scores: vec![0.25; 3 * CANDIDATES], cut: Cut::default(), computed: None };
+        let answer = Answer {
+            version: 18,
+            scores: vec![0.25; 3 * CANDIDATES],
+            cut: Cut::default(),
+            computed: None,
+            arm: None,
+        };
         let (request, form_of) = read();
         let decode_us = median_us(|| drop(black_box(read())));
         let write = || encode(&form_of, black_box(&answer), &naming).expect("an answer to it");

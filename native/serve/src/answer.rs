@@ -15,6 +15,8 @@ pub struct Answer {
     pub cut: Cut,
     /// The columns that the node computed for it, if there are any.
     pub computed: Option<Box<Computed>>,
+    /// The arm of an experiment that it counts for.
+    pub arm: Option<Box<str>>,
 }
 
 /// The parts of a request that an overloaded node scored or read, where these are not all.

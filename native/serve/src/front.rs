@@ -418,7 +418,7 @@ impl Front {
     }
 
     /// Offers a request to the scheduler. A refusal comes with its metric label.
-    fn offer(&self, request: Request) -> Result<AdmittedRequest, (&'static str, Refusal)> {
+    fn offer(&self, mut request: Request) -> Result<AdmittedRequest, (&'static str, Refusal)> {
         let wishes = request.wishes;
         let wait_max_us =
             wishes.deadline_us.unwrap_or(self.limits.deadline_us).min(self.limits.deadline_us_max);
@@ -429,7 +429,10 @@ impl Front {
         if !state.is_open {
             return Err(("closing", Refusal::Away("the node is closing".into())));
         }
-        let handle = state.versions.choose(wishes.pin, route).map_err(|refusal| ("version", refusal))?;
+        let chosen = state.versions.choose_for(&wishes, route);
+        let (handle, is_of_arm) = chosen.map_err(|refusal| ("version", refusal))?;
+        request.arm = request.arm.filter(|_| is_of_arm);
+        self.measures.without_arm_if(!is_of_arm);
         let number = state.versions.get(handle).map_or(0, |ready| ready.number);
         let is_shadowed = wishes.pin.is_none() && state.shadow.wants(handle, route);
         let now_us = self.now_us();
@@ -648,6 +651,7 @@ impl FrontState {
         else {
             return;
         };
+        let arm = request.arm.clone();
         if cut == Cut::default() {
             let labels = &request.inputs.labels;
             let values = scores.iter().step_by(labels.len()).map(|one| f64::from(labels[0].score(*one)));
@@ -659,7 +663,7 @@ impl FrontState {
         }
         self.statistics.answered(number, since.elapsed());
         // A caller that has gone needs no answer.
-        let _ = reply.send(Ok(Answer { version: number, scores, cut, computed: None }));
+        let _ = reply.send(Ok(Answer { version: number, scores, cut, computed: None, arm }));
     }
 
     fn refuse(&mut self, ticket: Ticket, reason: &'static str, refusal: Refusal) {

@@ -80,8 +80,6 @@ pub struct ShownFigures {
 pub struct KeptRequest {
     format: RequestFormat,
     bytes: Bytes,
-    /// The arm of an experiment, which came in a header.
-    arm: Option<Box<str>>,
 }
 
 #[derive(Debug)]
@@ -155,11 +153,8 @@ impl Shown {
     pub fn keep(&self, request: &Request, format: RequestFormat, bytes: &[u8]) -> Option<KeptRequest> {
         let shows_any = request.shown.as_ref().is_none_or(|shown| !shown.is_empty());
         // A copy, because the bytes may lie in a much larger buffer.
-        (shows_any && self.chooses(&request.id)).then(|| KeptRequest {
-            format,
-            bytes: Bytes::copy_from_slice(bytes),
-            arm: request.arm.clone(),
-        })
+        (shows_any && self.chooses(&request.id))
+            .then(|| KeptRequest { format, bytes: Bytes::copy_from_slice(bytes) })
     }
 
     /// Adds an answered request; if a bound is reached, drops it and counts it.
@@ -264,7 +259,7 @@ impl Shown {
         }
         let mut request =
             read(note.kept.format, &note.kept.bytes, &self.naming).map_err(|refusal| refusal.to_string())?;
-        request.arm = note.kept.arm.clone();
+        request.arm = note.answer.arm.clone();
         if let Some(computed) = &note.answer.computed {
             computed.put(&mut request);
         }

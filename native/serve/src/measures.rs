@@ -18,6 +18,7 @@ pub struct Measures {
     candidates: Distribution,
     refused: Mutex<BTreeMap<&'static str, u64>>,
     tried_again: AtomicU64,
+    left_arm: AtomicU64,
 }
 
 impl Default for Measures {
@@ -28,6 +29,7 @@ impl Default for Measures {
             candidates: Distribution::new(1),
             refused: Mutex::default(),
             tried_again: AtomicU64::new(0),
+            left_arm: AtomicU64::new(0),
         }
     }
 }
@@ -54,6 +56,11 @@ impl Measures {
         self.tried_again.fetch_add(requests, Ordering::Relaxed);
     }
 
+    /// Counts a request if the version of its arm cannot answer.
+    pub(crate) fn without_arm_if(&self, is_without: bool) {
+        self.left_arm.fetch_add(u64::from(is_without), Ordering::Relaxed);
+    }
+
     /// Returns how long requests waited for a lane, in microseconds.
     pub fn waits(&self) -> Distributed {
         self.waits.read()
@@ -77,5 +84,10 @@ impl Measures {
     /// Returns how many requests were retried alone.
     pub fn again(&self) -> u64 {
         self.tried_again.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many requests were answered for no arm, because the version of theirs could not answer.
+    pub fn without_arm(&self) -> u64 {
+        self.left_arm.load(Ordering::Relaxed)
     }
 }

@@ -46,11 +46,24 @@ impl Request {
     }
 }
 
+/// The version that an arm of an experiment has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArmVersion {
+    /// The active one, never the canary.
+    Active,
+    /// The canary.
+    Canary,
+    /// The one of this number.
+    Number(u64),
+}
+
 /// A caller's options beside the features.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Wishes {
     /// The version that must answer; by default the promoted one.
     pub pin: Option<u64>,
+    /// The version of its arm, if a proxy says so. If it cannot answer, the active one does, for no arm.
+    pub arm_version: Option<ArmVersion>,
     /// The deadline in microseconds from now; by default the node's limit.
     pub deadline_us: Option<u64>,
     /// 0 is served first.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use streamlearn_table::TableSet;
 
 use crate::answer::Refusal;
+use crate::request::{ArmVersion, Wishes};
 
 /// Identifies a version in its tables; never reused.
 pub type Handle = u64;
@@ -86,6 +87,33 @@ impl Versions {
         handle.ok_or_else(|| Refusal::Away("this node has no version yet".into()))
     }
 
+    /// Returns the version that answers a request, and whether it is that of its arm, if it has one.
+    pub fn choose_for(&self, wishes: &Wishes, route: u64) -> Result<(Handle, bool), Refusal> {
+        let Some(wanted) = wishes.arm_version.filter(|_| wishes.pin.is_none()) else {
+            return Ok((self.choose(wishes.pin, route)?, true));
+        };
+        match self.of_arm(wanted) {
+            Some(handle) => Ok((handle, true)),
+            None => Ok((self.choose(None, u64::MAX)?, false)),
+        }
+    }
+
+    /// Returns the version of an arm if it may answer. One that is newer than the active version and not the canary was
+    /// taken back, or was never promoted.
+    fn of_arm(&self, wanted: ArmVersion) -> Option<Handle> {
+        let active = self.active.filter(|active| self.ready.contains_key(active))?;
+        let canary = self.canary.map(|canary| canary.handle).filter(|canary| self.ready.contains_key(canary));
+        match wanted {
+            ArmVersion::Active => Some(active),
+            ArmVersion::Canary => canary,
+            ArmVersion::Number(number) => {
+                let kept = self.ready.iter().rev().find(|(_, ready)| ready.number == number);
+                let handle = kept.map(|(&handle, _)| handle)?;
+                (number <= self.ready[&active].number || Some(handle) == canary).then_some(handle)
+            }
+        }
+    }
+
     /// Returns a version by its handle.
     pub fn get(&self, handle: Handle) -> Option<&Ready> {
         self.ready.get(&handle)
@@ -128,6 +156,32 @@ mod tests {
         versions.remove(canary);
         assert_eq!(versions.choose(None, 0), Ok(active));
         assert_eq!(versions.active(), Some(1));
+    }
+
+    #[test]
+    fn an_arm_gets_its_version_unless_that_was_taken_back() {
+        let (mut versions, tables) = (Versions::default(), tables());
+        assert_eq!(versions.of_arm(ArmVersion::Active), None);
+        let (old, active, new) =
+            (versions.add(5, &tables), versions.add(6, &tables), versions.add(7, &tables));
+        assert!(versions.activate(active));
+        let all = [
+            ArmVersion::Active,
+            ArmVersion::Canary,
+            ArmVersion::Number(5),
+            ArmVersion::Number(7),
+            ArmVersion::Number(8),
+        ];
+        let of = |versions: &Versions| all.map(|wanted| versions.of_arm(wanted));
+        assert_eq!(of(&versions), [Some(active), None, Some(old), None, None]);
+        versions.set_canary(Some((new, 0.1)));
+        assert_eq!(of(&versions), [Some(active), Some(new), Some(old), Some(new), None]);
+        // A rollback to 5 ends the canary.
+        versions.set_canary(None);
+        assert!(versions.activate(old));
+        assert_eq!(of(&versions), [Some(old), None, Some(old), None, None]);
+        versions.remove(old);
+        assert_eq!(of(&versions), [None; 5]);
     }
 
     #[test]

@@ -97,8 +97,13 @@ mod tests {
     #[test]
     fn a_number_is_answered_as_it_is_and_has_no_logit() {
         let labels = [Label::from("click"), Label { is_number: true, ..Label::from("stars") }];
-        let answer =
-            Answer { version: 3, scores: vec![0.0, 4.5, 0.0, -2.0], cut: Cut::default(), computed: None };
+        let answer = Answer {
+            version: 3,
+            scores: vec![0.0, 4.5, 0.0, -2.0],
+            cut: Cut::default(),
+            computed: None,
+            arm: None,
+        };
         let names: Vec<_> = Output::all(&labels).map(|output| output.name(&labels)).collect();
         assert_eq!(names, ["click", "stars", "click.logit"]);
         let stars = Wanted::default().outputs(2)[1];
@@ -115,6 +120,7 @@ mod tests {
             scores: vec![0.0, 10.0, f32::INFINITY, -100.0],
             cut: Cut::default(),
             computed: None,
+            arm: None,
         };
         let mut wanted = Wanted::default();
         wanted.add("like.logit", &labels).unwrap();

@@ -92,12 +92,15 @@ fn answer(shown: &Shown, ask: &InferAsk) {
 
 fn answer_cut(shown: &Shown, ask: &InferAsk, cut: Cut) {
     let bytes = ask.encode_to_vec();
-    let options = CallerOptions { arm: Some("tower:new".into()), ..CallerOptions::default() };
-    let (request, form) = decode(&bytes, &naming(), options).unwrap();
+    let (request, form) = decode(&bytes, &naming(), CallerOptions::default()).unwrap();
     if let Some(request_copy) = shown.keep(&request, RequestFormat::Grpc, &bytes) {
         let scores =
             (0..2 * request.candidates).map(|at| if at == 3 { f32::NAN } else { at as f32 }).collect();
-        shown.note(request_copy, form.id, Answer { version: 18, scores, cut, computed: None });
+        shown.note(
+            request_copy,
+            form.id,
+            Answer { version: 18, scores, cut, computed: None, arm: Some("tower:new".into()) },
+        );
     }
 }
 

@@ -2,9 +2,10 @@
 
 use axum::http::HeaderMap;
 
-use super::{CallerOptions, Parameter, route};
+use super::{CallerOptions, Parameter, route, version_of};
 use crate::answer::Refusal;
 use crate::protocol::values::tensor::cut;
+use crate::request::ArmVersion;
 
 /// Equal keys are treated alike, as with the parameter `route_key`.
 const ROUTE_KEY: &str = "x-route-key";
@@ -12,6 +13,8 @@ const ROUTE_KEY: &str = "x-route-key";
 const PRIORITY: &str = "x-priority";
 /// The arm of an experiment that the request belongs to.
 const ARM: &str = "x-arm";
+/// The version that the arm has.
+const VERSION: &str = "x-version";
 /// As the parameter `deadline_ms`.
 const DEADLINE_MS: &str = "x-deadline-ms";
 /// The maximum length of a route key in bytes.
@@ -52,6 +55,14 @@ impl CallerOptions {
                 return bad(ARM, arm, "1 to 64 letters, digits, `_`, `.`, `:` or `-`");
             }
             options.arm = Some(arm.into());
+        }
+        if let Some(version) = text(headers, VERSION)? {
+            options.wishes.arm_version = match (version, version_of(version)) {
+                ("active", _) => Some(ArmVersion::Active),
+                ("canary", _) => Some(ArmVersion::Canary),
+                (_, Ok(Some(number))) => Some(ArmVersion::Number(number)),
+                _ => return bad(VERSION, version, "active, canary or a number"),
+            };
         }
         Ok(options)
     }
@@ -114,12 +125,18 @@ mod tests {
         assert_eq!(options.wishes.priority, 0);
         assert_eq!(options.wishes.route, Some(route(Parameter::Int(7)).unwrap()));
         assert_eq!(read(&[]), Ok(CallerOptions::default()));
+        for (text, version) in
+            [("active", ArmVersion::Active), ("canary", ArmVersion::Canary), ("0018", ArmVersion::Number(18))]
+        {
+            let wishes = read(&[("x-version", text.as_bytes())]).unwrap().wishes;
+            assert_eq!((wishes.arm_version, wishes.pin), (Some(version), None));
+        }
     }
 
     #[test]
     fn headers_that_cannot_be_are_refused_with_what_is_expected() {
         let long = [b'a'; 257];
-        let cases: [(&str, &[u8], &str); 17] = [
+        let cases: [(&str, &[u8], &str); 21] = [
             ("x-deadline-ms", b"NaN", "at least 1"),
             ("x-deadline-ms", b"-5", "at least 1"),
             ("x-deadline-ms", b"0", "at least 1"),
@@ -137,13 +154,17 @@ mod tests {
             ("x-arm", b"a/b", "letters"),
             ("x-arm", &long[..65], "1 to 64"),
             ("x-arm", b"\xff", "not printable"),
+            ("x-version", b"", "active, canary or a number"),
+            ("x-version", b"-1", "active, canary or a number"),
+            ("x-version", b"newest", "active, canary or a number"),
+            ("x-version", b"99999999999999999999", "active, canary or a number"),
         ];
         for (name, value, expected) in cases {
             let refusal = read(&[(name, value)]).unwrap_err();
             assert!(matches!(&refusal, Refusal::Bad(text) if text.contains(name) && text.contains(expected)));
             assert!(refusal.to_string().len() < 300);
         }
-        for name in [ROUTE_KEY, PRIORITY, ARM, DEADLINE_MS] {
+        for name in [ROUTE_KEY, PRIORITY, ARM, DEADLINE_MS, VERSION] {
             let text = read(&[(name, b"1"), (name, b"1")]).unwrap_err().to_string();
             assert!(text.contains(name) && text.contains("more than once"), "{text}");
         }
@@ -153,11 +174,11 @@ mod tests {
         #[test]
         fn any_header_is_read_or_refused(
             named in proptest::collection::vec(
-                (0..4usize, proptest::collection::vec(prop_oneof![Just(9), 32..=126u8, 128..=255u8], 0..300)),
+                (0..5usize, proptest::collection::vec(prop_oneof![Just(9), 32..=126u8, 128..=255u8], 0..300)),
                 0..6,
             ),
         ) {
-            let names = [ROUTE_KEY, PRIORITY, ARM, DEADLINE_MS];
+            let names = [ROUTE_KEY, PRIORITY, ARM, DEADLINE_MS, VERSION];
             let given: Vec<_> = named.iter().map(|(name, value)| (names[*name], value.as_slice())).collect();
             match read(&given) {
                 Ok(options) => {

@@ -93,7 +93,7 @@ impl Scoring for Fake {
             )
             .collect();
         *self.last.lock().unwrap() = Some(request);
-        Ok(Answer { version, scores, cut: Cut { scored, length: None }, computed: None })
+        Ok(Answer { version, scores, cut: Cut { scored, length: None }, computed: None, arm: None })
     }
 
     fn state(&self) -> State {
