@@ -121,6 +121,7 @@ def _cluster(plan: AccessPlan, backend: Backend, protocol: str, folder: Path, tl
         "type": "EDS",
         "eds_cluster_config": {"eds_config": _watched(folder / "eds" / f"{name}.json")},
         "connect_timeout": "1s",
+        **_CONNECTIONS,
         "typed_extension_protocol_options": {
             f"{_TYPE[20:]}extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": f"{_TYPE}extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -148,7 +149,15 @@ def _cluster(plan: AccessPlan, backend: Backend, protocol: str, folder: Path, tl
     }
 
 
-# A connection whose other end is gone without a word is noticed within seconds.
+# A connection whose other end is gone without a word is noticed within seconds: what it had is tried elsewhere. On
+# Linux, TCP_USER_TIMEOUT (18 of level 6) ends those with data that no kernel acknowledges, and probes those without.
+_GONE_S = 3
+_CONNECTIONS = {
+    "upstream_bind_config": {"socket_options": [{"level": 6, "name": 18, "int_value": _GONE_S * 1_000}]},
+    "upstream_connection_options": {
+        "tcp_keepalive": {"keepalive_time": _GONE_S, "keepalive_interval": 1, "keepalive_probes": _GONE_S}
+    },
+}
 _HTTP2 = {"connection_keepalive": {"interval": "5s", "timeout": "2s"}}
 
 
