@@ -12,7 +12,7 @@ from streamlearn.errors import ScoresMissing
 from streamlearn.times import parse_time_ms, time_text
 from streamlearn.trainer.validation import ScoreColumns
 
-__all__ = ["SERVED", "Span", "SpanScore", "span_of", "within"]
+__all__ = ["SERVED", "Span", "SpanScore", "span_of", "windows_of", "within"]
 
 Floats = npt.NDArray[np.float64]
 _SPAN_WIDTHS = 2  # figures of a span are of the shortest windows, or of the next wider ones
@@ -83,13 +83,18 @@ def within(scores: ScoreColumns, begin: str, end: str) -> ScoreColumns:
     return scores.where(is_within)
 
 
-def span_of(scores: ScoreColumns) -> Span:
-    """Return the figures over all windows: of hours, or of the shortest ones if there are not two hours."""
+def windows_of(scores: ScoreColumns) -> ScoreColumns:
+    """Return the windows that figures of a span are of: hours, or the shortest ones if there are not two hours."""
     widths_ms = scores["end_ms"] - scores["begin_ms"]
     known_ms = np.unique(widths_ms).tolist()[:_SPAN_WIDTHS]
     several = [width_ms for width_ms in known_ms if len(np.unique(scores["begin_ms"][widths_ms == width_ms])) > 1]
-    width_ms = max(several, default=known_ms[0])
-    windows = scores.where(widths_ms == width_ms)
+    return scores.where(widths_ms == max(several, default=known_ms[0]))
+
+
+def span_of(scores: ScoreColumns) -> Span:
+    """Return the figures over all windows of `windows_of`."""
+    windows = windows_of(scores)
+    width_ms = int(windows["end_ms"][0] - windows["begin_ms"][0])
     at: dict[tuple[str, str, str], list[int]] = {}
     for row, key in enumerate(zip(*(windows[name].tolist() for name in ("label", "segment", "text")), strict=True)):
         at.setdefault(key, []).append(row)

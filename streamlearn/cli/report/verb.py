@@ -17,6 +17,7 @@ from streamlearn.times import time_text
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
+    from streamlearn.cli.report.arms import ArmScore
     from streamlearn.cli.report.marks import Mark, Story
     from streamlearn.cli.report.span import Span, SpanScore
     from streamlearn.trainer.validation import ScoreColumns
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["report"]
 
 _VERSIONS_SHOWN, _MARKS_SHOWN = 50, 200
+_ARMS = "Arms of experiments, with bounds by a bootstrap over users"
 _SERVED = ("served rows", "served AUC", "served log loss", "served MAE")
 Row = dict[str, Any]
 
@@ -49,8 +51,9 @@ def report(
 ) -> None:
     """Plot the quality of APP's first predictions over event time, with events of its versions."""
     from streamlearn.apps import load_app
+    from streamlearn.cli.report.arms import arms_of
     from streamlearn.cli.report.marks import read_story
-    from streamlearn.cli.report.span import span_of, within
+    from streamlearn.cli.report.span import span_of, windows_of, within
     from streamlearn.trainer.validation.score_log import read_scores, scores_folder
     from streamlearn.versions import open_store
 
@@ -73,17 +76,22 @@ def report(
     store = open_store(folder.store_url, settings=settings.versions)
     story = read_story(store, name, moves_max=moves, is_live=settings.topics.time == "wall")
     span = span_of(scores)
-    files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, span, story)
+    arms = arms_of(windows_of(scores), {one.name: one.arms[0].name for one in settings.access.experiments})
+    files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, span, story, arms=arms)
     files += [parquet] if parquet is not None else []
     newest = _newest(scores)
     if json:
         facts = {"model": name, "scores": len(scores), "torn_lines": scores.torn_lines, "newest": newest}
         facts |= {"span_window_s": span.window_s, "span": [vars(one) for one in span.scores]}
+        facts["arms"] = [vars(one) for one in arms]
         print_json(facts | story.as_json() | {"files": [str(file) for file in files]})
         return
     print_table(_table_of(newest), whole=True)
     typer.echo(f"{_span_title(span)}:")
     print_table(_span_rows([one for one in span.scores if not one.segment]), whole=True)
+    if arms:
+        typer.echo(f"{_ARMS}:")
+        print_table(_arm_rows(arms), whole=True)
     for note in _notes(scores, story):
         typer.echo(note)
     typer.echo(f"the report is in {files[0]}")
@@ -111,6 +119,18 @@ def _span_rows(span: Sequence[SpanScore]) -> list[Row]:
     return without_empty(rows, maybe)
 
 
+def _arm_rows(arms: Sequence[ArmScore]) -> list[Row]:
+    return [
+        {
+            "label": one.label, "experiment": one.experiment, "arm": one.arm, "rows": one.rows,
+            "rate": _rounded(one.rate), "rate, 95 %": _interval(one.rate_low, one.rate_high),
+            "against": one.against or None, "difference": _rounded(one.difference),
+            "difference, 95 %": _interval(one.difference_low, one.difference_high), "finding": one.finding or None,
+        }
+        for one in arms
+    ]  # fmt: skip
+
+
 def _served(figures: Sequence[float | None]) -> Row:
     """Return what nodes answered for the rows that they scored, by column."""
     rows, *others = figures
@@ -129,7 +149,9 @@ def _first_window(folder: AppFolder) -> str:
     return folder.first_window([entry.watermark_ms for entry in known if entry.watermark_ms is not None])
 
 
-def _write(out: Path, model: str, scores: ScoreColumns, span: Span, story: Story) -> list[Path]:
+def _write(
+    out: Path, model: str, scores: ScoreColumns, span: Span, story: Story, *, arms: Sequence[ArmScore]
+) -> list[Path]:
     """Write the page and its figures; return the files, the page first."""
     from streamlearn.cli.report.figures import draw_freshness, draw_labels, draw_segment
     from streamlearn.cli.report.page import page_of
@@ -145,6 +167,7 @@ def _write(out: Path, model: str, scores: ScoreColumns, span: Span, story: Story
         dict(drawn.values()),
         {
             _span_title(span): _span_rows(span.scores),
+            **({_ARMS: _arm_rows(arms)} if arms else {}),
             "The newest windows": _table_of(_newest(scores)),
             "Events": [_mark_row(mark) for mark in story.marks if mark.what != "promote"][-_MARKS_SHOWN:],
             "The newest versions": _version_rows(story),

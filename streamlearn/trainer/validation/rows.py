@@ -12,6 +12,7 @@ import numpy.typing as npt
 from streamlearn.versions.format.predictions import stands_for
 
 __all__ = [
+    "ARM",
     "HALVINGS_MAX",
     "USER_GROUPS",
     "Rows",
@@ -27,6 +28,8 @@ __all__ = [
 HALVINGS_MAX = 60
 USER_GROUPS = 256
 """For the errors of figures, users are in this many groups, by their key."""
+ARM = "arm"
+"""The segment that is the arm of an experiment."""
 Rows = npt.NDArray[Any]
 Uint64s = npt.NDArray[np.uint64]
 

@@ -5,6 +5,8 @@ Windows are scored together: nothing here loops over them but the making of thei
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -14,10 +16,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.errors import BadRecord
 from streamlearn.publisher.logit_scores import chances_of, logits_of, losses_of
-from streamlearn.trainer.validation.rows import USER_GROUPS, Rows, SettledRows, joined, taken
+from streamlearn.trainer.validation.rows import ARM, USER_GROUPS, Rows, SettledRows, joined, taken
 
-__all__ = ["ClosedWindows", "Parts", "WindowScore", "scores_of"]
+__all__ = ["ClosedWindows", "Parts", "WindowScore", "scores_of", "user_sums_of"]
 
 Bools = npt.NDArray[np.bool_]
 Float64s = npt.NDArray[np.float64]
@@ -48,6 +51,7 @@ class WindowScore(msgspec.Struct, frozen=True, gc=False):
     mae: float | None = None  # of a label that is a number: the mean absolute error; None of any other
     rmse: float | None = None  # the root of the mean squared error, likewise
     standard_error: float | None = None  # of the AUC or the MAE; rows of one user count as one. None with one user
+    user_sums: str = ""  # of an arm: its positives or numbers, and its weight, by group of users; see `user_sums_of`
     served_rows: int = 0  # the rows among them that a node had scored
     served_auc: float | None = None  # the AUC of what nodes answered for these rows; likewise the others
     served_log_loss: float | None = None
@@ -188,6 +192,7 @@ def _scores_of(
             auc, parts = _aucs(rows["logit"][order], columns["positive"], columns["negative"], begins)
             fields, errors = _positive_fields(sums, auc)
         errors = (*errors, _standard_errors(parts, rows["user"][order], counts))
+        by_user = _user_sums(summed, order, rows["user"], counts) if segment == ARM else ()
         scores += map(
             WindowScore,
             repeat(closed.label),
@@ -200,6 +205,7 @@ def _scores_of(
             kept[of_group].tolist(),
             is_complete[of_group].tolist(),
             *(error.tolist() for error in errors),
+            by_user or repeat(""),
         )
     return scores
 
@@ -300,6 +306,30 @@ def _standard_errors(parts: Float64s, users: Rows, counts: Int64s) -> Objects:
     several = np.bincount(group, minlength=len(counts))
     variance = np.bincount(group, squares, len(counts)) * several / np.maximum(several - 1, 1)
     return _known(np.sqrt(variance), (several > 1) & ~np.isnan(variance))
+
+
+def _user_sums(summed: dict[str, Float64s], order: Int64s, users: Rows, counts: Int64s) -> list[str]:
+    """Return what happened and the weight by group of users, for each group of ordered rows."""
+    key = np.repeat(np.arange(len(counts)), counts) * USER_GROUPS + users[order]
+    happened = summed["actual" if "actual" in summed else "positive"]
+    columns = happened[order], (summed["weight"] if "weight" in summed else happened + summed["negative"])[order]
+    sums = [np.bincount(key, column, len(counts) * USER_GROUPS).reshape(-1, USER_GROUPS) for column in columns]
+    packed = (zlib.compress(one.astype("<f4").tobytes()) for one in np.stack(sums, 1))
+    return [base64.b64encode(one).decode() for one in packed]
+
+
+def user_sums_of(text: str) -> Float64s:
+    """Return what a score's `user_sums` says: float64[2, USER_GROUPS], what happened and the weight.
+
+    Raises:
+        BadRecord: The text is damaged.
+    """
+    try:
+        unpacked = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), 2 * USER_GROUPS * 4)
+        return np.frombuffer(unpacked, "<f4").reshape(2, USER_GROUPS).astype(np.float64)
+    except (ValueError, zlib.error) as error:
+        message = f"the log of scores has sums by user that cannot be read: {error}"
+        raise BadRecord(message, help="restore its files from a copy, or remove the line") from None
 
 
 def _ratio(values: Float64s, over: Float64s) -> Objects:

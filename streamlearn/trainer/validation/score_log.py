@@ -52,12 +52,14 @@ COLUMNS = {
     "served_log_loss_nats": "served_log_loss",
     "served_mae": "served_mae",
     "standard_error": "standard_error",
+    "user_sums": "user_sums",
 }
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
-_TEXTS, _INTS = ("label", "segment", "text"), ("begin_ms", "end_ms", "rows", "scored_wall_ms", "served_rows")
+_TEXTS = ("label", "segment", "text", "user_sums")
+_INTS = ("begin_ms", "end_ms", "rows", "scored_wall_ms", "served_rows")
 _HEAD = ",".join(COLUMNS).encode() + b"\n"
 # Files of earlier releases lack the last columns.
-_OLDER = {5: b",0,,,,\n", 7: b",,,0,,,,\n"}
+_OLDER = {1: b",\n", 6: b",0,,,,,\n", 8: b",,,0,,,,,\n"}
 _NAME = re.compile(r"scores-(\d{6,})\.csv")
 
 
