@@ -20,6 +20,7 @@ _RECREATE = {"type": "Recreate"}  # a second process beside the first would take
 _USER = 10_001
 # The token that processes of a role read, beside that of metrics.
 _TOKEN_OF = {"shards": ["shards"], "trainer": ["shards"], "nodes": ["nodes"], "console": ["console"]}
+_ROLES = ("shards", "trainer", "nodes", "console", "access", "fold", "ingest")
 _TLS_ROLES, _WRITERS = ("nodes", "console", "access"), ("shards", "trainer", "console")
 _NAME_MAX = 44  # a label of a StatefulSet's pods has its name and 11 more characters, 63 at most
 _HAS_STORE = unless("settings.versions.store")
@@ -56,7 +57,12 @@ def _own_volumes(role: str) -> list[Any]:
     secret = When(Test("tokens_secret"), Value("tokens_secret"), "@name@-tokens")
     state: Any = {"name": "state", "emptyDir": {}}
     tls = {"name": "tls", "secret": {"secretName": Value("tls_secret"), "defaultMode": 0o440}}
+    cache: Object = {"emptyDir": {}}
+    if role == "nodes":
+        claim = {"claimName": Value("nodes_cache")}
+        cache = {"emptyDir": When(unless("nodes_cache"), {}), "persistentVolumeClaim": When(Test("nodes_cache"), claim)}
     return [
+        {"name": "cache", **cache},
         When(unless("state_size"), state) if role == "trainer" else state,
         {"name": "tokens", "secret": {"secretName": secret, "items": items, "defaultMode": 0o440}},
         *([When(Test("tls_secret"), tls)] if role in _TLS_ROLES else []),
@@ -67,7 +73,6 @@ _VOLUMES = Part(
     "volumes",
     [
         {"name": "tmp", "emptyDir": {}},
-        {"name": "cache", "emptyDir": {}},
         {"name": "app", "configMap": {"name": "@name@-app"}},
         When(_HAS_STORE, {"name": "store", "persistentVolumeClaim": {"claimName": "@name@-store"}}),
         Splice("volumes"),
@@ -89,7 +94,6 @@ _MOUNTS = Part(
 _CONTAINER = Part(
     "container",
     {
-        "envFrom": When(Test("environment_secret"), [{"secretRef": {"name": Value("environment_secret")}}]),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -109,7 +113,6 @@ _ENVIRONMENT = Part(
 _POD = Part(
     "pod",
     {
-        "serviceAccountName": "@name@",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "imagePullSecrets": When(Test("pull_secret"), [{"name": Value("pull_secret")}]),
@@ -123,6 +126,13 @@ _POD = Part(
 )
 
 
+def _environment_of(role: str) -> When:
+    """The Secret of a role, else that of all."""
+    shared = When(Test("environment_secret"), [{"secretRef": {"name": Value("environment_secret")}}])
+    own = f"roles.{role}.environment_secret"
+    return When(Test(own), [{"secretRef": {"name": Value(own)}}], shared)
+
+
 def _container(role: str, command: str, **more: Any) -> Object:
     """A container that runs `streamlearn`; with the file of its token, and of its certificate, if its role has one."""
     index = {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}
@@ -131,6 +141,7 @@ def _container(role: str, command: str, **more: Any) -> Object:
     return {
         "name": role,
         "image": Value(f"roles.{role}.image", "image"),
+        "envFrom": _environment_of(role),
         _CONTAINER: None,
         "command": ["streamlearn"],
         "args": [*command.split(), *token],
@@ -145,6 +156,7 @@ def _pod(role: str, *, end_s: Any, **more: Any) -> Object:
     """The specification of a pod; `end_s` is how long its processes may take to end."""
     return {
         _POD: None,
+        "serviceAccountName": When(Test(f"roles.{role}.account_annotations"), f"@name@-{role}", "@name@"),
         "terminationGracePeriodSeconds": end_s,
         **more,
         "volumes": [_VOLUMES, *_own_volumes(role)],
@@ -188,12 +200,11 @@ def _service(role: str, ports: Sequence[str], suffix: str = "", *, is_headless: 
     return _object("v1", "Service", _meta(role, suffix), spec={"selector": _labels(role), **headless, "ports": named})
 
 
-def _policy(role: str, ports: Sequence[str], sources: Any) -> Object:
+def _policy(role: str, ports: Sequence[str] = (), sources: Any = None) -> Object:
     """A NetworkPolicy: `sources` reach the ports, and all reach the metrics, which need their token."""
-    let_in = [
-        {"from": sources, "ports": [{"port": _PORTS[name]} for name in ports]},
-        {"ports": [{"port": _PORTS["metrics"]}]},
-    ]
+    let_in: list[Object] = [{"ports": [{"port": _PORTS["metrics"]}]}]
+    if ports:  # a rule without ports would be one for all of them
+        let_in.insert(0, {"from": sources, "ports": [{"port": _PORTS[name]} for name in ports]})
     spec = {"podSelector": {"matchLabels": _labels(role)}, "policyTypes": ["Ingress"], "ingress": let_in}
     return _object("networking.k8s.io/v1", "NetworkPolicy", _meta(role), spec=spec)
 
@@ -257,8 +268,16 @@ def _configuration() -> list[Any]:
     return [*_REFUSALS, config]
 
 
+def _account(name: str, role: str, annotations: str) -> Any:
+    meta = {"name": name, "labels": _labels(role), "annotations": Value(annotations)}
+    return _object("v1", "ServiceAccount", meta, automountServiceAccountToken=False)
+
+
 def _shared() -> list[Any]:
-    account = {"name": "@name@", "labels": _labels("app"), "annotations": Value("account_annotations")}
+    accounts = [_account("@name@", "app", "account_annotations")]
+    for role in _ROLES:
+        annotations = f"roles.{role}.account_annotations"
+        accounts.append(When(Test(annotations), _account(f"@name@-{role}", role, annotations)))
     secret = _object(
         "v1", "Secret", _meta("tokens"), stringData={name: Value(f"tokens.{name}") for name in _TOKEN_NAMES}
     )
@@ -266,7 +285,7 @@ def _shared() -> list[Any]:
     meta = _meta("store") | {"annotations": {"helm.sh/resource-policy": "keep"}}
     spec = _claim("store_size", Value("store_access"), storageClassName=When(Test("store_class"), Value("store_class")))
     return [
-        _object("v1", "ServiceAccount", account, automountServiceAccountToken=False),
+        *accounts,
         When(unless("tokens_secret"), secret),
         When(_HAS_STORE, _object("v1", "PersistentVolumeClaim", meta, spec=spec)),
     ]
@@ -290,7 +309,8 @@ def _trainer() -> list[Any]:
     # Before the trainer, which needs them: a hook after the installation would run too late for those who wait for it.
     topics = _container("ingest", f"topics {_APP} --create @partitions@") | {"name": "topics"}
     trainer["spec"]["template"]["spec"]["initContainers"] = When(Test("partitions"), [topics])
-    return [trainer, _service("trainer", ["metrics"], is_headless=True)]
+    policy = When(Test("network_policy"), _policy("trainer"))
+    return [trainer, _service("trainer", ["metrics"], is_headless=True), policy]
 
 
 def _nodes() -> list[Any]:
@@ -352,7 +372,8 @@ def _access() -> list[Any]:
 def _pipeline() -> list[Any]:
     ingest = _deployment("ingest", f"ingest {_APP}", end_s=_LAST_VERSION_S, **_pulse(_START_S))
     fold = _deployment("fold", f"features fold {_APP}", end_s=_END_S, **_pulse(_START_S))
-    return [When(Test("ingest"), ingest), When(Test("fold"), fold)]
+    policies = [When((Test(name), Test("network_policy")), _policy(name)) for name in ("ingest", "fold")]
+    return [When(Test("ingest"), ingest), When(Test("fold"), fold), *policies]
 
 
 def _tests() -> list[Any]:

@@ -88,16 +88,16 @@ class _Values:
 
     def items(self, nodes: list[Any]) -> list[Any]:
         """The items of a list."""
+        refusals = [node.message for node in nodes if isinstance(node, Refuse) and self.holds(node.tests)]
+        if refusals:
+            raise UsageError("; ".join(refusals), help='"On Kubernetes" in the documentation lists the values')
         items: list[Any] = []
         for node in nodes:
             if isinstance(node, Splice | Part):
                 items += self._spliced(node)
             elif isinstance(node, Each):
                 items += [replace(self, key=key).of(node.item) for key in sorted(self.get(node.path))]
-            elif isinstance(node, Refuse):
-                if self.holds(node.tests):
-                    raise UsageError(node.message, help="docs/operating/kubernetes.md lists the values")
-            elif (item := self.of(node)) is not _ABSENT:
+            elif not isinstance(node, Refuse) and (item := self.of(node)) is not _ABSENT:
                 items += item if isinstance(node, When) and isinstance(item, list) else [item]
         return items
 

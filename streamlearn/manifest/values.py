@@ -42,20 +42,31 @@ class Role(Struct, frozen=True, forbid_unknown_fields=True):
     """Image of these pods; empty is `image`."""
     resources: dict[str, Any] = {}
     """Requests and limits, such as `limits: {nvidia.com/gpu: 1}`."""
+    environment_secret: str = ""
+    """Secret whose keys are environment variables of these pods, such as keys that only read the store. Empty is
+    `environment_secret`."""
+    account_annotations: dict[str, str] = {}
+    """Annotations of a ServiceAccount of their own, such as a role that only reads the store. Empty: they use that of
+    the installation."""
     pod: dict[str, Any] = {}
     """Further fields of the pod: nodeSelector, tolerations, affinity, runtimeClassName and the like."""
+
+
+def _requesting(cpu: str, memory: str) -> Role:
+    """A role whose pods request this much, which is enough for a small model."""
+    return Role(resources={"requests": {"cpu": cpu, "memory": memory}})
 
 
 class Roles(Struct, frozen=True, forbid_unknown_fields=True):
     """The pods of each kind of process."""
 
-    shards: Role = Role()
-    trainer: Role = Role()
-    nodes: Role = Role()
-    console: Role = Role()
-    access: Role = Role()
-    fold: Role = Role()
-    ingest: Role = Role()
+    shards: Role = _requesting("250m", "1Gi")
+    trainer: Role = _requesting("500m", "2Gi")
+    nodes: Role = _requesting("500m", "1Gi")
+    console: Role = _requesting("50m", "256Mi")
+    access: Role = _requesting("100m", "256Mi")
+    fold: Role = _requesting("100m", "512Mi")
+    ingest: Role = _requesting("250m", "1Gi")
 
 
 class Tokens(Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,8 +128,12 @@ class Values(Struct, frozen=True, forbid_unknown_fields=True):
     """Its access: all pods mount it, so ReadWriteOnce needs them on one machine."""
     state_size: str = "1Gi"
     """Size of the trainer's volume of validation scores and rows that were set aside. Empty: lost with the pod."""
+    nodes_cache: str = ""
+    """PersistentVolumeClaim, of the access ReadWriteMany, that keeps what nodes compiled. Empty: each new pod compiles
+    again."""
     network_policy: bool = True
-    """Whether NetworkPolicies let only the trainer reach shards, and only `callers` reach nodes and the console."""
+    """Whether NetworkPolicies let only the trainer reach shards, only `callers` reach nodes and the console, and others
+    reach the trainer, ingest and folding for metrics alone."""
     callers: list[dict[str, Any]] = []
     """Peers of a NetworkPolicy, such as `podSelector: {matchLabels: {app: feed}}`. Empty lets all in."""
     account_annotations: dict[str, str] = {}

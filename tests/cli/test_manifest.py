@@ -105,6 +105,22 @@ def test_an_application_in_the_image_is_not_printed_and_computed_features_are_fo
     assert "/srv/app" not in mounts
 
 
+def test_all_that_is_missing_is_named_at_once_and_settings_for_replays_are_pointed_out(ended: Verb, shop: Path) -> None:
+    (shop / "app.toml").write_text('[topics]\ntime = "event"\n')
+    done = ended("manifest", shop)
+    assert (done.status, done.out) == (2, "")
+    for said in (
+        "the value image is needed",
+        "settings.topics.root must begin with kafka://",
+        "settings.registry.url must begin with redis://",
+        "settings.ingest.job_endpoint is needed",
+        "tokens.metrics",
+        'warning: topics.time is "event", which is for replays',
+        'help: "On Kubernetes" in the documentation',
+    ):
+        assert said in done.err, done.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

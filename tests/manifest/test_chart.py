@@ -116,7 +116,8 @@ def test_helm_and_the_verb_refuse_values_that_lack_something_with_the_same_words
         objects_of(values)
     done = template(helm, tmp_path / "values.json")
     assert done.returncode != 0
-    assert caught.value.message in done.stderr
+    # Helm ends at the first one.
+    assert caught.value.message.split("; ")[0] in done.stderr
 
 
 def test_a_name_that_would_be_too_long_for_the_labels_of_pods_is_refused(helm: Path) -> None:

@@ -138,6 +138,26 @@ def test_envoy_is_reached_by_callers_and_reaches_nodes() -> None:
     assert not [one for one in OBJECTS["smallest"] if one["metadata"]["name"] == "shop-access"]
 
 
+def test_nodes_may_have_an_account_a_secret_and_a_cache_of_their_own() -> None:
+    of = {name: told("volumes_and_account", "Deployment", name) for name in ("nodes", "console")}
+    pods = {name: one["spec"]["template"]["spec"] for name, one in of.items()}
+    assert {name: pod["serviceAccountName"] for name, pod in pods.items()} == {"nodes": "shop-nodes", "console": "shop"}
+    account = told("volumes_and_account", "ServiceAccount", "nodes")
+    assert account["metadata"]["annotations"] == {"cloud/role": "models-only-reader"}
+    secrets = {name: pod["containers"][0]["envFrom"] for name, pod in pods.items()}
+    assert secrets["nodes"] == [{"secretRef": {"name": "shop-readers"}}]
+    assert secrets["console"] == [{"secretRef": {"name": "shop-environment"}}]
+    caches = {name: next(one for one in pod["volumes"] if one["name"] == "cache") for name, pod in pods.items()}
+    assert caches["nodes"] == {"name": "cache", "persistentVolumeClaim": {"claimName": "shop-compiled"}}
+    assert caches["console"] == {"name": "cache", "emptyDir": {}}
+
+
+def test_only_metrics_of_ingest_are_reached_and_all_pods_request_something() -> None:
+    for name in ("ingest", "trainer"):
+        assert told("smallest", "NetworkPolicy", name)["spec"]["ingress"] == [{"ports": [{"port": 9460}]}]
+    assert all({"cpu", "memory"} == one["resources"]["requests"].keys() for one in containers(OBJECTS["smallest"]))
+
+
 def test_only_pods_that_write_versions_may_write_to_the_store() -> None:
     writers = {
         container["name"]

@@ -47,6 +47,9 @@ def manifest(
     if not _NAME.fullmatch(name):
         message = f"{name!r} cannot begin the names of objects"
         raise UsageError(message, help="give --name: lower-case letters, digits and -, a letter first")
+    if folder.settings.topics.time == "event":
+        text = 'topics.time is "event", which is for replays: quiet topics decide no labels, new ones keep all events'
+        typer.echo(f"warning: {text}\nhelp: remove it from app.toml for live traffic", err=True)
     chosen = values_of(folder, values, value or (), set_ or (), in_image=in_image)
     for objects in render(FILES, chosen, name).values():
         for document in objects:

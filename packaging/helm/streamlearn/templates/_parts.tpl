@@ -1,7 +1,4 @@
 {{- define "streamlearn.container" }}
-{{- if $.Values.environment_secret }}
-envFrom: [{secretRef: {name: {{ $.Values.environment_secret | toJson }}}}]
-{{- end }}
 securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
 {{- end }}
 {{- define "streamlearn.environment" }}
@@ -27,7 +24,6 @@ securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true,
 {{- with $.Values.mounts }}{{ toYaml . | nindent 0 }}{{- end }}
 {{- end }}
 {{- define "streamlearn.pod" }}
-serviceAccountName: "{{ $.Release.Name }}"
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- if $.Values.pull_secret }}
@@ -43,7 +39,6 @@ securityContext:
 {{- end }}
 {{- define "streamlearn.volumes" }}
 - {name: tmp, emptyDir: {}}
-- {name: cache, emptyDir: {}}
 - {name: app, configMap: {name: "{{ $.Release.Name }}-app"}}
 {{- if not $.Values.settings.versions.store }}
 - {name: store, persistentVolumeClaim: {claimName: "{{ $.Release.Name }}-store"}}
