@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 FILE_BYTES_MAX = 1 << 20
+_SETTINGS_PAGE = '"Settings" in the documentation lists the sections and keys'
 _MPS = "set {} in the node's environment; its lane processes inherit it"
 _FIXED = (
     "request_timeout_s", "answer_wait_s", "check_s", "fetch_bytes_max", "request_bytes_max", "response_bytes_max",
@@ -215,7 +216,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         message = f"{file} is not TOML: {error}"
-        raise ConfigError(message, help="see docs/settings.md for the sections and keys") from error
+        raise ConfigError(message, help=_SETTINGS_PAGE) from error
 
 
 def _toml_value(text: str) -> Any:
@@ -244,7 +245,7 @@ def _unknown(kind: type[msgspec.Struct], path: str, known: set[str], origin: str
     fixed = getattr(getattr(kind(), section, None), name, None)
     if name and fixed is not None:
         message = f"{origin}: {path} cannot be set; its value is always {fixed!r}"
-        return ConfigError(message, help="remove it; docs/settings.md lists the settings")
+        return ConfigError(message, help=f"remove it; {_SETTINGS_PAGE}")
     close = difflib.get_close_matches(path, sorted(known), n=1)
     message = f"{origin}: unknown setting {path!r}"
     hint = f"did you mean {close[0]!r}?" if close else f"the known ones are {', '.join(sorted(known))}"
@@ -259,5 +260,5 @@ def _convert(kind: type[T], given: Mapping[str, Any], origin: str) -> T:
         path = location.rstrip("`").lstrip(".")
         message = f"{origin}: {path}: {what[:1].lower()}{what[1:]}" if path else f"{origin}: {what}"
         field = next((field for field in fields_of(kind) if field.path == path), None)
-        hint = f"{path} is {field.type}; its default is {field.default!r}" if field else "see docs/settings.md"
+        hint = f"{path} is {field.type}; its default is {field.default!r}" if field else _SETTINGS_PAGE
         raise ConfigError(message, help=hint) from error

@@ -22,7 +22,7 @@ def missing_extra(error: ModuleNotFoundError, words: Sequence[str]) -> UsageErro
 
     Examples:
         >>> missing_extra(ModuleNotFoundError(name="apache_beam"), ["ingest", "shop"]).help
-        'install streamlearn with its extra [ingest]: docs/operating/install.md'
+        'install streamlearn with its extra [ingest]: see "Install for production" in the documentation'
     """
     module = (error.name or "").partition(".")[0]
     if module not in EXTRAS:
@@ -30,7 +30,8 @@ def missing_extra(error: ModuleNotFoundError, words: Sequence[str]) -> UsageErro
     verb = words[0] if words else ""
     message = f"{f'streamlearn {verb}'.strip()} needs {_NAMES.get(module, module)}, which is not installed"
     extra = "[serve], or [serve-gpu] for a GPU" if module == "tensorflow" and verb == "serve" else f"[{EXTRAS[module]}]"
-    return UsageError(message, help=f"install streamlearn with its extra {extra}: docs/operating/install.md")
+    help = f'install streamlearn with its extra {extra}: see "Install for production" in the documentation'
+    return UsageError(message, help=help)
 
 
 def check_tensorflow() -> str:

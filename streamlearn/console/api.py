@@ -118,7 +118,7 @@ class Api:
             move = from_json(body, MOVES[what])
         except msgspec.DecodeError as error:
             return refusal(
-                400, f"the body is not a valid {what}: {error}", "see docs/operating/console.md for its fields"
+                400, f"the body is not a valid {what}: {error}", 'see "The console" in the documentation for its fields'
             )
         try:
             facts = make_move(self._model, what, move, self._settings.move_wait_s)

@@ -84,7 +84,7 @@ def troubles(found: Gathered, after: LateAfter) -> list[Trouble]:
 def _of_registry(found: Gathered, after: LateAfter) -> Iterator[Trouble]:
     if found.registry:
         level: _Level = "warn" if found.at_ms - found.known_ms <= after.silent_s * 1000 else "bad"
-        help = "nodes read the store meanwhile, and moves still take effect; see docs/operating/registry.md"
+        help = 'nodes read the store meanwhile, and moves still take effect; see "The registry" in the documentation'
         yield Trouble(level, "registry", f"nodes are unknown: {found.registry}", help, found.known_ms)
         return
     is_answered = any(node.state in ("ready", "stale", "aside", "draining") for node in found.nodes)

@@ -214,7 +214,7 @@ def _kind_of(writer: Schema, readers: Mapping[str, Schema], renamed: Mapping[str
         return _Kind(writer.name, native.AvroPlan(with_renamed_fields(writer, renamed).text, reader.text))
     except ValueError as error:
         message = f"an older schema of {writer.name} cannot be read as today's: {error}"
-        hint = "give added fields a default, or write to a new topic; see schemas/README.md"
+        hint = 'give added fields a default, or write to a new topic: see "Formats" in the documentation'
         raise ConfigError(message, help=hint) from error
 
 

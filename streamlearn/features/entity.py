@@ -81,7 +81,7 @@ def _entity_of(spec: FeatureSpec, side: Side) -> list[Entity]:
         native.Features(definition)
     except ValueError as error:
         message = f"computed columns of the {side} side: {error}"
-        raise SpecError(message, help="see docs/internals/features.md for the limits") from None
+        raise SpecError(message, help='see "Computed features" in the documentation for the limits') from None
     longest_ms = max((window for feature in features for window in feature.get("windows_ms", ())), default=0)
     return [Entity(side, slot, columns, kinds, sources, definition, number, longest_ms)]
 

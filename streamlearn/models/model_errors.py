@@ -31,7 +31,8 @@ def wrap_errors(model: Any, what: str) -> Iterator[None]:
         message = f"{what} of {type(model).__name__} failed{where}: {type(error).__name__}: {str(error)[:_CHARS_MAX]}"
         _LOG.debug("%s", message, exc_info=error)
         help = (
-            "graphs may only use TensorFlow operations, with static shapes except for the number of rows; see "
-            "docs/models.md, and use --set telemetry.log_level=debug for the full traceback"
+            "graphs may only use TensorFlow operations, with static shapes except for the number of rows; "
+            'see "Choose and write models" in the documentation, and use --set telemetry.log_level=debug for the full '
+            "traceback"
         )
         raise SpecError(message, help=help) from error

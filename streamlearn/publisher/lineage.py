@@ -82,8 +82,8 @@ class Lineage:
             )
         if message:
             help = (
-                "the features and labels of a model never change: give the changed application a new name "
-                "and begin it with `streamlearn migrate NEW --from APP` (docs/operating/changing.md)"
+                "the features and labels of a model never change: give the changed application a new name and begin it "
+                'with `streamlearn migrate NEW --from APP`: see "Change an application" in the documentation'
             )
             raise UsageError(message, help=help)
         if differs := _difference(self.tables, head.tables):

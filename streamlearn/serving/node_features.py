@@ -107,7 +107,8 @@ class NodeFeatures:
             self.native.set_time(newest_ms)
         if error := self.native.figures().error:
             message = f"the feature states at {self._store.url} cannot be read by the node: {error}"
-            raise StatesUnreachable(message, help="see docs/features.md for the certificates that it takes")
+            hint = 'see "Computed features" in the documentation for the certificates that it takes'
+            raise StatesUnreachable(message, help=hint)
 
     def _read(self, keys: Sequence[tuple[int, int]]) -> list[bytes | None] | None:
         try:

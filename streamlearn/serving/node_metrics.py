@@ -161,7 +161,8 @@ class FrontMeters:
         offered, admitted = self._recent
         if not offered or admitted >= _WHOLE * offered:
             return ""
-        return f"overloaded: its answers keep {admitted / offered:.0%} of their value; see docs/operating/overload.md"
+        kept = f"{admitted / offered:.0%}"
+        return f'overloaded: its answers keep {kept} of their value; see "Overload" in the documentation'
 
 
 class ShadowMeters:

@@ -192,7 +192,10 @@ class Learner:
         if shapes != self.shapes:
             name = min(name for name in shapes.keys() | self.shapes.keys() if shapes.get(name) != self.shapes.get(name))
             message = f"weight {name!r} has shape {shapes.get(name)}, but the model's has {self.shapes.get(name)}"
-            help = "a model's shapes never change: give the application a new name (docs/operating/changing.md)"
+            help = (
+                "a model's shapes never change: give the application a new name "
+                '(see "Change an application" in the documentation)'
+            )
             raise UsageError(message, help=help)
         return np.concatenate([np.zeros(0, np.float32), *(dense[name].reshape(-1) for name in self.shapes)])
 

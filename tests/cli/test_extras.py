@@ -73,7 +73,7 @@ def test_a_command_without_its_packages_names_the_extra(
         2,
         [
             f"error: streamlearn {words[0]} needs {needs}, which is not installed",
-            f"help: install streamlearn with its extra {extra}: docs/operating/install.md",
+            f'help: install streamlearn with its extra {extra}: see "Install for production" in the documentation',
         ],
     )
 

@@ -31,7 +31,7 @@ def test_samples_of_other_labels_are_not_added_to(tmp_path: Path, message: bytes
     for app in (replace(_APP, labels=_APP.labels[::-1]), renamed):
         with pytest.raises(ConfigError, match="has the labels click, bought; app 'small' expects") as refused:
             require_alike(small_folder(tmp_path, app, settings))
-        assert "docs/operating/changing.md" in refused.value.help
+        assert "Change an application" in refused.value.help
     slower = replace(_APP, groups=(replace(_APP.groups[0], window_s=700), _APP.groups[1]))
     for app in (_APP, slower):
         require_alike(small_folder(tmp_path, app, settings))

@@ -157,7 +157,7 @@ def test_samples_of_other_features_are_not_added_to(app: AppFolder, tmp_path: Pa
         error = CliRunner().invoke(cli, [verb, str(changed), "--set", root]).exception
         assert isinstance(error, ConfigError)
         assert "do not match the current features and labels of 'small'" in error.message
-        assert "docs/operating/changing.md" in error.help
+        assert "Change an application" in error.help
     with ProgressLog.open(app.topic_url("progress"), app.access) as log:
         assert log.standing().run == running.run  # which goes on
     assert len(list(messages(app))) == before

@@ -84,7 +84,7 @@ def test_a_class_a_function_or_a_model_beside_the_application_is_chosen(tmp_path
             "build(self, features, labels, seed)",
         ),
         ("model:Scoreless", "its `score` is missing", "score(self, weights, user, user_index, inputs)"),
-        ("model:Short", "its `score` does not take 4 arguments", "docs/models.md"),
+        ("model:Short", "its `score` does not take 4 arguments", "Choose and write models"),
         ("model:Needs", "TypeError", "without arguments"),
         ("model:Fails", "RuntimeError: no such file", "without arguments"),
     ],

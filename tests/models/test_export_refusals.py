@@ -178,7 +178,7 @@ class TwoOfAName(Plain):
         (MoreLabels, "returns float32 of shape (any, 2) for 1 labels", "(candidates, 1)"),
         (Half, "returns float16 of shape (any, 1) for 1 labels", "float32 logits"),
         (PythonBranch, "score of PythonBranch failed, at ", "TensorFlow operations"),
-        (NoWeights, f"build of NoWeights failed, at {__file__}:", "docs/models.md"),
+        (NoWeights, f"build of NoWeights failed, at {__file__}:", "Choose and write models"),
         (OneRank, "user of OneRank returns as `flat` float32 of shape (any)", "(users, fixed width)"),
         (HalfWeight, "weight 'weight_0' of HalfWeight is float16", "return float32 weights"),
         (TwoOfAName, "TwoOfAName has 3 weights but 2 different names", "one name for each weight"),

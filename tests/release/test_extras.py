@@ -53,7 +53,7 @@ def test_the_base_names_the_extra_of_another_command(
         2,
         [
             f"error: streamlearn {verb} needs {needs}, which is not installed",
-            f"help: install streamlearn with its extra {extra}: docs/operating/install.md",
+            f'help: install streamlearn with its extra {extra}: see "Install for production" in the documentation',
         ],
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -44,6 +45,25 @@ def _files(named: set[str]) -> set[str]:
 def test_metrics_that_a_page_names_are_declared(page: str) -> None:
     named = set(re.findall(r"\bstreamlearn_[a-z_0-9]+[a-z0-9]\b", (ROOT / page).read_text()))
     assert not named - METRICS
+
+
+TITLES = set(re.findall(r'^ +- "?([^":]+).*?"?: [a-z/-]+\.md$', (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE))
+
+
+def _said(file: Path) -> list[str]:
+    """The texts in a module that are no docstrings."""
+    tree = ast.parse(file.read_text())
+    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documents)
+    return [node.value for node in nodes if isinstance(node.value, str)]
+
+
+def test_messages_point_at_pages_by_title_because_an_installed_package_has_no_docs_folder() -> None:
+    said = [text for file in (ROOT / "streamlearn").rglob("*.py") for text in _said(file)]
+    assert not [text for text in said if "docs/" in text or ".md" in text]
+    named = {title for text in said for title in re.findall(r'"([^"]+)" in the documentation', text)}
+    assert len(named) > 8
+    assert not named - TITLES
 
 
 def test_names_are_found_in_pages() -> None:

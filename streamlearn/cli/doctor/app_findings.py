@@ -36,7 +36,7 @@ _CREATE_HELP = "`streamlearn topics APP --create 4` creates all missing topics, 
 _READ_WAIT_MS = 1_000
 _CHANGED_HELP = (
     "ingest made it with another app.py: restore that, or give the changed application a new name "
-    "(docs/operating/changing.md)"
+    '(see "Change an application" in the documentation)'
 )
 _WINDOWS_HELP = (
     "if you meant to change them, restart ingest and the trainer: samples whose windows are still open get the new "

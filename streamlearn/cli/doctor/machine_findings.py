@@ -63,7 +63,9 @@ def machine_findings() -> Iterator[Finding]:
     help = "ingest and backfill need it: the extra [ingest]"
     yield beam if beam.state == "ok" else replace(beam, state="missing", help=help)
     yield _tensorflow()
-    for name, (command, help) in COMMANDS.items():
+    # Only tests and builds need them, and these are not installed.
+    is_source = (Path(streamlearn.__file__).parents[1] / "tools" / "services").is_dir()
+    for name, (command, help) in COMMANDS.items() if is_source else ():
         yield _command(name, command, help)
     yield _gpu()
     for variable, port in ADDRESSES.items():

@@ -83,7 +83,7 @@ def _mend_pointer(model: Model) -> None:
     copy = model.registry.pointer()
     if copy is None:
         message = f"the registry has no move of {model.name!r}"
-        raise UsageError(message, help='see docs/operating/versions.md, "A damaged move", for the steps without a copy')
+        raise UsageError(message, help='see "Versions in the store" in the documentation for the steps without a copy')
     mended = model.log.mend(copy)
     is_announced = Announcer(model.store, model.registry).moved(mended, "mend")
     typer.echo(

@@ -117,12 +117,12 @@ def _warnings(report: TrainReport) -> list[str]:
     if old := counts.get("old", 0):
         lines.append(
             f"warning: {counted(old, 'row')} came too late and were not learned, because the marks of that time were "
-            "dropped\nhelp: raise trainer.restart_slack_s; see docs/operating/training.md#rows-that-are-not-learned"
+            'dropped\nhelp: raise trainer.restart_slack_s; see "Training" in the documentation'
         )
     if refused := tally.refused_rows + counts.get("bad", 0):
         lines.append(
             f"warning: {counted(refused, 'row')} or messages were refused\n"
-            "help: they are kept in APP/.streamlearn/kept; see docs/operating/training.md#rows-that-are-not-learned"
+            'help: they are kept in APP/.streamlearn/kept; see "Training" in the documentation'
         )
     return lines
 

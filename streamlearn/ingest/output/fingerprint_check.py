@@ -31,7 +31,7 @@ def require_alike(folder: AppFolder) -> None:
                 )
                 help = (
                     "a model learns from one kind of samples: give the changed application a new name "
-                    "(docs/operating/changing.md), or undo the change"
+                    '(see "Change an application" in the documentation), or undo the change'
                 )
                 raise ConfigError(message, help=help) from error
             except (BadRecord, Oversize):

@@ -91,9 +91,8 @@ class Written:
         help = f"`streamlearn peek {shlex.quote(app)} dead_letters` shows each with its origin and reason"
         if "unknown_schema" in self.letters:
             help += (
-                "; unknown_schema: list the schemas of those events in topics.old_schemas, as "
-                "schemas/README.md describes, then have the events read again: "
-                "docs/operating/ingest.md#dead-letters"
+                "; unknown_schema: list the schemas of those events in topics.old_schemas, then have the events read "
+                'again: see "Ingest" in the documentation'
             )
         if "late" in self.letters:
             help += "; late: if these are actions, lengthen window_s of their label group"

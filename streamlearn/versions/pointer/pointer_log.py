@@ -21,7 +21,7 @@ _MOVES_MAX = 20
 _REASON_CHARS_MAX, _BY_CHARS_MAX = 2_000, 200
 _HELP = (
     "restore it from a copy, or repeat it from the registry's copy by `streamlearn verify --mend-pointer`: "
-    'see docs/operating/versions.md, "A damaged move"'
+    'see "Versions in the store" in the documentation'
 )
 
 
