@@ -277,6 +277,14 @@ def test_an_address_of_the_environment_is_tried_and_a_bucket_is_none(monkeypatch
     assert found == [Finding("STREAMLEARN_REGISTRY", "ok", f"{address} answers")]
 
 
+def test_tools_of_tests_are_no_concern_of_an_installed_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = "streamlearn.cli.doctor.machine_findings"
+    monkeypatch.setattr(f"{machine}.COMMANDS", {"nothing": (["no-such-program"], "do without")})
+    assert "nothing" in [finding.what for finding in machine_findings()]
+    monkeypatch.setattr("streamlearn.__file__", str(tmp_path / "streamlearn" / "__init__.py"))
+    assert "nothing" not in [finding.what for finding in machine_findings()]
+
+
 def test_a_folder_that_is_no_application_is_one_finding(tmp_path: Path) -> None:
     (finding,) = app_findings(tmp_path, [])
     assert finding.state == "wrong"

@@ -47,14 +47,11 @@ class ArmScore:
     finding: str
 
 
-@dataclass(frozen=True)
 class _Arm:
-    """Sums of an arm by group of users, of what happened and of weights, float64[2, groups]; samples of its rate."""
+    """Sums of an arm by group of users, of what happened and of weights: float64[2, groups]."""
 
-    name: str
-    rows: int
-    sums: Floats
-    rates: Floats
+    def __init__(self) -> None:
+        self.rows, self.sums = 0, np.zeros((2, USER_GROUPS))
 
     @property
     def rate(self) -> float | None:
@@ -65,6 +62,12 @@ class _Arm:
     def has_enough(self) -> bool:
         """Whether it has enough users for bounds."""
         return int(np.count_nonzero(self.sums[1])) >= _GROUPS_MIN
+
+    def rates(self, draws: Floats) -> Floats:
+        """Return its rate for each draw of users."""
+        happened, weight = (draws @ one for one in self.sums)
+        rates: Floats = np.divide(happened, weight, out=np.full(len(draws), np.nan), where=weight > 0)
+        return rates
 
 
 def arms_of(windows: ScoreColumns, first: Mapping[str, str]) -> list[ArmScore]:
@@ -79,52 +82,38 @@ def arms_of(windows: ScoreColumns, first: Mapping[str, str]) -> list[ArmScore]:
     # The same users are drawn for all arms: who meets several of them does not make these differ.
     draws = np.random.default_rng(_SEED).multinomial(USER_GROUPS, np.full(USER_GROUPS, 1 / USER_GROUPS), _REPEATS)
     found = []
-    for label, experiment, names in _named(windows):
-        arms = [_arm(windows, label, experiment, name, draws.astype(np.float64)) for name in names]
-        arms.sort(key=lambda arm: (arm.name != first.get(experiment), -arm.rows, arm.name))
-        found += [_score(label, experiment, arm, arms[0]) for arm in arms]
+    for (label, experiment), arms in _arms(windows).items():
+        names = sorted(arms, key=lambda name: (name != first.get(experiment), -arms[name].rows, name))
+        if len(names) > 1:
+            found += [_score((label, experiment, name), arms, names[0], draws.astype(np.float64)) for name in names]
     return found
 
 
-def _named(windows: ScoreColumns) -> list[tuple[str, str, list[str]]]:
-    """Return each label and experiment with the names of arms, where there are several."""
-    known: dict[tuple[str, str], dict[str, None]] = {}
-    for label, segment, text, sums in zip(
-        *(windows[name].tolist() for name in ("label", "segment", "text", "user_sums")), strict=True
-    ):
-        experiment, _, arm = text.rpartition(":")
-        if segment == ARM and arm and sums and text != "(other)":
-            known.setdefault((label, experiment), {})[arm] = None
-    return [(label, experiment, [*arms]) for (label, experiment), arms in known.items() if len(arms) > 1]
+def _arms(windows: ScoreColumns) -> dict[tuple[str, str], dict[str, _Arm]]:
+    """Return the arms by label and experiment."""
+    known: dict[tuple[str, str], dict[str, _Arm]] = {}
+    columns = (windows[name].tolist() for name in ("label", "segment", "text", "rows", "user_sums"))
+    for label, segment, text, rows, sums in zip(*columns, strict=True):
+        experiment, _, name = text.rpartition(":")
+        if segment == ARM and name and sums and text != "(other)":
+            arm = known.setdefault((label, experiment), {}).setdefault(name, _Arm())
+            arm.rows += rows
+            arm.sums += user_sums_of(sums)
+    return known
 
 
-def _arm(windows: ScoreColumns, label: str, experiment: str, name: str, draws: Floats) -> _Arm:
-    text = f"{experiment}:{name}" if experiment else name
-    of_arm = windows.where(
-        (windows["label"] == label)
-        & (windows["segment"] == ARM)
-        & (windows["text"] == text)
-        & (windows["user_sums"] != "")
-    )
-    sums = np.sum([user_sums_of(one) for one in of_arm["user_sums"].tolist()], axis=0)
-    happened, weight = (draws @ one for one in sums)
-    rates = np.divide(happened, weight, out=np.full(len(draws), np.nan), where=weight > 0)
-    return _Arm(name, int(of_arm["rows"].sum()), sums, rates)
-
-
-def _score(label: str, experiment: str, arm: _Arm, other: _Arm) -> ArmScore:
-    is_other = arm is other
-    low, high = _bounds(arm.rates) if arm.has_enough else (None, None)
+def _score(place: tuple[str, str, str], arms: Mapping[str, _Arm], against: str, draws: Floats) -> ArmScore:
+    arm, other = arms[place[2]], arms[against]
     difference, least, most = None, None, None
-    if not is_other and arm.rate is not None and other.rate is not None:
+    low, high = _bounds(arm.rates(draws)) if arm.has_enough else (None, None)
+    if arm is other:
+        return ArmScore(*place, arm.rows, arm.rate, low, high, "", None, None, None, "")
+    if arm.rate is not None and other.rate is not None:
         difference = arm.rate - other.rate
         if arm.has_enough and other.has_enough:
-            least, most = _bounds(arm.rates - other.rates)
-    finding = "" if is_other else _finding(difference, least, most, other.rate)
-    return ArmScore(
-        label, experiment, arm.name, arm.rows, arm.rate, low, high, "" if is_other else other.name,
-        difference, least, most, finding,
-    )  # fmt: skip
+            least, most = _bounds(arm.rates(draws) - other.rates(draws))
+    finding = _finding(difference, least, most, other.rate)
+    return ArmScore(*place, arm.rows, arm.rate, low, high, against, difference, least, most, finding)
 
 
 def _bounds(values: Floats) -> tuple[float, float]:
