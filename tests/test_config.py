@@ -50,8 +50,15 @@ FAULTS = [
     pytest.param("[topics]\nreach_s = 0", "topics.reach_s: expected `float` > 0", "above 0", id="not above"),
     pytest.param("[topics]\nreach_s = nan", "topics.reach_s: expected `float`", "above 0", id="nan"),
     pytest.param("[topics]\ntime = 'sun'", "topics.time: invalid enum value 'sun'", '"event" | "wall"', id="word"),
-    pytest.param("[topics]\nold_schemas = [1]", "topics.old_schemas[0]: expected `str`", "docs", id="list"),
-    pytest.param("topics = 3", "topics: expected `object`, got `int`", "docs/settings.md", id="no section"),
+    pytest.param(
+        "[topics]\nold_schemas = [1]",
+        "topics.old_schemas[0]: expected `str`",
+        'Settings" in the documentation',
+        id="list",
+    ),
+    pytest.param(
+        "topics = 3", "topics: expected `object`, got `int`", 'Settings" in the documentation', id="no section"
+    ),
     pytest.param("[event]\nlinger_ms = 7", "unknown setting 'event'", "did you mean 'events'?", id="section"),
     pytest.param("reach_s = 7", "unknown setting 'reach_s'", "the known ones are", id="a key without its section"),
     pytest.param(
@@ -63,8 +70,8 @@ FAULTS = [
     pytest.param(
         "[events]\nlinger = 7", "unknown setting 'events.linger'", "did you mean 'events.linger_ms'?", id="key"
     ),
-    pytest.param("[events\n", "is not TOML", "docs/settings.md", id="no TOML"),
-    pytest.param("[events]\nlinger_ms = 1\nlinger_ms = 2", "is not TOML", "docs", id="twice"),
+    pytest.param("[events\n", "is not TOML", 'Settings" in the documentation', id="no TOML"),
+    pytest.param("[events]\nlinger_ms = 1\nlinger_ms = 2", "is not TOML", 'Settings" in the documentation', id="twice"),
 ]
 
 

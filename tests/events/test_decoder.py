@@ -370,7 +370,7 @@ def test_an_older_schema_that_cannot_be_read_as_todays_is_refused_by_field() -> 
     for given in ({"old": [old]}, {"registry": {7: old}}):
         with pytest.raises(ConfigError, match=r"older schema of Action .*'item_id'") as caught:
             EventDecoder(APP, SETTINGS, **given)
-        assert "schemas/README.md" in caught.value.help
+        assert '"Formats" in the documentation' in caught.value.help
 
 
 def test_a_control_of_another_reader_is_read_by_every_application() -> None:
