@@ -789,8 +789,11 @@ class Front:
         *,
         slabs_shared: int | None = None,
     ) -> None: ...
-    def add(self, version: int, tables: TableSet) -> int:
-        """Make a version available to requests that name it; return its handle. It does not keep the tables alive."""
+    def add(self, version: int, tables: TableSet, identity: int = 0) -> int:
+        """Make a version available to requests that name it; return its handle. It does not keep the tables alive.
+
+        `identity` tells versions of one number apart, on all nodes alike.
+        """
 
     def activate(self, handle: int) -> bool:
         """Answer requests that name no version with this one; return whether it exists."""
@@ -1103,6 +1106,24 @@ class FrontNode:
 
     def write_back(self, shown: Shown) -> None:
         """Log answered requests from now on; only the first call has an effect."""
+
+    def split(self, pieces_max: int, authority: Path | None) -> None:
+        """Split requests into so many pieces at most, and take pieces of peers, from now on.
+
+        With TLS, `authority` is the file of the certificate that signed those of peers.
+
+        Raises:
+            ConfigError: The authority cannot be used.
+        """
+
+    def follow(self, addresses: Sequence[str]) -> None:
+        """Set where peers take pieces, each as IP:PORT."""
+
+    def peers(self) -> tuple[int, int]:
+        """The number of peers with a connection, and of all."""
+
+    def pieces(self) -> list[tuple[str, int]]:
+        """What became of pieces that were sent, and how many were taken; empty if requests are not split."""
 
     def compute(self, features: NodeFeatures) -> None:
         """Compute the columns that requests lack from now on; only the first call has an effect."""

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -27,9 +27,11 @@ import numpy as np
 from benchmarks.nodes.serving_bare import export
 from benchmarks.nodes.serving_life import switches_through
 from benchmarks.nodes.serving_load import P99_MS_MAX, answers_per_s_of, overload, peaks, poisson
+from benchmarks.nodes.serving_model import ServingModel
 from benchmarks.nodes.serving_nodes import cpu_s_of
 from benchmarks.nodes.serving_parts import Parts, Sizes
 from benchmarks.nodes.small_node import FEATURES, SETTINGS, Order, SmallNode, small_nodes
+from benchmarks.nodes.split_request import split_figures
 from benchmarks.result import Result
 from streamlearn.errors import ServiceError
 from streamlearn.gateway.envoy import Certificates
@@ -85,6 +87,7 @@ def run(quick: bool, note: Note) -> Result:
             ("overload", bench.overload),
             ("arms", bench.arms),
             ("what Envoy adds, with DIN", bench.added),
+            ("a large request over two nodes", bench.split),
         ):
             with parts.part(name):
                 part()
@@ -100,6 +103,16 @@ class _Access:
         random = np.random.default_rng(0)
         requests = invented(FEATURES, np.full(500, 4, np.int64), 1_000, random)
         self.messages = requests.messages(FEATURES, "ctr")
+
+    @cached_property
+    def din(self) -> ServingModel:
+        """The application that computes."""
+        export(self.parts.place / "graphs", "serving_din")
+        return self.parts.model("serving_din")
+
+    def split(self) -> None:
+        """A request of 2,000 candidates over two nodes of a core each."""
+        split_figures(self.parts, self.din, 2 if self.quick else self.parts.sizes.seconds)
 
     @contextmanager
     def small(self, took_ms: Sequence[float]) -> Iterator[tuple[str, list[SmallNode]]]:
@@ -252,8 +265,7 @@ class _Access:
 
     def added(self) -> None:
         """A node of DIN at half the rate that it sustains: direct and through Envoy, by turns; then switches."""
-        export(self.parts.place / "graphs", "serving_din")
-        model = self.parts.model("serving_din")
+        model = self.din
         with self.parts.node(model, "node-1") as node:
             direct = self.parts.load(model, node)
             contender = self.parts.contender("direct", model, node)

@@ -53,6 +53,11 @@ class ServingNode:
         """The gRPC address; waits until the node is ready."""
         return self._addresses()[0]
 
+    @property
+    def http(self) -> str:
+        """The HTTP address; waits until the node is ready."""
+        return self._addresses()[1]
+
     def load(self, messages: Sequence[bytes], *, connections: int = 2) -> Load:
         """Return a load on the node."""
         return Load(self.grpc, messages, connections=connections)

@@ -16,9 +16,9 @@ import typer
 from streamlearn.errors import ConfigError, UsageError
 
 __all__ = [
-    "AcceptLostOption", "AppArgument", "BeamOption", "HistoryOption", "JsonOption", "Place", "RegistryOption",
-    "SetOption", "StoreOption", "TlsCertOption", "TlsKeyOption", "TokenFileOption", "at_place", "named_values",
-    "one_of", "option_numbers", "stop_event", "tls_files",
+    "AcceptLostOption", "AppArgument", "AuthorityOption", "BeamOption", "HistoryOption", "JsonOption", "Place",
+    "RegistryOption", "SetOption", "StoreOption", "TlsCertOption", "TlsKeyOption", "TokenFileOption", "at_place",
+    "named_values", "one_of", "option_numbers", "stop_event", "tls_files",
 ]  # fmt: skip
 
 
@@ -67,6 +67,10 @@ TlsCertOption: TypeAlias = Annotated[
 ]
 TlsKeyOption: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, PEM.")
+]
+
+AuthorityOption: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Certificate of the authority that signed those of nodes, PEM.")
 ]
 
 

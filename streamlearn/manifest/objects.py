@@ -169,9 +169,9 @@ def _role(role: str, command: str, *, end_s: Any, ports: Sequence[str] = (), **m
     all_ports = [{"name": name, "containerPort": _PORTS[name]} for name in ("metrics", *ports)]
     container = _container(role, command, ports=all_ports, **more)
     if role in _TLS_ROLES:
-        container["args"].append(
-            When(Test("tls_secret"), f"--tls-cert {_TLS}/tls.crt --tls-key {_TLS}/tls.key".split())
-        )
+        authority = f" --ca {_TLS}/ca.crt" if role in ("access", "nodes") else ""
+        files = f"--tls-cert {_TLS}/tls.crt --tls-key {_TLS}/tls.key{authority}"
+        container["args"].append(When(Test("tls_secret"), files.split()))
     meta = {"labels": _labels(role), "annotations": {"streamlearn/settings": Hash("configuration")}}
     pod = _pod(role, end_s=end_s, containers=[container])
     return {"selector": {"matchLabels": _labels(role)}, "template": {"metadata": meta, "spec": pod}}
@@ -228,7 +228,7 @@ _CALLERS = When(Test("callers"), [Splice("callers"), {"podSelector": {"matchLabe
 # Envoy passes on what callers send, and so reaches nodes as they do.
 _NODE_CALLERS = When(
     Test("callers"),
-    [Splice("callers"), *({"podSelector": {"matchLabels": _labels(role)}} for role in ("test", "access"))],
+    [Splice("callers"), *({"podSelector": {"matchLabels": _labels(role)}} for role in ("test", "access", "nodes"))],
 )
 _TOKEN_NAMES = ("nodes", "shards", "console", "metrics")
 _FLINK = (Test("ingest"), Test("settings.ingest.runner", equal="flink"))
@@ -361,8 +361,6 @@ def _access() -> list[Any]:
         "access", command, Value("access"), rolling, ports=["access"],
         end_s=Sum("settings.front.drain_s", 1, _END_S), **_pulse(_START_S, has_readiness=True),
     )  # fmt: skip
-    (container,) = access["spec"]["template"]["spec"]["containers"]
-    container["args"].append(When(Test("tls_secret"), ["--ca", f"{_TLS}/ca.crt"]))
     return [
         When(Test("access"), [access, _service("access", ["access"])]),
         When((Test("access"), Test("network_policy")), _policy("access", ["access"], _CALLERS)),

@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 from streamlearn.access.address import reached_at
 from streamlearn.access.renewal import GivenToken
 from streamlearn.apps import AppFolder
-from streamlearn.errors import NodeNotReady
+from streamlearn.errors import ConfigError, NodeNotReady
 from streamlearn.loopback import is_loopback
 from streamlearn.models.tensorflow_load import load_tensorflow
 from streamlearn.native import native
@@ -31,6 +31,7 @@ from streamlearn.serving.lanes.lane_kind import LaneKind
 from streamlearn.serving.lanes.lanes import Lanes
 from streamlearn.serving.node_features import NodeFeatures
 from streamlearn.serving.node_metrics import DoorCollector, FrontMeters, ShadowMeters
+from streamlearn.serving.peers import peers_of
 from streamlearn.serving.servable_versions import Answering
 from streamlearn.serving.switch_follower import UNKNOWN, SwitchFollower
 from streamlearn.settings import Settings
@@ -80,6 +81,7 @@ class Node:
         name: Its name in the registry; by default its gRPC address, with the host's name if that is of all interfaces.
         token: The token that callers must send.
         tls: Files of the certificate and the key.
+        authority: With TLS, the file of the authority that signed the certificates of other nodes.
         cache: The cache of compiled code; see `CompileCache.open`.
         places: The device of each lane, if lanes are threads; by default, those of the settings. Nodes of one process
             share them.
@@ -99,12 +101,14 @@ class Node:
         name: str = "",
         token: str | GivenToken | None = None,
         tls: tuple[Path, Path] | None = None,
+        authority: Path | None = None,
         cache: CompileCache | None = None,
         places: list[Place] | None = None,
         sockets: InheritedSockets | None = None,
         version: int | None = None,
     ) -> None:
         settings = folder.settings
+        splits = _splits(settings.front, has_tls=tls is not None, authority=authority)
         self._settings, self._has_tls = settings.front, tls is not None
         # A node never trains, so its tables need no optimizer and no admission.
         declared = declared_tables(folder.app.features, settings.tables)
@@ -122,6 +126,8 @@ class Node:
         self._native = _listen(
             folder.app.served_name, native_front, settings.front, token=token, tls=tls, sockets=sockets
         )
+        if splits:
+            self._native.split(settings.front.split_pieces_max, authority if tls is not None else None)
         if self._impressions is not None:
             self._impressions.start(self._native)
         if self._features is not None:
@@ -133,6 +139,7 @@ class Node:
         self._meters, self._shadow_meters = FrontMeters(native_front, settings.front), ShadowMeters(native_front)
         self._collector = DoorCollector(self._native, native_front, self._features)
         self._registry = open_registry(folder.registry_url, folder.app.name, settings.registry)
+        door = Door(reached_at(self.grpc), reached_at(self.http or ""), tls is not None, token is not None)
         self._replica = Replica(
             store,
             folder.app.name,
@@ -143,7 +150,8 @@ class Node:
             hooks=self._answering,
             stage_nice=settings.serving.lane_nice + BEHIND_LANES,
             held=held,
-            door=Door(reached_at(self.grpc), reached_at(self.http or ""), tls is not None, token is not None),
+            door=door,
+            hear_nodes=(lambda nodes: self._native.follow(peers_of(door, nodes))) if splits else None,
         )
         nice, failures_max = settings.serving.lane_nice, settings.serving.lane_failures_max
         self._lanes = Lanes(self._front, self._front.score, self._kind.places, failures_max, nice=nice)
@@ -263,6 +271,15 @@ class Node:
 def replica_settings(settings: Settings) -> ReplicaSettings:
     """Return the settings of a node's replica: it drains as long as the node."""
     return structs.replace(settings.replica, drain_s=settings.front.drain_s)
+
+
+def _splits(settings: FrontSettings, *, has_tls: bool, authority: Path | None) -> bool:
+    """Return whether requests are split; raises ConfigError if other nodes could not be trusted."""
+    splits = settings.split_pieces_max > 1
+    if splits and has_tls and authority is None:
+        message = f"front.split_pieces_max is {settings.split_pieces_max} and nodes take TLS, but no authority is given"
+        raise ConfigError(message, help="give --ca FILE, the certificate of the authority that signed theirs")
+    return splits
 
 
 def _name_at(address: str) -> str:

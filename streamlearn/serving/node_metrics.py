@@ -53,6 +53,8 @@ class DoorCollector:
         yield _single(counter_family("serving", "tried_again_requests", help), measures.retried)
         help_arms = "Requests of an experiment whose arm has a version that could not answer; the active one did"
         yield _single(counter_family("serving", "armless_requests", help_arms), measures.without_arm)
+        if counts := self._node.pieces():
+            yield from self._split(counts)
         decoding = histogram_family("serving", "decode", "seconds", "Time to decode a request")
         yield _filled(decoding, self._node.decoding(), _US_S)
         waiting = histogram_family("serving", "wait", "seconds", "Time that a request waited for a lane")
@@ -63,6 +65,15 @@ class DoorCollector:
         yield _filled(rows, measures.candidates, 1)
         if self._features is not None:
             yield from self._computed(self._features.native.figures())
+
+    def _split(self, counts: list[tuple[str, int]]) -> Iterator[Metric]:
+        pieces = counter_family("serving", "pieces", "Pieces of split requests, by what became of them", ["outcome"])
+        for outcome, count in counts:
+            pieces.add_metric([outcome], count)
+        yield pieces
+        connected, peers = self._node.peers()
+        help = "Other nodes with a connection for pieces, as a share of those in the registry"
+        yield _single(gauge_family("serving", "peers", "ratio", help), connected / max(peers, 1))
 
     def _computed(self, figures: Any) -> Iterator[Metric]:
         help = "Requests by the states of their computed columns; sent: the caller sent all of them"

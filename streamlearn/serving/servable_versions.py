@@ -23,6 +23,9 @@ from streamlearn.versions.replica.hooks import Hooks
 
 __all__ = ["Answer", "Answering"]
 
+# As many hexadecimal digits of a manifest's digest tell versions of one number apart, in 64 bits.
+_IDENTITY_DIGITS = 16
+
 
 @dataclass(frozen=True, eq=False)
 class Answer:
@@ -70,7 +73,8 @@ class Answering(Hooks):
             raise VersionRefused(message, help="serve it with the application folder it was trained with")
         answer = Answer(executables, self._lanes.weights(executables, load_tensors(self._store, version)))
         self._check(version, tables, answer, ladder)
-        handle = self._front.add(version.ref.version, tables.native)
+        identity = int(version.ref.sha256[:_IDENTITY_DIGITS], 16)
+        handle = self._front.add(version.ref.version, tables.native, identity)
         self._answers[handle] = answer
         self._handles.setdefault(version.ref, []).append(handle)
 

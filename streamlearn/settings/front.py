@@ -45,6 +45,10 @@ class FrontSettings(Struct, frozen=True, forbid_unknown_fields=True):
     shed_by_user: bool = False
     """While overload lasts, refuse all requests of some users, others each hour, instead of some requests of all users.
     A user is a `route_key`."""
+    split_pieces_max: Annotated[int, Meta(ge=0, le=16)] = 0
+    """Most pieces of a request that one node could not score by its deadline: other nodes of the application score
+    pieces of it at the same time. 0 or 1 turns it off. Use it for requests of 1,000 candidates or more, on all nodes
+    alike."""
     header_bytes_max: Fixed[int] = 16_384
     """Most bytes in a request's headers."""
     arrival_s: Fixed[float] = 10.0

@@ -23,7 +23,7 @@ class UpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Restarts older than this do not count, and after such a time the backoff starts from its first value."""
     backoff_first_ms: Fixed[int] = 500
     """The first backoff before a process is restarted."""
-    backoff_ms_max: Annotated[int, Meta(ge=1, le=3_600_000)] = 30_000
+    backoff_ms_max: Fixed[int] = 30_000
     """The longest backoff before a process is restarted."""
     start_s_max: Fixed[float] = 120.0
     """How long a shard may take until it listens."""

@@ -156,7 +156,7 @@ class _Commands:
         words = ["serve", str(self._folder.folder), "--name", name, "--listen", grpc, "--http", http or "none"]
         certificate, key = self._asked.tls or (None, None)
         words += [*_option("--token-file", self._asked.token_file), *_option("--tls-cert", certificate)]
-        words += _option("--tls-key", key)
+        words += [*_option("--tls-key", key), *_option("--ca", certificate)]
         command, where = self._command(words)
         addresses = {"grpc": grpc, "http": http} if http else {"grpc": grpc}
         return Member(name, NODES, command, where={**addresses, **where})

@@ -116,6 +116,33 @@ def test_the_parts_of_a_node_have_the_settings(
     timer.cancel()
 
 
+@heeds("front.split_pieces_max")
+def test_requests_are_split_into_as_many_pieces_as_the_setting_says(
+    small: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    class Recorder:
+        """A native node whose calls of `split` are kept."""
+
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            self._native = listen(*arguments, **more)
+
+        def split(self, *arguments: Any) -> None:
+            given.append(arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._native, name)
+
+    listen = node_module._listen
+    monkeypatch.setattr(node_module, "_listen", Recorder)
+    with Node(small("front.split_pieces_max=3", "front.listen=127.0.0.1:0", "front.http="), places=[Place("/CPU:0")]):
+        assert given == [(3, None)]
+    for off in (0, 1):
+        settings = small(f"front.split_pieces_max={off}").settings.front
+        assert not node_module._splits(settings, has_tls=True, authority=None)
+
+
 @heeds("serving.users_buckets", "serving.candidates_buckets", "serving.lengths", "serving.compiles_max")
 def test_the_shapes_that_are_compiled_are_those_of_the_settings(small: Load) -> None:
     described: Any = SimpleNamespace(

@@ -6,12 +6,13 @@ mod features;
 mod join;
 mod logs;
 mod peers;
+mod pieces;
 
 /// Runs a decoder on bytes and checks its result; panics if a check fails.
 pub type Target = fn(&[u8]);
 
 /// All targets. Each has a folder of its name in `corpus`.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("avro_records", avro::records),
     ("avro_schemas", avro::schemas),
     ("feature_states", features::states),
@@ -19,6 +20,7 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("kafka_batches", logs::batches),
     ("log_frames", logs::frames),
     ("ps_frames", peers::frames),
+    ("serve_pieces", pieces::decoded),
     ("serve_requests", streamlearn_serve::protocol::fuzz),
 ];
 

@@ -1,7 +1,7 @@
 //! Bindings of a serving node's front: versions are added, lanes take work and return scores.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,11 @@ use streamlearn_serve::protocol::{Door, DoorLimits, DoorSettings, Kind, Protocol
 use streamlearn_serve::region::Region;
 use streamlearn_serve::scheduler::{AllowanceLimits, Costs, Limits, Scheduler, Shapes};
 use streamlearn_serve::slab::{ALIGN_BYTES, Slab};
+use streamlearn_serve::split::PeerDoor;
 use streamlearn_serve::tensor_batch::{Scratch, Tensor};
+use streamlearn_serve::versions::VersionName;
+use streamlearn_trust::Token;
+use streamlearn_trust::tls::renewed_nameless_connector;
 
 use crate::dlpack::capsule;
 use crate::impressions::NativeShown;
@@ -200,8 +204,10 @@ impl NativeFront {
         self.front.slabs().region().map(|(region, rest)| (region.file(), region.bytes(), rest))
     }
 
-    fn add(&self, version: u64, tables: &NativeSet) -> u64 {
-        self.front.add(version, &tables.set)
+    /// `identity` tells versions of one number apart, on all nodes alike.
+    #[pyo3(signature = (version, tables, identity=0))]
+    fn add(&self, version: u64, tables: &NativeSet, identity: u64) -> u64 {
+        self.front.add(VersionName { number: version, identity }, &tables.set)
     }
 
     fn activate(&self, handle: u64) -> bool {
@@ -379,6 +385,7 @@ struct NativeNode {
     door: Arc<Door>,
     servers: Mutex<Servers>,
     is_shared: bool,
+    token: Option<Token>,
     #[pyo3(get)]
     grpc: String,
     #[pyo3(get)]
@@ -414,7 +421,8 @@ impl NativeNode {
         let (threads, limits) = (limits.threads, limits.door());
         let token = token.map(|token| token.token(true)).transpose().map_err(PyValueError::new_err)?;
         let tls = tls.map(|(cert, key)| TlsFiles { cert, key });
-        let door = Door::new(DoorSettings { token, tls, limits }).map_err(PyValueError::new_err)?;
+        let door =
+            Door::new(DoorSettings { token: token.clone(), tls, limits }).map_err(PyValueError::new_err)?;
         let door = Arc::new(door);
         let node = Arc::new(node);
         let is_shared = sockets.is_some();
@@ -440,7 +448,7 @@ impl NativeNode {
             )
         })?;
         let (grpc, http) = (servers.grpc.to_string(), servers.http.map(|http| http.to_string()));
-        Ok(Self { node, door, servers: Mutex::new(servers), is_shared, grpc, http })
+        Ok(Self { node, door, servers: Mutex::new(servers), is_shared, token, grpc, http })
     }
 
     #[pyo3(signature = (is_ready, stale=None))]
@@ -529,6 +537,37 @@ impl NativeNode {
             self.servers.lock().unwrap_or_else(PoisonError::into_inner).spawn(talk);
         }
         self.node.compute(features.reader.clone());
+    }
+
+    /// Splits requests into so many pieces at most, and takes pieces of peers, from now on. With TLS, `authority` is the
+    /// file of the certificate that signed those of peers.
+    fn split(&self, py: Python<'_>, pieces_max: usize, authority: Option<PathBuf>) -> PyResult<()> {
+        let tls = authority.map(|file| renewed_nameless_connector(&file, Protocol::Grpc.alpn()));
+        let help = "give --ca FILE, the certificate of the authority that signed those of nodes, in PEM";
+        let tls = tls.transpose().map_err(|error| raise(py, "ConfigError", &error, help))?;
+        self.node.split(pieces_max, PeerDoor { token: self.token.clone(), tls });
+        Ok(())
+    }
+
+    /// Sets where peers take pieces, each as IP:PORT; others are left out.
+    fn follow(&self, py: Python<'_>, addresses: Vec<String>) {
+        let Some(splitter) = self.node.splitter() else { return };
+        let addresses: Vec<SocketAddr> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
+        py.detach(|| {
+            // A node that stops holds them until it has.
+            let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+            splitter.follow(&addresses).into_iter().for_each(|keeper| servers.spawn(keeper));
+        });
+    }
+
+    /// The number of peers with a connection, and of all.
+    fn peers(&self) -> (usize, usize) {
+        self.node.splitter().map_or((0, 0), |splitter| splitter.connected())
+    }
+
+    /// What became of pieces that were sent, and how many were taken; empty if requests are not split.
+    fn pieces(&self) -> Vec<(&'static str, u64)> {
+        self.node.splitter().map_or_else(Vec::new, |splitter| splitter.counts())
     }
 
     fn stop(&self, py: Python<'_>) -> PyResult<()> {

@@ -2,6 +2,9 @@
 //!
 //! It knows no protocol and no model: requests arrive decoded, and lanes decide how to run packed tensors.
 
+mod front_state;
+mod shadow;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
@@ -20,13 +23,15 @@ use crate::load::{LoadMeter, NodeLoad};
 use crate::measures::Measures;
 use crate::protocol::Statistics;
 use crate::request::Request;
-use crate::scheduler::{COHORTS, Figures, Idle, Offer, Plan, Reason, Refused, Scheduler, Ticket, Worth};
-use crate::shadow::{Shadow, ShadowRequest};
+use crate::scheduler::{COHORTS, Figures, Offer, Reason, Refused, Scheduler, Ticket, Worth};
 use crate::sizes::{Rows, Sizes};
 use crate::slab::Pool;
+use crate::split::{SplitPlan, Splitter};
 use crate::statistics;
-use crate::tensor_batch::{Packed, Part, Scratch, Shape, pack, slab_floats};
-use crate::versions::{Handle, Versions};
+use crate::tensor_batch::{Packed, Scratch, Shape, pack, slab_floats};
+use crate::versions::{Handle, VersionName, Versions};
+use front_state::{FrontState, StartedPlan, WaitingRequest};
+use shadow::{Shadow, ShadowRequest};
 
 /// Seeds the route of a request without a route key.
 const ROUTE_SALT: u64 = 0x0072_6f75_7465;
@@ -59,28 +64,6 @@ pub struct Waits {
     pub value_max: f32,
 }
 
-struct FrontState {
-    scheduler: Scheduler,
-    versions: Versions,
-    waiting: HashMap<Ticket, WaitingRequest>,
-    statistics: statistics::Figures,
-    measures: Arc<Measures>,
-    sizes: Sizes,
-    shadow: Shadow,
-    load: LoadMeter,
-    is_open: bool,
-}
-
-struct WaitingRequest {
-    request: Arc<Request>,
-    number: u64,
-    since: Instant,
-    is_shadowed: bool,
-    scores: Vec<f32>,
-    cut: Cut,
-    reply: oneshot::Sender<Result<Answer, Refusal>>,
-}
-
 /// A TensorBatch that a lane executes.
 pub struct Work {
     /// The version that scores it.
@@ -104,11 +87,43 @@ pub struct Work {
     _tables: Arc<TableSet>,
 }
 
-/// An admitted request.
-struct AdmittedRequest {
+/// An admitted request, or a piece of one.
+pub struct AdmittedRequest {
     ticket: Ticket,
     reply: oneshot::Receiver<Result<Answer, Refusal>>,
     wait_max: Duration,
+    is_piece: bool,
+}
+
+/// A refusal, and its metric label.
+type Reasoned = (&'static str, Refusal);
+
+/// A request that arrived, with the version that scores all of it.
+pub struct Arrival {
+    pub(crate) request: Arc<Request>,
+    pub(crate) version: VersionName,
+    /// Assigns it to shares.
+    pub(crate) route: u64,
+    handle: Handle,
+    since: Instant,
+    wait_max_us: u64,
+    length: usize,
+    is_shadowed: bool,
+}
+
+impl Arrival {
+    /// Returns the time that is left until its deadline, in microseconds.
+    pub(crate) fn left_us(&self) -> u64 {
+        self.wait_max_us.saturating_sub(self.since.elapsed().as_micros() as u64)
+    }
+}
+
+/// A request that was admitted, whole or in pieces.
+pub(crate) enum Admission {
+    /// The whole request.
+    Whole(AdmittedRequest),
+    /// Its first piece; the others are for other nodes.
+    Split(Box<(Arrival, AdmittedRequest, SplitPlan)>),
 }
 
 /// Cancels a request when its caller goes away.
@@ -180,9 +195,15 @@ impl Front {
         &self.inputs
     }
 
+    /// Returns a number that is the same for all nodes whose inputs and layout are.
+    pub fn fingerprint(&self) -> u64 {
+        let Inputs { user, item, labels, .. } = &*self.inputs;
+        key_of_bytes(format!("{user:?} {item:?} {labels:?} {:?}", self.layout).as_bytes(), 0)
+    }
+
     /// Adds a version; it answers requests that pin it.
-    pub fn add(&self, number: u64, tables: &Arc<TableSet>) -> Handle {
-        self.lock().versions.add(number, tables)
+    pub fn add(&self, name: VersionName, tables: &Arc<TableSet>) -> Handle {
+        self.lock().versions.add(name, tables)
     }
 
     /// Makes a version answer requests without a pin. Returns false if the version is unknown.
@@ -199,7 +220,7 @@ impl Front {
     pub fn set_shadow(&self, shadow: Option<(Handle, f64)>) {
         let mut state = self.lock();
         let version = shadow.and_then(|(handle, share)| {
-            state.versions.get(handle).map(|ready| (handle, ready.number, share))
+            state.versions.get(handle).map(|ready| (handle, ready.name.number, share))
         });
         state.shadow.set(version);
     }
@@ -219,23 +240,90 @@ impl Front {
 
     /// Scores a request: waits until a lane has scored it, or it is refused.
     pub fn score(&self, request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send + '_ {
-        let admission = self.offer(request);
-        async move {
-            let AdmittedRequest { ticket, reply, wait_max } = admission.map_err(|(reason, refusal)| {
-                self.measures.refused(reason);
-                refusal
-            })?;
-            let mut caller = Caller { front: self, ticket: Some(ticket) };
-            // Free lanes look for late requests; this also covers a lane that hangs.
-            let Ok(outcome) = tokio::time::timeout(wait_max, reply).await else {
-                self.measures.refused("late");
-                return Err(Refusal::Late(
-                    "the deadline passed while the request waited or was scored".into(),
-                ));
+        self.scored(request, None)
+    }
+
+    /// Scores a piece of a request, which is neither cut nor counted as a request.
+    pub(crate) fn score_piece(
+        &self,
+        piece: Request,
+        version: VersionName,
+    ) -> impl Future<Output = Result<Answer, Refusal>> + Send + '_ {
+        self.scored(piece, Some(version))
+    }
+
+    fn scored(
+        &self,
+        request: Request,
+        of_piece: Option<VersionName>,
+    ) -> impl Future<Output = Result<Answer, Refusal>> + Send + '_ {
+        let mut state = self.lock();
+        let arrival = self.arrive(&mut state, request, of_piece);
+        let admission = arrival.and_then(|arrival| {
+            let piece = of_piece.map(|_| arrival.request.candidates);
+            self.admit(&mut state, &arrival, piece)
+        });
+        let admission = self.settled(state, admission, of_piece.is_none());
+        async move { self.outcome(admission?).await }
+    }
+
+    /// Admits a request; one that would be late even on an idle node is split, if other nodes can take pieces.
+    pub(crate) fn admit_or_split(&self, request: Request, splitter: &Splitter) -> Result<Admission, Refusal> {
+        let mut state = self.lock();
+        let begun = self.arrive(&mut state, request, None).and_then(|arrival| {
+            let (candidates, left_us) = (arrival.request.candidates, arrival.wait_max_us as f64);
+            let alone_us = state.scheduler.predicted_us(candidates, arrival.length);
+            let plan = if alone_us <= left_us {
+                None
+            } else {
+                let backlog_us = state.scheduler.figures(self.now_us()).backlog_us;
+                let piece_us = |candidates| state.scheduler.predicted_us(candidates, arrival.length);
+                splitter.plan((candidates, left_us), backlog_us, arrival.version, piece_us)
             };
-            caller.ticket = None;
-            outcome.unwrap_or_else(|_| Err(Refusal::Away("the node is closing".into())))
+            let Some(plan) = plan else {
+                return self.admit(&mut state, &arrival, None).map(Admission::Whole);
+            };
+            let first = self.admit(&mut state, &arrival, Some(plan.first))?;
+            Ok(Admission::Split(Box::new((arrival, first, plan))))
+        });
+        self.settled(state, begun, true)
+    }
+
+    /// Counts the end of a request that was split, and learns from its scores; `None` if it is refused.
+    pub(crate) fn split_ended(&self, whole: &Arrival, scores: Option<&[f32]>) {
+        let Arrival { request, version, since, is_shadowed, .. } = whole;
+        let mut state = self.lock();
+        if let Some(scores) = scores {
+            state.answered(request, scores, Cut::default(), *is_shadowed);
+            state.load.answered(self.now_us());
+            state.statistics.answered(version.number, since.elapsed());
+        } else {
+            self.measures.refused("split");
+            state.statistics.refused(version.number, since.elapsed());
         }
+    }
+
+    /// Returns the work that waits here, and the predicted time of a piece, in microseconds.
+    pub(crate) fn piece_us(&self, whole: &Arrival, candidates: usize) -> (f64, f64) {
+        let now_us = self.now_us();
+        let mut state = self.lock();
+        let backlog_us = state.scheduler.figures(now_us).backlog_us;
+        (backlog_us, state.scheduler.predicted_us(candidates, whole.length))
+    }
+
+    /// Waits for the answer to an admitted request.
+    pub(crate) async fn outcome(&self, admitted: AdmittedRequest) -> Result<Answer, Refusal> {
+        let AdmittedRequest { ticket, reply, wait_max, is_piece } = admitted;
+        let mut caller = Caller { front: self, ticket: Some(ticket) };
+        // Free lanes look for late requests; this also covers a lane that hangs.
+        let Ok(outcome) = tokio::time::timeout(wait_max, reply).await else {
+            if !is_piece {
+                self.measures.refused("late");
+            }
+            return Err(Refusal::Late("the deadline passed while the request waited or was scored".into()));
+        };
+        caller.ticket = None;
+        outcome.unwrap_or_else(|_| Err(Refusal::Away("the node is closing".into())))
     }
 
     /// Waits for a lane's next work; returns `None` after the wait, or if the front is closed.
@@ -328,8 +416,7 @@ impl Front {
         state.load.busy(now_us, duration_us);
         state.statistics.executed(work.number, work.candidates, work.gathering, duration - work.gathering);
         for ticket in state.scheduler.done_in(work.lane, duration_us) {
-            state.load.answered(now_us);
-            state.answer(ticket);
+            state.answer(ticket, now_us);
         }
         drop(state);
         self.work.notify_one();
@@ -417,58 +504,104 @@ impl Front {
         self.lock().scheduler.set_costs(user_us, score_us)
     }
 
-    /// Offers a request to the scheduler. A refusal comes with its metric label.
-    fn offer(&self, mut request: Request) -> Result<AdmittedRequest, (&'static str, Refusal)> {
+    /// Tells lanes of what was admitted, and counts what was refused.
+    fn settled<T>(
+        &self,
+        state: MutexGuard<'_, FrontState>,
+        outcome: Result<T, Reasoned>,
+        is_counted: bool,
+    ) -> Result<T, Refusal> {
+        drop(state);
+        match outcome {
+            Ok(admitted) => {
+                self.work.notify_one();
+                Ok(admitted)
+            }
+            Err((reason, refusal)) => {
+                if is_counted {
+                    self.measures.refused(reason);
+                }
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Chooses the version of a request; a piece names its version.
+    fn arrive(
+        &self,
+        state: &mut FrontState,
+        mut request: Request,
+        of_piece: Option<VersionName>,
+    ) -> Result<Arrival, Reasoned> {
         let wishes = request.wishes;
         let wait_max_us =
             wishes.deadline_us.unwrap_or(self.limits.deadline_us).min(self.limits.deadline_us_max);
         let route = wishes.route.unwrap_or_else(|| key_of_bytes(&request.id, ROUTE_SALT));
-        let length = self.length_of(&request);
-        let (sender, receiver) = oneshot::channel();
-        let mut state = self.lock();
         if !state.is_open {
             return Err(("closing", Refusal::Away("the node is closing".into())));
         }
-        let chosen = state.versions.choose_for(&wishes, route);
+        let chosen = match of_piece {
+            Some(name) => state.versions.named(name).map(|handle| (handle, true)),
+            None => state.versions.choose_for(&wishes, route),
+        };
         let (handle, is_of_arm) = chosen.map_err(|refusal| ("version", refusal))?;
         request.arm = request.arm.filter(|_| is_of_arm);
         self.measures.without_arm_if(!is_of_arm);
-        let number = state.versions.get(handle).map_or(0, |ready| ready.number);
-        let is_shadowed = wishes.pin.is_none() && state.shadow.wants(handle, route);
-        let now_us = self.now_us();
+        let version = state.versions.get(handle).map_or_else(VersionName::default, |ready| ready.name);
+        let is_shadowed = of_piece.is_none() && wishes.pin.is_none() && state.shadow.wants(handle, route);
+        let (length, since, request) = (self.length_of(&request), Instant::now(), Arc::new(request));
+        Ok(Arrival { request, version, route, handle, since, wait_max_us, length, is_shadowed })
+    }
+
+    /// Offers a request to the scheduler, or its first candidates as a piece.
+    fn admit(
+        &self,
+        state: &mut FrontState,
+        arrival: &Arrival,
+        piece: Option<usize>,
+    ) -> Result<AdmittedRequest, Reasoned> {
+        let Arrival { request, version, route, handle, since, wait_max_us, length, is_shadowed } = arrival;
+        let (now_us, candidates) = (self.now_us(), piece.unwrap_or(request.candidates));
         let offer = Offer {
-            version: handle,
-            candidates: request.candidates,
-            length,
+            version: *handle,
+            candidates,
+            length: *length,
             deadline_us: now_us + wait_max_us,
-            priority: wishes.priority,
-            cohort: cohort_of(route),
+            priority: request.wishes.priority,
+            cohort: cohort_of(*route),
             worth: Worth {
-                value: f64::from(wishes.value.unwrap_or(1.0).min(self.limits.value_max)),
+                value: f64::from(request.wishes.value.unwrap_or(1.0).min(self.limits.value_max)),
                 class: 0,
                 hash: key_of_bytes(&request.id, WORTH_SALT),
                 prescores: request.prescores.as_deref().unwrap_or_default(),
             },
         };
-        let admitted = state.scheduler.offer(now_us, &offer).map_err(busy)?;
-        state.sizes.admitted(request.candidates, length);
+        let is_piece = piece.is_some();
+        let admitted = match is_piece {
+            true => state.scheduler.offer_piece(now_us, &offer),
+            false => state.scheduler.offer(now_us, &offer),
+        };
+        let admitted = admitted.map_err(busy)?;
+        state.sizes.admitted(candidates, *length);
         for ticket in admitted.shed {
             let text = "shed for a request of higher priority".into();
             state.refuse(ticket, "shed", Refusal::Busy { retry_ms: 1, text });
         }
-        let scored = (admitted.candidates < request.candidates).then_some(admitted.candidates);
-        let cut = Cut { scored, length: admitted.length };
-        let scores = vec![f32::NAN; request.candidates * self.inputs.labels.len()];
-        let (request, since, reply) = (Arc::new(request), Instant::now(), sender);
-        let waiting = WaitingRequest { request, number, since, is_shadowed, scores, cut, reply };
+        let scored = (admitted.candidates < candidates).then_some(admitted.candidates);
+        let (sender, reply) = oneshot::channel();
+        let waiting = WaitingRequest {
+            request: request.clone(),
+            number: version.number,
+            since: *since,
+            is_shadowed: *is_shadowed,
+            scores: vec![f32::NAN; candidates * self.inputs.labels.len()],
+            cut: Cut { scored, length: admitted.length },
+            is_piece,
+            reply: sender,
+        };
         state.waiting.insert(admitted.ticket, waiting);
-        drop(state);
-        self.work.notify_one();
-        Ok(AdmittedRequest {
-            ticket: admitted.ticket,
-            reply: receiver,
-            wait_max: Duration::from_micros(wait_max_us),
-        })
+        let wait_max = Duration::from_micros(*wait_max_us);
+        Ok(AdmittedRequest { ticket: admitted.ticket, reply, wait_max, is_piece })
     }
 
     /// The length of a request's longest history, up to the model's.
@@ -533,145 +666,6 @@ impl Front {
 
     fn lock(&self) -> MutexGuard<'_, FrontState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A plan with its version's tables and its requests.
-struct StartedPlan {
-    handle: Handle,
-    number: u64,
-    tables: Arc<TableSet>,
-    shape: Shape,
-    parts: Vec<Part>,
-    tickets: Vec<(Ticket, Range<usize>)>,
-    lane: usize,
-    plan: u64,
-    shadow_request: Option<ShadowRequest>,
-}
-
-impl FrontState {
-    /// Starts a part of a shadow request, if the lane has nothing else to do.
-    fn begin_shadow(&mut self, front: &Front, lane: usize) -> Option<StartedPlan> {
-        while let Some(shadow_request) = self.shadow.take() {
-            let ready = self.versions.get(shadow_request.handle).cloned();
-            let tables = ready.as_ref().and_then(|ready| ready.tables.upgrade());
-            let (Some(ready), Some(tables)) = (ready, tables) else {
-                self.shadow.fail();
-                continue;
-            };
-            let first = shadow_request.scores.len() / front.inputs.labels.len();
-            let top = self.scheduler.shapes().candidates.top();
-            let range = first..(first + top).min(shadow_request.request.candidates);
-            let length = front.length_of(&shadow_request.request);
-            let idle = Idle { version: shadow_request.handle, candidates: range.len(), length };
-            let Some(plan) = self.scheduler.lend(front.now_us(), lane, idle) else {
-                self.shadow.wait(shadow_request);
-                return None;
-            };
-            let length = if front.layout.user.length > 0 { plan.length } else { 0 };
-            return Some(StartedPlan {
-                handle: plan.version,
-                number: ready.number,
-                tables,
-                shape: Shape { users: plan.users_bucket, candidates: plan.candidates_bucket, length },
-                parts: vec![Part { request: shadow_request.request.clone(), range }],
-                tickets: Vec::new(),
-                lane,
-                plan: plan.id,
-                shadow_request: Some(shadow_request),
-            });
-        }
-        None
-    }
-
-    /// Starts a plan. Returns `None` if its version has gone; its requests are then refused.
-    fn begin(&mut self, lane: usize, plan: Plan, has_sequences: bool) -> Option<StartedPlan> {
-        let ready = self.versions.get(plan.version).cloned();
-        let tables = ready.as_ref().and_then(|ready| ready.tables.upgrade());
-        let (Some(ready), Some(tables)) = (ready, tables) else {
-            self.give_up(lane, &Refusal::Away("the request's version was removed while it waited".into()));
-            return None;
-        };
-        self.sizes.merged(&plan);
-        let tickets: Vec<(Ticket, Range<usize>)> =
-            plan.pieces.iter().map(|piece| (piece.ticket, piece.from..piece.upto)).collect();
-        let mut parts = Vec::with_capacity(tickets.len());
-        for (ticket, range) in &tickets {
-            let waiting = &self.waiting[ticket];
-            if range.start == 0 && !plan.is_again {
-                let wait = waiting.since.elapsed();
-                self.statistics.waited(waiting.number, wait);
-                self.measures.waited(wait);
-            }
-            parts.push(Part { request: waiting.request.clone(), range: range.clone() });
-        }
-        self.measures.merged(plan.pieces.len(), plan.candidates());
-        let length = if has_sequences { plan.length } else { 0 };
-        let shape = Shape { users: plan.users_bucket, candidates: plan.candidates_bucket, length };
-        Some(StartedPlan {
-            handle: plan.version,
-            number: ready.number,
-            tables,
-            shape,
-            parts,
-            tickets,
-            lane,
-            plan: plan.id,
-            shadow_request: None,
-        })
-    }
-
-    /// Counts a failure of shadow work; other failures are counted with their requests.
-    fn failed(&mut self, is_shadow: bool) {
-        if is_shadow {
-            self.shadow.fail();
-        }
-    }
-
-    /// Handles the failure of a lane's work: merged requests are retried once, each alone; the others are
-    /// refused.
-    fn try_alone(&mut self, lane: usize, refusal: &Refusal) {
-        let retries_before = self.scheduler.tried_again();
-        for ticket in self.scheduler.try_alone(lane) {
-            self.refuse(ticket, "failed", refusal.clone());
-        }
-        self.measures.tried_again(self.scheduler.tried_again() - retries_before);
-    }
-
-    /// Refuses all requests of a lane's work, which no lane can do.
-    fn give_up(&mut self, lane: usize, refusal: &Refusal) {
-        for ticket in self.scheduler.failed(lane) {
-            self.refuse(ticket, "given_up", refusal.clone());
-        }
-    }
-
-    fn answer(&mut self, ticket: Ticket) {
-        let Some(WaitingRequest { request, number, since, is_shadowed, scores, cut, reply }) =
-            self.waiting.remove(&ticket)
-        else {
-            return;
-        };
-        let arm = request.arm.clone();
-        if cut == Cut::default() {
-            let labels = &request.inputs.labels;
-            let values = scores.iter().step_by(labels.len()).map(|one| f64::from(labels[0].score(*one)));
-            let prescores = request.prescores.as_deref().unwrap_or_default();
-            self.scheduler.learn_worth(0, values, prescores);
-            if is_shadowed && self.is_open {
-                self.shadow.put(request, scores.clone());
-            }
-        }
-        self.statistics.answered(number, since.elapsed());
-        // A caller that has gone needs no answer.
-        let _ = reply.send(Ok(Answer { version: number, scores, cut, computed: None, arm }));
-    }
-
-    fn refuse(&mut self, ticket: Ticket, reason: &'static str, refusal: Refusal) {
-        if let Some(waiting) = self.waiting.remove(&ticket) {
-            self.measures.refused(reason);
-            self.statistics.refused(waiting.number, waiting.since.elapsed());
-            let _ = waiting.reply.send(Err(refusal));
-        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use streamlearn_table::take_slices;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
@@ -16,8 +17,9 @@ use crate::features::reader::FeatureReader;
 use crate::front::Front;
 use crate::impression_log::Shown;
 use crate::load::NodeLoad;
-use crate::protocol::{Door, Naming, Scoring, State, serve_grpc, serve_http};
+use crate::protocol::{Door, Naming, Scoring, State, no_pieces, serve_grpc, serve_http};
 use crate::request::Request;
+use crate::split::{PeerDoor, PieceAnswer, Splitter};
 
 /// The time slices of the threads that accept requests: the shortest of Linux, so that they get the processor
 /// at once from the lanes. Most of their work is shorter.
@@ -37,6 +39,7 @@ pub struct Node {
     aside: Mutex<Option<String>>,
     shown: OnceLock<Arc<Shown>>,
     features: OnceLock<Arc<FeatureReader>>,
+    splitter: OnceLock<Arc<Splitter>>,
 }
 
 impl Node {
@@ -48,8 +51,8 @@ impl Node {
         let naming = Arc::new(Naming::new(model, front.inputs().clone())?);
         let (is_ready, stale, shown) = (AtomicBool::new(false), Mutex::default(), OnceLock::new());
         let (was_ready, aside) = (AtomicBool::new(false), Mutex::default());
-        let features = OnceLock::new();
-        Ok(Self { front, naming, metrics, is_ready, was_ready, stale, aside, shown, features })
+        let (features, splitter) = (OnceLock::new(), OnceLock::new());
+        Ok(Self { front, naming, metrics, is_ready, was_ready, stale, aside, shown, features, splitter })
     }
 
     /// Logs answered requests from now on; only the first call has an effect.
@@ -60,6 +63,33 @@ impl Node {
     /// Computes columns that requests lack from now on; only the first call has an effect.
     pub fn compute(&self, features: Arc<FeatureReader>) {
         let _ = self.features.set(features);
+    }
+
+    /// Splits requests into so many pieces at most, and takes pieces of peers, from now on; only the first call has an
+    /// effect.
+    pub fn split(&self, pieces_max: usize, door: PeerDoor) -> &Arc<Splitter> {
+        self.splitter.get_or_init(|| Arc::new(Splitter::new(self.front.clone(), pieces_max, door)))
+    }
+
+    /// Returns what splits its requests, if they are split.
+    pub fn splitter(&self) -> Option<&Arc<Splitter>> {
+        self.splitter.get()
+    }
+
+    /// Refuses requests while the node is starting: no move of the pointer waits for it, so it must not answer with
+    /// what it has staged.
+    fn check_started(&self) -> Result<(), Refusal> {
+        if self.was_ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(Refusal::Away("the node is starting; help: ask again when it is ready".to_owned()))
+    }
+
+    async fn scored(&self, request: Request) -> Result<Answer, Refusal> {
+        match self.splitter.get() {
+            None => self.front.score(request).await,
+            Some(splitter) => splitter.score(request).await,
+        }
     }
 
     /// Sets the readiness, and the reason for staleness, if any.
@@ -81,18 +111,21 @@ impl Scoring for Node {
     }
 
     async fn score(&self, mut request: Request) -> Result<Answer, Refusal> {
-        // No move of the pointer waits for a node that is starting, so it must not answer with what it has staged.
-        if !self.was_ready.load(Ordering::Acquire) {
-            return Err(Refusal::Away("the node is starting; help: ask again when it is ready".to_owned()));
-        }
-        let Some(reader) = self.features.get() else { return self.front.score(request).await };
+        self.check_started()?;
+        let Some(reader) = self.features.get() else { return self.scored(request).await };
         let began = Instant::now();
         let computed = reader.fill(&mut request).await?;
         let spent_us = began.elapsed().as_micros() as u64;
         request.wishes.deadline_us = request.wishes.deadline_us.map(|us| us.saturating_sub(spent_us).max(1));
-        let mut answer = self.front.score(request).await?;
+        let mut answer = self.scored(request).await?;
         answer.computed = computed.map(Box::new);
         Ok(answer)
+    }
+
+    async fn score_piece(&self, bytes: Bytes, arrived: Instant) -> Result<PieceAnswer, Refusal> {
+        self.check_started()?;
+        let Some(splitter) = self.splitter.get() else { return Err(no_pieces()) };
+        splitter.score_piece(&bytes, arrived).await
     }
 
     fn shown(&self) -> Option<&Shown> {

@@ -30,6 +30,7 @@ mod wishes;
 const NO_LOADING: &str =
     "callers cannot load models; help: `streamlearn promote` and `rollback` choose the version";
 
+pub(crate) use connections::Stream;
 pub use door::{Door, DoorLimits, DoorSettings, DoorStats};
 pub use fuzz::{check, every_kind, fuzz};
 pub use grpc::serve_grpc;
@@ -38,7 +39,7 @@ pub use infer::{Form, decode, encode};
 pub use input_names::Naming;
 pub use outputs::load_headers::LoadHeaders;
 pub use plain::{RequestFormat, read};
-pub use scorer::{Scoring, Span, State, Statistics};
+pub use scorer::{Scoring, Span, State, Statistics, no_pieces};
 pub use streamlearn_trust::{Secret, TlsFiles, Token};
 pub use traffic::{Kind, Protocol, Traffic};
 pub(crate) use values::keys::Texts;

@@ -163,6 +163,24 @@ impl Scheduler {
         Ok(Admitted { ticket, candidates, length, shed })
     }
 
+    /// As `offer`, for a piece of a request: an allowance neither cuts nor counts it.
+    ///
+    /// # Errors
+    /// As those of `offer`.
+    pub fn offer_piece(&mut self, now_us: u64, offer: &Offer<'_>) -> Result<Admitted, Refused> {
+        let allowance = self.allowance.take();
+        let outcome = self.offer(now_us, offer);
+        self.allowance = allowance;
+        outcome
+    }
+
+    /// Returns the time in which a request would be done on an idle node by prediction, in microseconds, with the
+    /// margin that its deadline must leave. 0 if its sequence is too long.
+    pub fn predicted_us(&self, candidates: usize, length: usize) -> f64 {
+        let length = self.shapes.lengths.holds(length);
+        length.map_or(0.0, |length| self.alone_us(candidates, length) + self.limits.slack_us as f64)
+    }
+
     /// Returns the next plan of a free lane. There is a plan whenever anything waits: nothing is held back to
     /// be merged with later requests. A lane is present from its first call on.
     ///

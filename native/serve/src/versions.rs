@@ -13,11 +13,20 @@ use crate::request::{ArmVersion, Wishes};
 /// Identifies a version in its tables; never reused.
 pub type Handle = u64;
 
+/// A version as all nodes name it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VersionName {
+    /// Its number.
+    pub number: u64,
+    /// Tells versions of one number apart: a part of the digest of its manifest.
+    pub identity: u64,
+}
+
 /// A servable version.
 #[derive(Clone)]
 pub struct Ready {
-    /// Its number.
-    pub number: u64,
+    /// Its name.
+    pub name: VersionName,
     /// Its tables, while their owner keeps them.
     pub tables: Weak<TableSet>,
 }
@@ -41,9 +50,9 @@ struct Canary {
 
 impl Versions {
     /// Adds a version that can be pinned. If a number is added twice, the newest one counts.
-    pub fn add(&mut self, number: u64, tables: &Arc<TableSet>) -> Handle {
+    pub fn add(&mut self, name: VersionName, tables: &Arc<TableSet>) -> Handle {
         self.handles += 1;
-        self.ready.insert(self.handles, Ready { number, tables: Arc::downgrade(tables) });
+        self.ready.insert(self.handles, Ready { name, tables: Arc::downgrade(tables) });
         self.handles
     }
 
@@ -74,7 +83,7 @@ impl Versions {
     /// Returns the version that answers a request.
     pub fn choose(&self, pin: Option<u64>, route: u64) -> Result<Handle, Refusal> {
         if let Some(number) = pin {
-            let version = self.ready.iter().rev().find(|(_, ready)| ready.number == number);
+            let version = self.ready.iter().rev().find(|(_, ready)| ready.name.number == number);
             return version.map(|(&handle, _)| handle).ok_or_else(|| {
                 let kept: Vec<String> = self.numbers().iter().map(u64::to_string).collect();
                 let kept = if kept.is_empty() { "none".into() } else { kept.join(", ") };
@@ -107,11 +116,20 @@ impl Versions {
             ArmVersion::Active => Some(active),
             ArmVersion::Canary => canary,
             ArmVersion::Number(number) => {
-                let kept = self.ready.iter().rev().find(|(_, ready)| ready.number == number);
+                let kept = self.ready.iter().rev().find(|(_, ready)| ready.name.number == number);
                 let handle = kept.map(|(&handle, _)| handle)?;
-                (number <= self.ready[&active].number || Some(handle) == canary).then_some(handle)
+                (number <= self.ready[&active].name.number || Some(handle) == canary).then_some(handle)
             }
         }
+    }
+
+    /// Returns the version of a name.
+    pub fn named(&self, name: VersionName) -> Result<Handle, Refusal> {
+        let found = self.ready.iter().rev().find(|(_, ready)| ready.name == name);
+        found.map(|(&handle, _)| handle).ok_or_else(|| {
+            let VersionName { number, identity } = name;
+            Refusal::NotKept(format!("this node does not keep version {number} with digest {identity:016x}"))
+        })
     }
 
     /// Returns a version by its handle.
@@ -121,12 +139,12 @@ impl Versions {
 
     /// Returns the number of the active version.
     pub fn active(&self) -> Option<u64> {
-        self.active.and_then(|handle| self.ready.get(&handle)).map(|ready| ready.number)
+        self.active.and_then(|handle| self.ready.get(&handle)).map(|ready| ready.name.number)
     }
 
     /// Returns the numbers of the versions that can be pinned, ascending.
     pub fn numbers(&self) -> Vec<u64> {
-        let mut numbers: Vec<u64> = self.ready.values().map(|ready| ready.number).collect();
+        let mut numbers: Vec<u64> = self.ready.values().map(|ready| ready.name.number).collect();
         numbers.sort_unstable();
         numbers.dedup();
         numbers
@@ -137,6 +155,10 @@ impl Versions {
 mod tests {
     use super::*;
 
+    fn of(number: u64) -> VersionName {
+        VersionName { number, identity: 0 }
+    }
+
     fn tables() -> Arc<TableSet> {
         Arc::new(TableSet::new(&[]).expect("no tables are fine"))
     }
@@ -145,7 +167,7 @@ mod tests {
     fn who_names_none_gets_the_active_one_and_a_share_the_canary() {
         let (mut versions, tables) = (Versions::default(), tables());
         assert!(matches!(versions.choose(None, 0), Err(Refusal::Away(_))));
-        let (active, canary) = (versions.add(1, &tables), versions.add(2, &tables));
+        let (active, canary) = (versions.add(of(1), &tables), versions.add(of(2), &tables));
         assert!(versions.activate(active));
         assert_eq!(versions.choose(None, 0), Ok(active));
         versions.set_canary(Some((canary, 0.25)));
@@ -163,7 +185,7 @@ mod tests {
         let (mut versions, tables) = (Versions::default(), tables());
         assert_eq!(versions.of_arm(ArmVersion::Active), None);
         let (old, active, new) =
-            (versions.add(5, &tables), versions.add(6, &tables), versions.add(7, &tables));
+            (versions.add(of(5), &tables), versions.add(of(6), &tables), versions.add(of(7), &tables));
         assert!(versions.activate(active));
         let all = [
             ArmVersion::Active,
@@ -187,7 +209,7 @@ mod tests {
     #[test]
     fn a_named_version_is_the_newest_of_its_number_or_refused_with_those_there_are() {
         let (mut versions, tables) = (Versions::default(), tables());
-        let (old, new) = (versions.add(7, &tables), versions.add(7, &tables));
+        let (old, new) = (versions.add(of(7), &tables), versions.add(of(7), &tables));
         assert_eq!(versions.choose(Some(7), 0), Ok(new));
         versions.remove(new);
         assert_eq!(versions.choose(Some(7), 0), Ok(old));

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamlearn.cli.options import SetOption, TlsCertOption, TlsKeyOption, stop_event, tls_files
+from streamlearn.cli.options import AuthorityOption, SetOption, TlsCertOption, TlsKeyOption, stop_event, tls_files
 from streamlearn.errors import UsageError
 from streamlearn.pulse import PULSE
 
@@ -34,9 +34,7 @@ def access(
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for the first nodes of each APP.")
     ] = 0.0,
-    ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate of the authority that signed those of nodes, PEM.")
-    ] = None,
+    ca: AuthorityOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     set_: SetOption = None,

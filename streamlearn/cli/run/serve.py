@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from streamlearn.cli.options import AppArgument, SetOption, TlsCertOption, TlsKeyOption, stop_event, tls_files
+from streamlearn.cli.options import (
+    AppArgument,
+    AuthorityOption,
+    SetOption,
+    TlsCertOption,
+    TlsKeyOption,
+    stop_event,
+    tls_files,
+)
 from streamlearn.cli.run.serve_tune import tune
 from streamlearn.hints import with_hints
 from streamlearn.pulse import PULSE
@@ -85,6 +93,7 @@ def node(
     ] = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
+    ca: AuthorityOption = None,
     set_: SetOption = None,
 ) -> None:
     """Answer requests with APP's versions by gRPC and HTTP. SIGTERM finishes requests in progress first.
@@ -119,15 +128,16 @@ def node(
 
     with (
         serve_metrics(settings.telemetry),
-        Node(folder, name=name, token=token, tls=tls, cache=cache, sockets=sockets, version=version) as running,
+        Node(
+            folder, name=name, token=token, tls=tls, authority=ca, cache=cache, sockets=sockets, version=version
+        ) as running,
     ):
         if running.wait_ready(stopped):
             # Objects loaded by now live until the end: keep full collections from visiting them.
             gc.freeze()
             # Scripts wait for this line.
             where = running.grpc if running.http is None else f"{running.grpc}, http {running.http}"
-            active = running.status().active
-            answers = "none" if active is None else active.version
+            answers = getattr(running.status().active, "version", "none")
             print(f"{folder.app.name} is served at grpc {where}: version {answers}", flush=True)
             PULSE.ready()
             stopped.wait()

@@ -34,6 +34,8 @@ _LOG = logging.getLogger(__name__)
 # How long one call waits for news of the registry, so that the end of a node does not wait for it.
 _WAIT_S = 0.5
 _ERROR_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
+# The nodes of the registry are read at the first of so many heartbeats.
+_NODES_BEATS = 5
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ class Replica:
 
     `make` returns empty serving tables; it is called again whenever tables are rebuilt. `name` is for people, such as
     host and port. Without a registry it follows the store alone. `stage_nice` is the niceness of the staging thread.
-    With `held` it answers with that version for good, and follows neither. `door` is how the
-    registry's readers reach it. `boot_id` identifies this start of the node.
+    With `held` it answers with that version for good, and follows neither. `door` is how the registry's readers reach
+    it; `hear_nodes` is told now and then which nodes there are. `boot_id` identifies this start of the node.
 
     Examples:
         >>> import numpy as np
@@ -104,10 +106,11 @@ class Replica:
         stage_nice: int = BEHIND_LANES,
         held: VersionRef | None = None,
         door: Door | None = None,
+        hear_nodes: Callable[[list[Node]], object] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.boot_id, self._since_ms, self._since_s = uuid.uuid4().hex, clock.wall_ms(), clock.monotonic_s()
-        self._door = door or Door()
+        self._door, self._hear_nodes, self._beats = door or Door(), hear_nodes, 0
         self._name, self._registry, self._stage_nice, self._clock = name[:200], registry, stage_nice, clock
         self._settings, self._hooks = checked(settings or ReplicaSettings()), hooks or Hooks()
         self._log = PointerLog(store, model, clock=clock) if held is None else FixedPointer(held)
@@ -238,6 +241,7 @@ class Replica:
             try:
                 self._beat()
                 self._send_ack()
+                self._list_nodes()
             finally:
                 # The store can be read, whatever the registry did.
                 self._is_registered.set()
@@ -301,6 +305,15 @@ class Replica:
         )  # fmt: skip
         with self._answering(self._registry) as registry:
             registry.beat(node)
+
+    def _list_nodes(self) -> None:
+        """Tell which nodes the registry lists, at some heartbeats."""
+        if self._hear_nodes is None or self._registry is None:
+            return
+        if self._beats % _NODES_BEATS == 0:
+            with self._answering(self._registry) as registry:
+                self._hear_nodes(registry.nodes())
+        self._beats += 1
 
     def _begin(self) -> None:
         """Begin to read the store's log near the registry's pointer, because listing a long log takes long."""

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Frame, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -22,8 +22,9 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use prost::Message;
 use tokio::net::TcpListener;
 use tonic::body::Body;
+use tonic::metadata::MetadataMap;
 use tonic::server::{Grpc, ServerStreamingService, UnaryService};
-use tonic::{Code, Status};
+use tonic::{Code, Extensions, Status};
 
 use self::codec::Plain;
 use self::health::HealthAsk;
@@ -42,6 +43,7 @@ use super::traffic::{Counting, Protocol};
 use super::wishes::{CallerOptions, grpc_timeout_us, version_of};
 use super::{NO_LOADING, describe, infer};
 use crate::answer::Refusal;
+use crate::split::{BACKLOG_US, METHOD, PieceAnswer, TOOK_US};
 
 /// The prefix of the service's paths.
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -66,6 +68,7 @@ enum Verb {
     HealthWatch,
     Reflect,
     ReflectAlpha,
+    Piece,
 }
 
 impl Verb {
@@ -81,6 +84,7 @@ impl Verb {
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
                 return Ok(Self::ReflectAlpha);
             }
+            METHOD => return Ok(Self::Piece),
             _ => {}
         }
         Ok(match path.strip_prefix(SERVICE).ok_or_else(unknown)? {
@@ -255,7 +259,7 @@ impl<S: Scoring> GrpcFront<S> {
             options.within_us(grpc_timeout_us(timeout.as_bytes())?);
         }
         let bytes_max = match verb {
-            Verb::ModelInfer => self.scoring.naming().inputs().limits.message_bytes_max,
+            Verb::ModelInfer | Verb::Piece => self.scoring.naming().inputs().limits.message_bytes_max,
             _ => ASK_BYTES_MAX,
         };
         let request = request.map(|body| TimedBody::new(body, wait));
@@ -383,12 +387,20 @@ impl<S: Scoring> UnaryService<Bytes> for Call<S> {
         Box::pin(async move {
             let bytes = request.into_inner();
             let reply = match verb {
+                Verb::Piece => return Ok(piece_reply(front.scoring.score_piece(bytes, arrived).await?)),
                 Verb::ModelInfer => front.infer(bytes, options, arrived).await?,
                 _ => front.describe(verb, &bytes)?,
             };
             Ok(tonic::Response::new(reply))
         })
     }
+}
+
+/// The reply to a piece: its scores, with the load of this node in headers.
+fn piece_reply(answer: PieceAnswer) -> tonic::Response<Bytes> {
+    let PieceAnswer { scores, backlog_us, took_us } = answer;
+    let headers = HeaderMap::from_iter([(BACKLOG_US, backlog_us.into()), (TOOK_US, took_us.into())]);
+    tonic::Response::from_parts(MetadataMap::from_headers(headers), scores, Extensions::default())
 }
 
 /// A call that watches the health of a service.

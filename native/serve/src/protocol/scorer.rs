@@ -1,12 +1,16 @@
 //! Scoring: the interface between the protocols and the node.
 
 use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
 
 use super::input_names::Naming;
 use crate::answer::{Answer, Refusal};
 use crate::impression_log::Shown;
 use crate::load::NodeLoad;
 use crate::request::Request;
+use crate::split::PieceAnswer;
 
 /// Scores requests.
 pub trait Scoring: Send + Sync + 'static {
@@ -16,6 +20,15 @@ pub trait Scoring: Send + Sync + 'static {
     /// Answers a request by its deadline, with scores or a refusal. The future is dropped if the caller goes
     /// away.
     fn score(&self, request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send;
+
+    /// Scores a piece of a request of another node, whose head arrived then; see `split`.
+    fn score_piece(
+        &self,
+        _bytes: Bytes,
+        _arrived: Instant,
+    ) -> impl Future<Output = Result<PieceAnswer, Refusal>> + Send {
+        async { Err(no_pieces()) }
+    }
 
     /// Returns the log of answered requests, if impressions are written.
     fn shown(&self) -> Option<&Shown> {
@@ -38,6 +51,11 @@ pub trait Scoring: Send + Sync + 'static {
 
     /// Returns how far the shadow version's scores are from the answers.
     fn shadow(&self) -> serde_json::Value;
+}
+
+/// The refusal of a piece by a node that splits no requests.
+pub fn no_pieces() -> Refusal {
+    Refusal::Unknown("this node takes no pieces of requests; help: set front.split_pieces_max".to_owned())
 }
 
 /// The state of a node.

@@ -15,4 +15,5 @@ mod overload;
 mod rig;
 mod sequences;
 mod shown;
+mod split;
 mod tuned;
