@@ -17,7 +17,7 @@ from streamlearn.testing import wait_until
 __all__ = ["split_figures"]
 
 _CANDIDATES, _REQUESTS = 2_000, 20
-_SETTINGS = ("front.split_pieces_max=2", "replica.beat_s=0.2")
+_SETTINGS = ("front.split_pieces_max=2", "replica.beat_s=0.2", "serving.lanes=1")
 # A deadline that one node meets; and shares of its time in which only two do, of which the first that does is taken.
 _LONG_MS, _SHARES = 30_000, (0.8, 0.75, 0.7, 0.85, 0.65, 0.9)
 _SPLIT_MIN = 0.9  # of the requests

@@ -30,6 +30,8 @@ use peers::{Failure, Peer};
 pub const PEERS_MAX: usize = 16;
 /// Among how many peers, in turn, the least busy ones are chosen. Otherwise all nodes would choose the same.
 const CHOICES: usize = 4;
+/// How long a peer rests that lost a piece otherwise than by being late.
+const REST_US: u64 = 1_000_000;
 
 /// Where the pieces of a request go.
 pub struct SplitPlan {
@@ -308,7 +310,7 @@ impl Splitter {
             Err(Failure::Busy)
         } else {
             let asked = peer.ask(&self.door, body, job.range.len() * labels);
-            timeout(Duration::from_micros(wait_us), asked).await.unwrap_or(Err(Failure::Lost))
+            timeout(Duration::from_micros(wait_us), asked).await.unwrap_or(Err(Failure::Late))
         };
         let now_us = self.now_us();
         let waited_us = began.elapsed().as_micros() as f64;
@@ -316,7 +318,9 @@ impl Splitter {
             Ok(answer) => load.answered(now_us, waited_us, answer.took_us, answer.backlog_us),
             Err(Failure::Busy) => load.busy(now_us, left_us as f64),
             Err(Failure::Lacks) => load.lacks(now_us, whole.version),
-            Err(Failure::Lost) => load.lost(now_us),
+            // Pings tell a peer that hangs from one that is slow.
+            Err(Failure::Late) => load.lost(now_us, wait_us),
+            Err(Failure::Lost) => load.lost(now_us, REST_US),
         });
         let (outcome, refusal) = match answer {
             Ok(answer) => {
@@ -326,7 +330,7 @@ impl Splitter {
             Err(_) if whole.left_us() == 0 => {
                 ("lost", Refusal::Late("the deadline passed at another node".into()))
             }
-            Err(Failure::Lost) => {
+            Err(Failure::Late | Failure::Lost) => {
                 ("lost", Refusal::Away("a piece of the request was lost at another node".into()))
             }
             Err(Failure::Busy | Failure::Lacks) => {

@@ -66,6 +66,8 @@ pub enum Failure {
     Lacks,
     /// It cannot answer in time.
     Busy,
+    /// There was no answer in time.
+    Late,
     /// The connection was lost, or the answer is none.
     Lost,
 }

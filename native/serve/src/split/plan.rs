@@ -8,9 +8,9 @@ use crate::versions::VersionName;
 const NETWORK_US: (f64, f64) = (1_000.0, 250.0);
 /// How far a measurement moves them.
 const NETWORK_WEIGHT: f64 = 1.0 / 8.0;
-/// How long a peer that lost a piece gets none, at first and at most: it doubles with each loss in a row.
-const REST_US: u64 = 1_000_000;
+/// How long a peer that lost a piece gets none at most: the time doubles with each loss in a row.
 const REST_US_MAX: u64 = 32_000_000;
+const REST_DOUBLINGS: u32 = 20;
 /// How long a peer that lacks a version is not asked for it again.
 const LACK_US: u64 = 1_000_000;
 
@@ -97,9 +97,10 @@ impl PeerLoad {
         self.lacks = Some((version, now_us + LACK_US));
     }
 
-    /// Learns that a piece was lost, so that it rests.
-    pub fn lost(&mut self, now_us: u64) {
-        self.rests_until_us = now_us + (REST_US << self.losses.min(5)).min(REST_US_MAX);
+    /// Learns that a piece was lost, so that it rests, at first for so long.
+    pub fn lost(&mut self, now_us: u64, rest_us: u64) {
+        let rest_us = rest_us.clamp(1, REST_US_MAX) << self.losses.min(REST_DOUBLINGS);
+        self.rests_until_us = now_us + rest_us.min(REST_US_MAX);
         self.losses += 1;
     }
 }
@@ -170,13 +171,13 @@ mod tests {
         let mut load = PeerLoad::default();
         let mut rests = Vec::new();
         for at_us in (0..8).map(|round| round * 100_000_000) {
-            load.lost(at_us);
+            load.lost(at_us, 1_000_000);
             let rest_us = (1..=64).find(|s| load.wait_us(at_us + s * 1_000_000, VERSION).is_some());
             rests.push(rest_us.unwrap());
         }
         assert_eq!(rests, [1, 2, 4, 8, 16, 32, 32, 32]);
         load.answered(900_000_000, 10.0, 5.0, 0.0);
-        load.lost(900_000_000);
+        load.lost(900_000_000, 1_000_000);
         assert!(load.wait_us(901_000_000, VERSION).is_some());
     }
 

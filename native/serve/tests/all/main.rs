@@ -12,6 +12,7 @@ mod http;
 mod ladder;
 mod node;
 mod overload;
+mod pieces;
 mod rig;
 mod sequences;
 mod shown;

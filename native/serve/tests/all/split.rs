@@ -14,17 +14,14 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use proptest::prelude::*;
-use prost::Message;
 use streamlearn_serve::front::{Front, Waits};
 use streamlearn_serve::inputs::Limits;
 use streamlearn_serve::ladder::Ladder;
 use streamlearn_serve::layout::{Layout, Place, Pooling, Side};
 use streamlearn_serve::node::{Node, Servers};
-use streamlearn_serve::protocol::{
-    CallerOptions, Door, DoorSettings, Secret, TlsFiles, Token, decode as decode_request, every_kind,
-};
-use streamlearn_serve::scheduler::{self, AllowanceLimits, Costs, Offer, Scheduler, Shapes, Worth};
-use streamlearn_serve::split::{METHOD, PeerDoor, PieceHead, Splitter, decode, encode};
+use streamlearn_serve::protocol::{Door, DoorSettings, Secret, TlsFiles, Token, every_kind};
+use streamlearn_serve::scheduler::{self, Costs, Scheduler, Shapes};
+use streamlearn_serve::split::{METHOD, PeerDoor, PieceHead, Splitter, encode};
 use streamlearn_serve::tensor_batch::Scratch;
 use streamlearn_serve::versions::VersionName;
 use streamlearn_table::{Initial, RowType, TableSet, TableSettings};
@@ -32,11 +29,12 @@ use streamlearn_trust::tls::renewed_nameless_connector;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use crate::pieces::{decoded, head};
 use crate::rig::asks::*;
 use crate::rig::{Certificate, Client, certificate, framed, post, wait_until};
 
-const LIMITS: Limits = Limits { candidates_max: 200, values_max: 1_024, message_bytes_max: 1 << 20 };
-const VERSION: VersionName = VersionName { number: 7, identity: 0xABCD };
+pub const LIMITS: Limits = Limits { candidates_max: 200, values_max: 1_024, message_bytes_max: 1 << 20 };
+pub const VERSION: VersionName = VersionName { number: 7, identity: 0xABCD };
 const WIDTH: usize = 2;
 /// The predicted time of a candidate. Lanes are much faster, so that answers do not depend on the machine.
 const SLOW_US: f64 = 100_000.0;
@@ -85,7 +83,7 @@ fn layout(naming_inputs: &streamlearn_serve::inputs::Inputs) -> Layout {
     Layout { user: side.clone(), item: side }
 }
 
-fn shapes() -> Shapes {
+pub fn shapes() -> Shapes {
     let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
     Shapes { users: ladder(&[1, 4]), candidates: ladder(&[1, 4, 16]), lengths: ladder(&[1]) }
 }
@@ -295,7 +293,7 @@ fn request(candidates: usize, seed: u64) -> Inputs {
     inputs
 }
 
-fn ask_of(candidates: usize, seed: u64, is_raw: bool) -> InferAsk {
+pub fn ask_of(candidates: usize, seed: u64, is_raw: bool) -> InferAsk {
     InferAsk { id: "q7".to_owned(), ..ask(&request(candidates, seed), is_raw) }
 }
 
@@ -595,63 +593,6 @@ fn pieces_pass_a_door_with_tls_and_a_token_and_no_other_peer_is_trusted() {
     });
 }
 
-fn head(left_us: u64) -> PieceHead {
-    PieceHead { fingerprint: 5, version: VERSION, left_us, route: 9, priority: 3 }
-}
-
-fn decoded(candidates: usize, seed: u64) -> streamlearn_serve::request::Request {
-    let naming = every_kind(LIMITS);
-    let bytes = ask_of(candidates, seed, true).encode_to_vec();
-    decode_request(&bytes, &naming, CallerOptions::default()).unwrap().0
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
-    #[test]
-    fn a_piece_is_read_as_it_was_written(candidates in 1_usize..50, seed in 1_u64..1 << 40, cut in (0_usize..50, 1_usize..50)) {
-        let request = decoded(candidates, seed);
-        let from = cut.0 % candidates;
-        let range = from..(from + cut.1).min(candidates);
-        let body = encode(&head(77), Some(&request), range.clone());
-        let (read, piece) = decode(&body[5..], &request.inputs, 5).unwrap();
-        let piece = piece.unwrap();
-        prop_assert_eq!(read, head(77));
-        streamlearn_serve::protocol::check(&piece);
-        prop_assert_eq!(&piece.user, &request.user);
-        let wishes = (piece.wishes.deadline_us, piece.wishes.route, piece.wishes.priority);
-        prop_assert_eq!(wishes, (Some(77), Some(9), 3));
-        // Its whole is written as the same candidates of the request.
-        let again = encode(&head(77), Some(&piece), 0..piece.candidates);
-        prop_assert_eq!(again, body);
-        prop_assert_eq!(piece.candidates, range.len());
-    }
-
-    #[test]
-    fn bytes_that_are_no_piece_are_refused_and_take_no_memory(
-        bytes in prop::collection::vec(any::<u8>(), 0..300),
-        seed in 1_u64..1 << 40,
-        at in any::<prop::sample::Index>(),
-        changes in prop::collection::vec(any::<u8>(), 1..9),
-        cut in any::<prop::sample::Index>(),
-    ) {
-        let request = decoded(5, seed);
-        prop_assert!(decode(&bytes, &request.inputs, 5).is_err());
-        let body = encode(&head(77), Some(&request), 0..5)[5..].to_vec();
-        let mut changed = body.clone();
-        let at = at.index(body.len());
-        for (byte, change) in changed[at..].iter_mut().zip(&changes) {
-            *byte = *change;
-        }
-        if let Ok((_, Some(piece))) = decode(&changed, &request.inputs, 5) {
-            streamlearn_serve::protocol::check(&piece);
-        }
-        let short = &body[..cut.index(body.len())];
-        prop_assert!(decode(short, &request.inputs, 5).is_err());
-        prop_assert!(decode(&[&body[..], &changes].concat(), &request.inputs, 5).is_err());
-    }
-}
-
 #[test]
 fn a_node_refuses_hostile_pieces_by_name() {
     let peer = Rig::start(SLOW_US);
@@ -690,46 +631,4 @@ fn a_node_refuses_hostile_pieces_by_name() {
         assert!(reply.text.contains("front.split_pieces_max"));
         node.end().await;
     });
-}
-
-#[test]
-fn an_allowance_neither_cuts_nor_counts_a_piece() {
-    let limits = scheduler::Limits {
-        lanes: 1,
-        requests_max: 1_000,
-        candidates_max: 100_000,
-        reserved_percent: 0,
-        wait_us_max: 100_000,
-        slack_us: 0,
-        allowance: Some(AllowanceLimits { candidates_min: 1, shown: 2, short_percent: 0 }),
-        by_cohort: false,
-    };
-    let costs = Costs::measured(&shapes(), |_, _| 1.0, |candidates, _| 100.0 * candidates as f64);
-    let mut scheduler = Scheduler::new(limits, shapes(), costs);
-    assert!(scheduler.next(0, 0).plan.is_none());
-    let worth = Worth { hash: 5 << 32 | 1, ..Worth::default() };
-    let of = |now_us: u64| Offer {
-        version: 1,
-        candidates: 16,
-        length: 1,
-        deadline_us: now_us + 100_000,
-        priority: 0,
-        cohort: 0,
-        worth,
-    };
-    let mut now_us = 0;
-    for _ in 0..200 {
-        now_us += 10_000;
-        scheduler.late(now_us);
-        (0..60).for_each(|_| drop(scheduler.offer(now_us, &of(now_us))));
-    }
-    now_us += 100_000;
-    scheduler.late(now_us);
-    let before = scheduler.figures(now_us).value.unwrap();
-    assert!(before.price > 0.0);
-    let piece = scheduler.offer_piece(now_us, &of(now_us)).unwrap();
-    assert_eq!(piece.candidates, 16);
-    assert_eq!(scheduler.figures(now_us).value, Some(before));
-    let request = scheduler.offer(now_us, &of(now_us));
-    assert!(request.is_err() || request.unwrap().candidates < 16, "the node is still pressed");
 }
