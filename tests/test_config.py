@@ -246,7 +246,7 @@ NOUNS = (
     "_slices", "_rows", "_steps", "_steps_max", "_candidates_min", "_messages_max", "_count", "_keys_max",
     "_impressions_max", "_actions_max", "_texts_max", "_compiles_max", "_queue_max", "_calls_min", "_runs",
     "_candidates_max", "_values_max", "_requests_max", "_percent", "_candidates", "_slabs_max", "_restarts_max",
-    "_files_max", "_nice", "_attempts_max", "_entries_max", "_share_max",
+    "_files_max", "_nice", "_attempts_max", "_entries_max", "_share_max", "_pieces_max",
 )  # fmt: skip
 
 

@@ -301,8 +301,8 @@ def _route(match: _Json, shares: tuple[Share, ...], protocol: str) -> _Json:
             "retriable_status_codes": [503],
             "num_retries": 1,
             "retry_host_predicate": [_OTHER_HOST],
-            # By load, a lost node may be drawn hundreds of times before one that was slow.
-            "host_selection_retry_max_attempts": 10_000,
+            # By load, a lost node may be drawn thousands of times before one that hung: some milliseconds.
+            "host_selection_retry_max_attempts": 100_000,
         },
     }
     if len(shares) == 1 and not shares[0].arm:

@@ -41,7 +41,6 @@ _LAST_S, _LONG_S = 60.0, 600.0
 _ROWS_PER_S_MAX = 400.0
 _SETTINGS = (
     "up.restarts_max=1000",
-    "up.backoff_ms_max=1000",
     # The judge must not reject versions for the noise of small samples: quality is not tested here.
     "judge.scored_rows_min=1099511627776",
     "judge.norm_ratio_max=0",

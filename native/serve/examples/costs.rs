@@ -1,4 +1,4 @@
-//! Measures the cost of a request: decoding and hashing, encoding the answer, and logging an impression.
+//! Measures the cost of a request: admission, decoding and hashing, encoding the answer, and logging an impression.
 //! Prints microseconds of CPU time.
 
 #[path = "../tests/all/rig/asks.rs"]
@@ -15,8 +15,12 @@ use prost::Message;
 use streamlearn_serve::answer::{Answer, Cut};
 use streamlearn_serve::impression_log::{Batch, Shown, ShownLimits};
 use streamlearn_serve::inputs::{Count, Input, Inputs, Kind, Label, Limits};
+use streamlearn_serve::ladder::Ladder;
 use streamlearn_serve::load::NodeLoad;
 use streamlearn_serve::protocol::{CallerOptions, LoadHeaders, Naming, RequestFormat, decode, encode};
+use streamlearn_serve::scheduler::{
+    AllowanceLimits, Costs, Limits as Bounds, Offer, Scheduler, Shapes, Worth,
+};
 
 const CANDIDATES: usize = 36;
 const ROUNDS: usize = 15;
@@ -89,7 +93,50 @@ fn median_us_of_many(mut turn: impl FnMut()) -> f64 {
     median_us(|| (0..100).for_each(|_| turn())) / 100.0
 }
 
+/// The microseconds of an offer to a node on which 30 requests wait: admitted, and cancelled again, or refused.
+fn offer_us(allowance: Option<AllowanceLimits>) -> f64 {
+    let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).expect("sizes that grow");
+    let (users, candidates) = (ladder(&[1, 2, 4, 8, 16]), ladder(&[16, 32, 64, 128, 256, 512]));
+    let shapes = Shapes { users, candidates, lengths: ladder(&[50]) };
+    let costs =
+        Costs::measured(&shapes, |users, _| 80.0 * users as f64, |count, _| 200.0 + 18.0 * count as f64);
+    let limits = Bounds {
+        lanes: 1,
+        requests_max: 1_000,
+        candidates_max: 100_000,
+        reserved_percent: 10,
+        wait_us_max: 100_000,
+        slack_us: 1_000,
+        allowance,
+        by_cohort: false,
+    };
+    let mut scheduler = Scheduler::new(limits, shapes, costs);
+    scheduler.next(0, 0);
+    let prescores: Vec<f32> = (0..CANDIDATES).map(|at| 1.0 / (1.0 + at as f32)).collect();
+    let mut number = 0_u64;
+    let mut offer = |scheduler: &mut Scheduler, now_us| {
+        number += 1;
+        let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let worth = Worth { value: 1.0, class: 0, hash, prescores: &prescores };
+        let deadline_us = now_us + 30_000;
+        let (version, candidates, length, priority, cohort) = (1, CANDIDATES, 50, 0, 0);
+        scheduler.offer(now_us, &Offer { version, candidates, length, deadline_us, priority, cohort, worth })
+    };
+    (0..30).for_each(|at| drop(offer(&mut scheduler, 100 * at)));
+    median_us_of_many(|| {
+        if let Ok(admitted) = black_box(offer(&mut scheduler, 3_000)) {
+            scheduler.cancel(admitted.ticket);
+        }
+    })
+}
+
 fn main() {
+    let (off_us, on_us) =
+        (offer_us(None), offer_us(Some(AllowanceLimits { candidates_min: 4, shown: 8, short_percent: 0 })));
+    let more_us = on_us - off_us;
+    println!(
+        "admission: {off_us:.3} us, with an allowance {on_us:.3} us: its decision takes {more_us:.3} us"
+    );
     let (naming, inputs) = model();
     let head: HeaderMap =
         [("x-route-key", "user-42"), ("x-priority", "1"), ("x-arm", "new"), ("x-deadline-ms", "50")]
