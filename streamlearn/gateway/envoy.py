@@ -131,7 +131,8 @@ def _cluster(plan: AccessPlan, backend: Backend, protocol: str, folder: Path, tl
         },
         **_balanced(settings.balance, settings.balance_percent),
         # Without it, requests went to nodes that are not ready when few others are.
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        # By default Envoy's threads learn only once a second which nodes are back or gone.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}, "update_merge_window": "0s"},
         "health_checks": [_health_check(by_http=by_http)],
         "outlier_detection": _ejection(settings.ejection_percent_max),
         "circuit_breakers": {
@@ -302,7 +303,7 @@ def _route(match: _Json, shares: tuple[Share, ...], protocol: str) -> _Json:
             "num_retries": 1,
             "retry_host_predicate": [_OTHER_HOST],
             # By load, a lost node may be drawn thousands of times before one that hung: some milliseconds.
-            "host_selection_retry_max_attempts": 100_000,
+            "host_selection_retry_max_attempts": 10_000,
         },
     }
     if len(shares) == 1 and not shares[0].arm:
