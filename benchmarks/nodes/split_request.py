@@ -19,7 +19,8 @@ __all__ = ["split_figures"]
 _CANDIDATES, _REQUESTS = 2_000, 20
 # On one core a lane would otherwise keep pieces from being sent.
 _SETTINGS = ("front.split_pieces_max=2", "replica.beat_s=0.2", "serving.lanes=1", "serving.lane_nice=7")
-# A deadline that one node meets; and shares of its time in which only two do, of which the first that does is taken.
+# A deadline that one node meets alone. Then deadlines as shares of the time that one node takes: the first one in which
+# two nodes answer is used.
 _LONG_MS, _SHARES = 30_000, (0.95, 0.9, 1.0)
 _SPLIT_MIN = 0.9  # of the requests
 _ANSWERED, _PEERS = 'streamlearn_serving_pieces_total{outcome="answered"}', "streamlearn_serving_peers_ratio"
@@ -27,7 +28,7 @@ _CONNECTED_S = 60.0
 
 
 def split_figures(parts: Parts, model: ServingModel, seconds: int) -> None:
-    """Measure both in turns of so many seconds; the caller waits for each answer."""
+    """Measure one node and two by turns of `seconds`; the caller waits for each answer."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         message = f"this process may use {len(cores)} core"

@@ -302,7 +302,7 @@ def _route(match: _Json, shares: tuple[Share, ...], protocol: str) -> _Json:
             "retriable_status_codes": [503],
             "num_retries": 1,
             "retry_host_predicate": [_OTHER_HOST],
-            # By load, a lost node may be drawn thousands of times before one that hung: some milliseconds.
+            # By load, a lost node may be drawn hundreds of times before one that was slow.
             "host_selection_retry_max_attempts": 10_000,
         },
     }

@@ -539,8 +539,8 @@ impl NativeNode {
         self.node.compute(features.reader.clone());
     }
 
-    /// Splits requests into so many pieces at most, and takes pieces of peers, from now on. With TLS, `authority` is the
-    /// file of the certificate that signed those of peers.
+    /// From now on, splits requests into at most `pieces_max` pieces, and takes pieces of peers. With TLS, `authority`
+    /// is the file of the certificate that signed those of peers.
     fn split(&self, py: Python<'_>, pieces_max: usize, authority: Option<PathBuf>) -> PyResult<()> {
         let tls = authority.map(|file| renewed_nameless_connector(&file, Protocol::Grpc.alpn()));
         let help = "give --ca FILE, the certificate of the authority that signed those of nodes, in PEM";
@@ -565,7 +565,7 @@ impl NativeNode {
         self.node.splitter().map_or((0, 0), |splitter| splitter.connected())
     }
 
-    /// What became of pieces that were sent, and how many were taken; empty if requests are not split.
+    /// The counts of pieces by their outcome; empty if requests are not split.
     fn pieces(&self) -> Vec<(&'static str, u64)> {
         self.node.splitter().map_or_else(Vec::new, |splitter| splitter.counts())
     }

@@ -546,7 +546,9 @@ impl Front {
         };
         let (handle, is_of_arm) = chosen.map_err(|refusal| ("version", refusal))?;
         request.arm = request.arm.filter(|_| is_of_arm);
-        self.measures.without_arm_if(!is_of_arm);
+        if !is_of_arm {
+            self.measures.answered_without_arm();
+        }
         let version = state.versions.get(handle).map_or_else(VersionName::default, |ready| ready.name);
         let is_shadowed = of_piece.is_none() && wishes.pin.is_none() && state.shadow.wants(handle, route);
         let (length, since, request) = (self.length_of(&request), Instant::now(), Arc::new(request));

@@ -56,9 +56,9 @@ impl Measures {
         self.tried_again.fetch_add(requests, Ordering::Relaxed);
     }
 
-    /// Counts a request if the version of its arm cannot answer.
-    pub(crate) fn without_arm_if(&self, is_without: bool) {
-        self.left_arm.fetch_add(u64::from(is_without), Ordering::Relaxed);
+    /// Counts a request whose arm has a version that cannot answer.
+    pub(crate) fn answered_without_arm(&self) {
+        self.left_arm.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns how long requests waited for a lane, in microseconds.

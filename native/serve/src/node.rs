@@ -65,8 +65,8 @@ impl Node {
         let _ = self.features.set(features);
     }
 
-    /// Splits requests into so many pieces at most, and takes pieces of peers, from now on; only the first call has an
-    /// effect.
+    /// From now on, splits requests into at most `pieces_max` pieces, and takes pieces of peers. Only the first call has
+    /// an effect.
     pub fn split(&self, pieces_max: usize, door: PeerDoor) -> &Arc<Splitter> {
         self.splitter.get_or_init(|| Arc::new(Splitter::new(self.front.clone(), pieces_max, door)))
     }

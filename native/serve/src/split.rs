@@ -74,7 +74,7 @@ struct PieceEnd {
     outcome: Result<Vec<f32>, Refusal>,
 }
 
-/// What becomes of pieces; those of other nodes are taken.
+/// The outcomes of pieces that this node sends; `taken` counts those that others send to it.
 const OUTCOMES: [&str; 6] = ["sent", "answered", "refused", "lost", "again", "taken"];
 
 /// A peer's answer to a piece, as it is sent.
@@ -164,7 +164,7 @@ impl Splitter {
     /// Scores a piece of another node; `arrived` is when its head came.
     ///
     /// # Errors
-    /// If the bytes are no piece, this node lacks its version, or there is no time for it.
+    /// If the bytes are not a piece, if this node does not have its version, or if the time is too short.
     pub async fn score_piece(&self, bytes: &[u8], arrived: Instant) -> Result<PieceAnswer, Refusal> {
         let (head, piece) = decode(bytes, self.front.inputs(), self.fingerprint)?;
         let mut scores = Vec::new();
@@ -182,7 +182,8 @@ impl Splitter {
         Ok(PieceAnswer { scores: scores.into(), backlog_us, took_us: arrived.elapsed().as_micros() as u64 })
     }
 
-    /// Plans a request of so many candidates in the time that is left; `None` if pieces would be late as well.
+    /// Plans the pieces of a request, from its number of candidates and the time that is left; `None` if pieces would be
+    /// late as well.
     /// `backlog_us` is the work that waits here.
     pub(crate) fn plan(
         &self,

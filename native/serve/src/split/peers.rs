@@ -36,7 +36,7 @@ const RETRY_DOUBLINGS: u32 = 6;
 /// The distance of pings, and how long the answer to one may take. A peer that hangs is known after both.
 const PING: Duration = Duration::from_secs(1);
 
-/// What a node needs to reach its peers.
+/// The token and the TLS with which a node reaches its peers.
 pub struct PeerDoor {
     /// The token of both.
     pub token: Option<Token>,
@@ -88,7 +88,7 @@ impl Peer {
         Arc::new(Self { address, state: Mutex::default(), open: watch::Sender::default() })
     }
 
-    /// Returns what its load is; `None` while there is no connection.
+    /// Returns what `of` makes of its load; `None` while there is no connection.
     pub fn with_load<T>(&self, of: impl FnOnce(&mut PeerLoad) -> T) -> Option<T> {
         let mut state = self.state();
         state.sender.is_some().then(|| of(&mut state.load))

@@ -16,7 +16,7 @@ const FORMAT: [u8; 4] = *b"slp\x01";
 /// What gRPC puts before a message: a flag and its length.
 pub const FRAME_BYTES: usize = 5;
 
-/// What a piece says beside its columns.
+/// The head of a piece, before its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PieceHead {
     /// Tells whether both nodes have the same inputs in the same layout.
