@@ -16,11 +16,14 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from msgspec import structs
+
 from streamlearn.apps.app import App
 from streamlearn.config import read_settings
 from streamlearn.errors import ConfigError, SpecError, StreamlearnError, UsageError
 from streamlearn.features.names import fingerprint
 from streamlearn.settings import Settings
+from streamlearn.settings.serving import ServingSettings
 from streamlearn.settings.versions import RegistrySettings, VersionSettings
 from streamlearn.times import time_text
 from streamlearn.topics import AccessSettings, Topic, TopicSettings, WriterSettings, open_topic
@@ -30,6 +33,8 @@ __all__ = ["TOPICS", "AppFolder", "app_module", "load_app", "registry_url", "sto
 # Most bytes of a dead letter beside the original record: origin, reason, and a detail of bounded length.
 DEAD_LETTER_ADDED_BYTES = 64 * 1024
 TOPICS = ("impressions", "actions", "samples", "interactions", "progress", "dead_letters")
+# An overloaded node reads far more than it scores, and can neither cut nor refuse what waits unread.
+_LANE_NICE_WITH_ALLOWANCE = 4
 _HEAVY = ("tensorflow", "apache_beam", "kafka")
 
 
@@ -40,6 +45,14 @@ class AppFolder:
     app: App
     folder: Path
     settings: Settings
+
+    @cached_property
+    def serving(self) -> ServingSettings:
+        """The settings of serving. With an allowance lanes give way to the threads that read requests."""
+        settings = self.settings.serving
+        if settings.lane_nice or not self.settings.allowance.candidates_min:
+            return settings
+        return structs.replace(settings, lane_nice=_LANE_NICE_WITH_ALLOWANCE)
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class Node:
         declared = declared_tables(folder.app.features, settings.tables)
         tables = [structs.replace(options, optimizer=None, admission=None) for options in declared]
         self._front = Front(
-            folder.app, [options.spec.name for options in tables], settings.serving, settings.front, settings.allowance
+            folder.app, [options.spec.name for options in tables], folder.serving, settings.front, settings.allowance
         )
         native_front, store = self._front.native, open_store(folder.store_url, settings=settings.versions)
         held = None if version is None else Chain.find(store, folder.app.name, version).ref
@@ -148,12 +148,12 @@ class Node:
             registry=self._registry if held is None else None,
             settings=replica_settings(settings),
             hooks=self._answering,
-            stage_nice=settings.serving.lane_nice + BEHIND_LANES,
+            stage_nice=folder.serving.lane_nice + BEHIND_LANES,
             held=held,
             door=door,
             hear_nodes=(lambda nodes: self._native.follow(peers_of(door, nodes))) if splits else None,
         )
-        nice, failures_max = settings.serving.lane_nice, settings.serving.lane_failures_max
+        nice, failures_max = folder.serving.lane_nice, folder.serving.lane_failures_max
         self._lanes = Lanes(self._front, self._front.score, self._kind.places, failures_max, nice=nice)
         self._switches = SwitchFollower(store, folder.app.served_name, folder.app.name, self._follow_switch)
         self._replica.start()
@@ -290,7 +290,7 @@ def _name_at(address: str) -> str:
 
 def _lane_kind(folder: AppFolder, front: Front, cache: CompileCache | None, places: list[Place] | None) -> LaneKind:
     """Return the lanes that the settings declare. Only lane threads load TensorFlow here."""
-    settings = folder.settings.serving
+    settings = folder.serving
     if settings.lane_processes:
         from streamlearn.serving.lanes.lane_processes import LaneProcesses
 

@@ -34,8 +34,8 @@ class FrontSettings(Struct, frozen=True, forbid_unknown_fields=True):
     deadline_ms_max: Fixed[int] = 30_000
     """Longest deadline of a request; a longer one is shortened to it."""
     slack_ms: Fixed[int] = 2
-    """Time that must be left between the predicted end of a request and its deadline for it to be accepted: a margin
-    for wrong predictions and for sending the answer."""
+    """Least time that must be left between the predicted end of a request and its deadline for it to be accepted. It
+    grows while answers are late."""
     requests_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 2_048
     """Most requests in the queue. Beyond it, requests are refused."""
     waiting_candidates_max: Fixed[int] = 131_072

@@ -36,7 +36,8 @@ class ServingSettings(Struct, frozen=True, forbid_unknown_fields=True):
     streams of its own, and lanes are spread over the GPUs."""
     lane_nice: Annotated[int, Meta(ge=0, le=9)] = 0
     """Niceness of lanes relative to the threads that read requests. Use 7 if scoring is cheaper than parsing requests:
-    under load, requests then queue for merging instead of in the socket. Otherwise use 0."""
+    under load, requests then queue for merging instead of in the socket. Otherwise use 0. With an allowance 0
+    counts as 4, because an overloaded node reads far more than it scores; 1 is the least then."""
     lane_devices: Fixed[Literal["auto", "shared", "own"]] = "auto"
     """Whether each lane has a logical device of its own."""
     lane_memory_bytes: Annotated[int, Meta(ge=1 << 26, le=1 << 40)] = 4 << 30

@@ -45,7 +45,7 @@ FRONT = (
 )  # fmt: skip
 SERVING = (
     "serving.users_buckets=[1, 3]", "serving.candidates_buckets=[7, 9]", "serving.lengths=[2, 8]", "serving.lanes=3",
-    "serving.lane_nice=4", "serving.compiles_max=97", "serving.golden_difference_max=0.375",
+    "serving.lane_nice=6", "serving.compiles_max=97", "serving.golden_difference_max=0.375",
 )  # fmt: skip
 OTHERS = ("impressions.write_back=true", "join.logged_share=0.625", "replica.beat_s=1.25", "replica.versions_kept=7")
 
@@ -94,9 +94,9 @@ def test_the_parts_of_a_node_have_the_settings(
     assert (node_limits.threads, node_limits.connections_max, node_limits.requests_max) == (2, 99, 88)
     assert node_limits.drain_ms_max == 1_250
     assert calls["Shown"][0][1]["share"] == 0.625
-    assert calls["Lanes"][0][1]["nice"] == 4
+    assert calls["Lanes"][0][1]["nice"] == 6
     named = calls["Replica"][0][1]
-    assert (named["stage_nice"], named["settings"].versions_kept) == (14, 7)
+    assert (named["stage_nice"], named["settings"].versions_kept) == (16, 7)
     assert node._replica._stager.wait_s == 1.25
     assert node._kind._budget.compiles_max == 97  # type: ignore[attr-defined]
     with monkeypatch.context() as patched:
@@ -182,6 +182,11 @@ def test_lanes_run_on_the_devices_of_the_settings(small: Load, monkeypatch: pyte
     assert divided == [[777, 777, 777]]
     lane_places(small(*odd, "serving.lane_processes=true").settings.serving)
     assert divided[1:] == [[777]]
+
+
+def test_lanes_of_a_node_with_an_allowance_give_way_unless_it_says_how_much(small: Load) -> None:
+    said = ((), ("allowance.candidates_min=5",), ("allowance.candidates_min=5", "serving.lane_nice=2"))
+    assert [small(*one).serving.lane_nice for one in said] == [0, 4, 2]
 
 
 @heeds("serving.lane_processes", "serving.lane_gpus", "serving.lanes", "serving.lane_nice")

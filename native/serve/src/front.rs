@@ -137,7 +137,7 @@ impl Drop for Caller<'_> {
         if let Some(ticket) = self.ticket {
             let mut state = self.front.lock();
             state.scheduler.cancel(ticket);
-            state.waiting.remove(&ticket);
+            state.hung_up(ticket, self.front.now_us());
         }
     }
 }
@@ -272,12 +272,12 @@ impl Front {
         let mut state = self.lock();
         let begun = self.arrive(&mut state, request, None).and_then(|arrival| {
             let (candidates, left_us) = (arrival.request.candidates, arrival.wait_max_us as f64);
-            let alone_us = state.scheduler.predicted_us(candidates, arrival.length);
+            let alone_us = state.scheduler.predicted_us(candidates, arrival.length, left_us);
             let plan = if alone_us <= left_us {
                 None
             } else {
                 let backlog_us = state.scheduler.figures(self.now_us()).backlog_us;
-                let piece_us = |candidates| state.scheduler.predicted_us(candidates, arrival.length);
+                let piece_us = |candidates| state.scheduler.predicted_us(candidates, arrival.length, left_us);
                 splitter.plan((candidates, left_us), backlog_us, arrival.version, piece_us)
             };
             let Some(plan) = plan else {
@@ -308,7 +308,8 @@ impl Front {
         let now_us = self.now_us();
         let mut state = self.lock();
         let backlog_us = state.scheduler.figures(now_us).backlog_us;
-        (backlog_us, state.scheduler.predicted_us(candidates, whole.length))
+        let left_us = whole.left_us() as f64;
+        (backlog_us, state.scheduler.predicted_us(candidates, whole.length, left_us))
     }
 
     /// Waits for the answer to an admitted request.
@@ -333,10 +334,10 @@ impl Front {
         // A lane that asks while it still has work has lost that work.
         state.try_alone(lane, &Refusal::Broken("the lane was restarted".into()));
         loop {
-            let next = state.scheduler.next(self.now_us(), lane);
+            let now_us = self.now_us();
+            let next = state.scheduler.next(now_us, lane);
             for ticket in next.late {
-                let text = "the deadline passed before a lane was free";
-                state.refuse(ticket, "late", Refusal::Late(text.into()));
+                state.refuse_late(ticket, now_us);
             }
             if let Some(plan) = next.plan {
                 let started = state.begin(lane, plan, self.layout.user.length > 0);
@@ -595,6 +596,7 @@ impl Front {
             request: request.clone(),
             number: version.number,
             since: *since,
+            wait_max_us: *wait_max_us,
             is_shadowed: *is_shadowed,
             scores: vec![f32::NAN; candidates * self.inputs.labels.len()],
             cut: Cut { scored, length: admitted.length },

@@ -186,6 +186,7 @@ impl Servers {
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("front")
+            .global_queue_interval(1)
             .on_thread_start(|| take_slices(SLICE))
             .enable_all()
             .build()?;

@@ -20,6 +20,7 @@ mod merge;
 mod offer;
 mod plan;
 mod queue;
+mod slack;
 mod tickets;
 
 pub use allowance::{AllowanceLimits, CLASSES_MAX, Value, Worth};
@@ -41,6 +42,7 @@ use limits::Key;
 use merge::{Group, Merge};
 use plan::Places;
 use queue::{Queues, Waiting};
+use slack::Slack;
 use tickets::{Held, Tickets};
 
 /// How far a full TensorBatch moves the pace, and how far one that was not full moves it back.
@@ -62,6 +64,7 @@ pub struct Scheduler {
     lanes: Lanes,
     allowance: Option<Allowance>,
     cohorts: Option<Cohorts>,
+    slack: Slack,
     /// How many times longer the waiting work takes than in TensorBatches without padding; learned.
     pace: f64,
     admitted: u64,
@@ -126,6 +129,7 @@ impl Scheduler {
             lanes: Lanes::new(limits.lanes),
             allowance,
             cohorts: limits.by_cohort.then(Cohorts::default),
+            slack: Slack::new(limits.slack_us),
             pace: 1.0,
             admitted: 0,
             planned: 0,
@@ -176,9 +180,9 @@ impl Scheduler {
 
     /// Returns the time in which a request would be done on an idle node by prediction, in microseconds, with the
     /// margin that its deadline must leave. 0 if its sequence is too long.
-    pub fn predicted_us(&self, candidates: usize, length: usize) -> f64 {
+    pub fn predicted_us(&self, candidates: usize, length: usize, left_us: f64) -> f64 {
         let length = self.shapes.lengths.holds(length);
-        length.map_or(0.0, |length| self.alone_us(candidates, length) + self.limits.slack_us as f64)
+        length.map_or(0.0, |length| self.alone_us(candidates, length) + self.slack.us_of(left_us))
     }
 
     /// Returns the next plan of a free lane. There is a plan whenever anything waits: nothing is held back to
@@ -379,6 +383,18 @@ impl Scheduler {
     pub fn learn_worth(&mut self, class: usize, values: impl Iterator<Item = f64>, prescores: &[f32]) {
         if let Some(allowance) = &mut self.allowance {
             allowance.learn(class, values, prescores);
+        }
+    }
+
+    /// Learns from the end of an admitted request that had so much time: whether it was late.
+    pub fn learn_slack(&mut self, now_us: u64, time_us: u64, is_late: bool) {
+        self.slack.learn(now_us, time_us as f64, is_late);
+    }
+
+    /// As `learn_slack`, of a request whose caller hung up with so much of its time left; that may have other reasons.
+    pub fn hung_up(&mut self, now_us: u64, time_us: u64, left_us: u64) {
+        if Slack::is_late(time_us as f64, left_us as f64) {
+            self.slack.learn(now_us, time_us as f64, true);
         }
     }
 

@@ -368,6 +368,21 @@ async fn a_connection_without_the_token_has_few_requests_at_once() {
 }
 
 #[tokio::test]
+async fn a_connection_without_the_token_that_goes_on_in_spite_of_refusals_is_closed() {
+    let _alone = ALONE.lock().await;
+    let limits = DoorLimits { token_wait_ms: 600_000, hello_wait_ms_max: 600_000, ..DoorLimits::default() };
+    let node = node_of(with_token(limits)).await;
+    let (stranger, mut asked) = (Client::connect(node.grpc).await, JoinSet::new());
+    for _ in 0..STREAMS + 200 {
+        let mut stranger = stranger.clone();
+        asked.spawn(async move { stranger.say("ModelInfer", &[], infer_body()).await });
+    }
+    let is_closed = || node.door.stats().requests_refused > 128 && node.door.stats().connections == 0;
+    wait_until("the end of the connection", is_closed).await;
+    assert_answers(&mut Client::connect(node.grpc).await).await;
+}
+
+#[tokio::test]
 async fn answers_that_strangers_do_not_read_end_with_their_connections() {
     let _alone = ALONE.lock().await;
     let limits = DoorLimits { hello_wait_ms_max: 10_000, ..DoorLimits::default() };

@@ -123,7 +123,7 @@ def node(
     set_up_logging(settings.telemetry)
     sys.setswitchinterval(_SWITCH_S)
     stopped = stop_event()
-    cache = CompileCache.open(settings.serving)
+    cache = CompileCache.open(folder.serving)
     from streamlearn.serving.node import Node
 
     with (

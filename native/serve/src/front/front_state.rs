@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use streamlearn_table::TableSet;
 use tokio::sync::oneshot;
@@ -38,6 +38,7 @@ pub(super) struct WaitingRequest {
     pub request: Arc<Request>,
     pub number: u64,
     pub since: Instant,
+    pub wait_max_us: u64,
     pub is_shadowed: bool,
     pub scores: Vec<f32>,
     pub cut: Cut,
@@ -157,11 +158,14 @@ impl FrontState {
 
     pub fn answer(&mut self, ticket: Ticket, now_us: u64) {
         let Some(waiting) = self.waiting.remove(&ticket) else { return };
-        let WaitingRequest { request, number, since, is_shadowed, scores, cut, is_piece, reply } = waiting;
+        let WaitingRequest { request, number, since, wait_max_us, is_shadowed, scores, cut, is_piece, reply } =
+            waiting;
         if !is_piece {
+            let took = since.elapsed();
+            self.scheduler.learn_slack(now_us, wait_max_us, took > Duration::from_micros(wait_max_us));
             self.answered(&request, &scores, cut, is_shadowed);
             self.load.answered(now_us);
-            self.statistics.answered(number, since.elapsed());
+            self.statistics.answered(number, took);
         }
         let arm = request.arm.clone();
         // A caller that has gone needs no answer.
@@ -180,6 +184,24 @@ impl FrontState {
         if is_shadowed && self.is_open {
             self.shadow.put(request.clone(), scores.to_vec());
         }
+    }
+
+    /// Forgets a request whose caller has hung up.
+    pub fn hung_up(&mut self, ticket: Ticket, now_us: u64) {
+        let Some(waiting) = self.waiting.remove(&ticket) else { return };
+        if !waiting.is_piece {
+            let took_us = waiting.since.elapsed().as_micros() as u64;
+            let left_us = waiting.wait_max_us.saturating_sub(took_us);
+            self.scheduler.hung_up(now_us, waiting.wait_max_us, left_us);
+        }
+    }
+
+    /// Refuses a request because it is late.
+    pub fn refuse_late(&mut self, ticket: Ticket, now_us: u64) {
+        if let Some(waiting) = self.waiting.get(&ticket).filter(|waiting| !waiting.is_piece) {
+            self.scheduler.learn_slack(now_us, waiting.wait_max_us, true);
+        }
+        self.refuse(ticket, "late", Refusal::Late("the deadline passed before a lane was free".into()));
     }
 
     pub fn refuse(&mut self, ticket: Ticket, reason: &'static str, refusal: Refusal) {

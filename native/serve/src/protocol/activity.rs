@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::door::{Place, STRANGER_REQUESTS_MAX};
+use super::door::{Place, STRANGER_REFUSALS_MAX, STRANGER_REQUESTS_MAX};
 use super::traffic::Protocol;
 
 /// The length of HTTP/2's connection preface; no request can arrive before it.
@@ -25,6 +25,8 @@ pub struct Activity {
     requests: AtomicUsize,
     /// Answers that are being sent.
     answers: AtomicUsize,
+    /// Requests that were refused because too many others were open.
+    refused: AtomicUsize,
     /// When the last request or answer ended.
     last: Mutex<Instant>,
     received_bytes: AtomicU64,
@@ -58,9 +60,14 @@ impl OpenRequest {
         self.0.place.admit();
     }
 
-    /// Whether its connection is not admitted and has more open requests than such a connection may.
-    pub fn is_over_limit(&self) -> bool {
-        !self.0.place.is_admitted() && self.0.open() > STRANGER_REQUESTS_MAX
+    /// Whether it must be refused, because its connection is not admitted and has more open requests than such a
+    /// connection may. A connection that goes on in spite of refusals is closed: it may never read them.
+    pub fn must_be_refused(&self) -> bool {
+        let is_over_limit = !self.0.place.is_admitted() && self.0.open() > STRANGER_REQUESTS_MAX;
+        if is_over_limit && self.0.refused.fetch_add(1, Ordering::SeqCst) == STRANGER_REFUSALS_MAX {
+            self.0.place.gives_way.notify_one();
+        }
+        is_over_limit
     }
 
     /// Opens another request on its connection.
@@ -84,6 +91,7 @@ impl Activity {
             place,
             requests: AtomicUsize::new(0),
             answers: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
             last: Mutex::new(now),
             received_bytes: AtomicU64::new(0),
             begun: Mutex::new(None),

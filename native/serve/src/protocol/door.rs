@@ -18,6 +18,8 @@ const RETRY_MS: u64 = 50;
 
 /// Open requests of a gRPC connection that is not admitted, unread answers included.
 pub(super) const STRANGER_REQUESTS_MAX: usize = 8;
+/// Refusals beyond that, after which such a connection is closed.
+pub(super) const STRANGER_REFUSALS_MAX: usize = 128;
 
 /// Access control and limits.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +39,8 @@ pub struct DoorLimits {
     /// Concurrent connections. For a further one, the oldest connection without an admitted request is
     /// closed; if there is none, the new connection is closed.
     pub connections_max: usize,
-    /// Concurrent requests of one gRPC connection; its client holds back others. HTTP/1.1 has one.
+    /// Concurrent requests of one gRPC connection. Its client holds back others, where no node sees them: keep it
+    /// above the requests that come within their deadline. HTTP/1.1 has one.
     pub streams_max: u32,
     /// Concurrent requests; further ones are refused as busy. Each may hold a message of the maximum size.
     pub requests_max: usize,
@@ -67,7 +70,7 @@ impl Default for DoorLimits {
     fn default() -> Self {
         Self {
             connections_max: 1024,
-            streams_max: 128,
+            streams_max: 512,
             requests_max: 512,
             header_bytes_max: 16 << 10,
             http_bytes_max: 1 << 20,
@@ -269,7 +272,7 @@ struct Guests {
 pub struct Place {
     door: Arc<Door>,
     number: u64,
-    /// Notified when the connection must make room for a new one.
+    /// Notified when the connection must be closed at once.
     pub gives_way: Arc<Notify>,
     is_admitted: AtomicBool,
 }

@@ -216,7 +216,7 @@ impl<S: Scoring> GrpcFront<S> {
         }
         if self.door.has_token(request.headers()) {
             open_request.admit();
-        } else if open_request.is_over_limit() {
+        } else if open_request.must_be_refused() {
             return Err(self.door.refuse_unadmitted().into());
         } else if !verb.is_open() {
             drop(request);

@@ -81,7 +81,9 @@ impl Scheduler {
         starts_us: f64,
     ) -> Result<Applicant, Refused> {
         let Some(mut allowance) = self.allowance.take() else { return Ok(asked) };
-        let price = allowance.follow(now_us, starts_us / (asked.deadline_us - now_us) as f64);
+        let left_us = (asked.deadline_us - now_us) as f64;
+        let price =
+            allowance.follow(now_us, starts_us / (left_us - self.slack.us_of(left_us)).max(left_us / 2.0));
         let own = self.unit_costs(asked.key.length);
         let short = asked.key.length.checked_sub(1).map(|length| self.unit_costs(length));
         let allowed = allowance.choose(price, asked.candidates, &offer.worth, (own, short));
@@ -132,7 +134,7 @@ impl Scheduler {
         // Behind others it runs in a full TensorBatch, possibly as the first request in it.
         let full_us = full_us(&self.shapes, &self.costs, length, left_us * FULL_SHARE);
         let own_us = if work_us > 0.0 { alone_us.max(full_us) } else { alone_us };
-        let over_us = starts_us + own_us + self.limits.slack_us as f64 - left_us;
+        let over_us = starts_us + own_us + self.slack.us_of(left_us) - left_us;
         if over_us > 0.0 {
             return Err(Refused::after(Reason::Backlog, over_us));
         }

@@ -23,8 +23,8 @@ pub struct Limits {
     pub reserved_percent: u8,
     /// The maximum wait of a request in microseconds, whatever its deadline; at least one.
     pub wait_us_max: u64,
-    /// How long before its deadline a request must be done by prediction, in microseconds: it covers
-    /// executions that take longer than predicted, and the way of the answer.
+    /// How long before its deadline a request must be done by prediction at least, in microseconds; it grows while
+    /// answers are late.
     pub slack_us: u64,
     /// What may be cut of a request on a pressed node; the reply states it. Off by default, because scores are
     /// missing.

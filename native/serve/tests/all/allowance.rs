@@ -102,7 +102,7 @@ fn kept_at(load: f64, model: Model, world: World) -> (f64, f64, f64) {
     (shed, kept(world, &own), oracle(world, &own, model))
 }
 
-const KNOWN: World = World { spread: 0.7, has_prescores: true, cut: None };
+const KNOWN: World = World { spread: 0.7, has_prescores: true, cut: None, unseen_us: 0 };
 
 #[test]
 fn twice_the_load_keeps_most_of_the_value_and_as_much_as_the_best_fixed_cut_where_requests_are_alike() {

@@ -124,6 +124,8 @@ pub struct World {
     pub has_prescores: bool,
     /// How many candidates are scored at most, whatever the scheduler would allow.
     pub cut: Option<usize>,
+    /// The time that a request waits before the node knows of it.
+    pub unseen_us: u64,
 }
 
 /// How many users ask, in turn.
@@ -325,8 +327,9 @@ impl Sim<'_> {
                     self.run.cases[case].covered.push((piece.from, piece.upto));
                 }
                 for ticket in self.scheduler.done(lane, duration) {
-                    let at_us = self.case(ticket).at_us;
+                    let (at_us, deadline_us) = (self.case(ticket).at_us, self.case(ticket).deadline_us);
                     self.learn(ticket);
+                    self.learn_slack(now_us, ticket, now_us > deadline_us);
                     self.end(ticket, End::Answered(now_us - at_us));
                 }
                 self.ask(now_us, lane);
@@ -341,7 +344,8 @@ impl Sim<'_> {
     fn offer(&mut self, now_us: u64, case: usize) {
         let (request, callers) = (&self.run.cases[case], &self.callers[self.run.cases[case].callers]);
         let (version, priority) = (callers.version, callers.priority);
-        let (candidates, deadline_us) = (request.candidates, request.deadline_us);
+        let deadline_us = request.deadline_us + self.node.world.unseen_us;
+        let candidates = request.candidates;
         let candidates = self.node.world.cut.map_or(candidates, |cut| cut.min(candidates));
         let cohort = (Chance::new(case as u64 % USERS).bits() % u64::from(COHORTS)) as u8;
         let hash = Chance::new(case as u64).bits();
@@ -394,7 +398,7 @@ impl Sim<'_> {
             let case = self.case(piece.ticket);
             assert_eq!(self.callers[case.callers].version, plan.version, "versions never mix");
             assert!(
-                case.end.is_none() && now_us < case.deadline_us,
+                case.end.is_none() && now_us < case.deadline_us + self.node.world.unseen_us,
                 "ended or late requests must not be executed"
             );
         }
@@ -417,8 +421,16 @@ impl Sim<'_> {
     fn late(&mut self, now_us: u64, tickets: Vec<Ticket>) {
         for ticket in tickets {
             let after_us = now_us - self.case(ticket).at_us;
+            self.learn_slack(now_us, ticket, true);
             self.end(ticket, End::Late(after_us));
         }
+    }
+
+    /// Tells the scheduler whether an answer is late: then its caller has hung up.
+    fn learn_slack(&mut self, now_us: u64, ticket: Ticket, is_late: bool) {
+        let case = self.case(ticket);
+        let time_us = case.deadline_us + self.node.world.unseen_us - case.at_us;
+        self.scheduler.learn_slack(now_us, time_us, is_late);
     }
 
     fn end(&mut self, ticket: Ticket, end: End) {
