@@ -14,8 +14,8 @@ pub use crate::features::state_redis::{RedisPlace, RedisSettings};
 const FAILURES_MAX: u32 = 3;
 /// How long none is tried then.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The number of calls of a function at once.
-const CALLS_MAX: usize = 8;
+/// The number of calls of a function at once: each holds Python's interpreter, which lanes need too.
+const CALLS_MAX: usize = 1;
 
 /// Where states are: the states of one side.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
