@@ -10,7 +10,7 @@ from pathlib import Path
 
 from streamlearn.errors import RegistryUnreachable
 from streamlearn.gateway.envoy import Certificates, configured
-from streamlearn.gateway.plan import AccessPlan, Application, Backend, planned
+from streamlearn.gateway.plan import AccessPlan, Application, Backend, check_nodes, planned
 from streamlearn.versions.pointer.registry import Node, Registry
 
 __all__ = ["Follower"]
@@ -42,19 +42,26 @@ class Follower:
         """Read the registries, and write what has changed.
 
         Of an application whose registry does not answer or lists no node, what was last known stays: Envoy asks the
-        nodes themselves whether they are ready.
+        nodes themselves whether they are ready. The first step writes only if there are nodes: an Envoy may run from
+        these files, and has those that were written before.
+
+        Raises:
+            UsageError: This is the first step that could write, and a backend has no nodes.
         """
         said = set[str]()
         for name, registry in self._registries.items():
             try:
                 self._nodes[name] = registry.nodes()
             except RegistryUnreachable as error:
-                said.add(f"the nodes of {name!r} stay as they are: {error.message}")
+                said.add(f"the registry of {name!r} does not say its nodes, which stay as they are: {error.message}")
         plan = planned(self._applications, self._nodes)
         plan = replace(plan, backends=tuple(self._kept(backend, said) for backend in plan.backends))
+        plan = replace(plan, notes=(*plan.notes, *sorted(said)))
+        if not self._written:
+            check_nodes(plan)
         for name, content in configured(plan, self._folder, self._tls).items():
             self._write(name, content)
-        self._say(said.union(plan.notes))
+        self._say({*plan.notes})
         return plan
 
     def _kept(self, backend: Backend, said: set[str]) -> Backend:

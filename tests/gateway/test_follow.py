@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamlearn.cli.main import cli
-from streamlearn.errors import RegistryUnreachable
+from streamlearn.errors import RegistryUnreachable, UsageError
 from streamlearn.gateway.envoy import Certificates
 from streamlearn.gateway.envoy_process import find_envoy
 from streamlearn.gateway.follow import Follower
@@ -71,9 +71,33 @@ def test_without_its_registry_it_keeps_what_it_knows_and_says_so_once(
         follower.step()
         assert _ports(tmp_path) == [1]
     assert [record.message for record in caplog.records] == [
-        "the nodes of 'ctr' stay as they are: it does not answer",
+        "the registry of 'ctr' does not say its nodes, which stay as they are: it does not answer",
         "the registry lists no node of 'ctr'; those known before stay",
     ]
+
+
+def test_one_that_begins_without_its_registry_leaves_the_files_of_an_envoy_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = MemoryRegistry("ctr")
+    registry.beat(node(1, grpc="127.0.0.1:1"))
+    applications = [Application("ctr", "ctr", _SETTINGS)]
+    Follower(applications, [registry], tmp_path, Certificates()).step()
+    before = {file: file.stat().st_ino for file in tmp_path.rglob("*.json")}
+
+    def away() -> list[Node]:
+        message = "it does not answer"
+        raise RegistryUnreachable(message)
+
+    later = Follower(applications, [registry], tmp_path, Certificates())
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "nodes", away)
+        with pytest.raises(UsageError, match="registered for 'ctr': the registry of 'ctr' does not say"):
+            later.step()
+    assert {file: file.stat().st_ino for file in tmp_path.rglob("*.json")} == before
+    registry.beat(node(2, grpc="127.0.0.1:2"))
+    later.step()
+    assert _ports(tmp_path) == [1, 2]
 
 
 @pytest.mark.parametrize(
