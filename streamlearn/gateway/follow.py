@@ -53,7 +53,7 @@ class Follower:
             try:
                 self._nodes[name] = registry.nodes()
             except RegistryUnreachable as error:
-                said.add(f"the registry of {name!r} does not say its nodes, which stay as they are: {error.message}")
+                said.add(f"the registry of {name!r} does not answer, so its nodes stay as they are: {error.message}")
         plan = planned(self._applications, self._nodes)
         plan = replace(plan, backends=tuple(self._kept(backend, said) for backend in plan.backends))
         plan = replace(plan, notes=(*plan.notes, *sorted(said)))

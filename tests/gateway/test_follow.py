@@ -71,7 +71,7 @@ def test_without_its_registry_it_keeps_what_it_knows_and_says_so_once(
         follower.step()
         assert _ports(tmp_path) == [1]
     assert [record.message for record in caplog.records] == [
-        "the registry of 'ctr' does not say its nodes, which stay as they are: it does not answer",
+        "the registry of 'ctr' does not answer, so its nodes stay as they are: it does not answer",
         "the registry lists no node of 'ctr'; those known before stay",
     ]
 
@@ -92,7 +92,7 @@ def test_one_that_begins_without_its_registry_leaves_the_files_of_an_envoy_that_
     later = Follower(applications, [registry], tmp_path, Certificates())
     with monkeypatch.context() as patch:
         patch.setattr(registry, "nodes", away)
-        with pytest.raises(UsageError, match="registered for 'ctr': the registry of 'ctr' does not say"):
+        with pytest.raises(UsageError, match="registered for 'ctr': the registry of 'ctr' does not answer"):
             later.step()
     assert {file: file.stat().st_ino for file in tmp_path.rglob("*.json")} == before
     registry.beat(node(2, grpc="127.0.0.1:2"))

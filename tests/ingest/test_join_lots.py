@@ -73,7 +73,7 @@ def _harm(rng: random.Random, runner: OneLot, workers: list[LotShelf]) -> None:
 
 @settings(max_examples=12)
 @given(st.integers(0, 1 << 32))
-@example(3095)  # one look of the join that was made anew says a time 12 s lower
+@example(3095)  # one look of the second join reports a time that is 12 s lower
 def test_a_join_made_from_its_log_gives_row_for_row_what_the_one_in_memory_would_have(seed: int) -> None:
     plan = plan_of()
     events = long_world(random.Random(seed), 4, 8)

@@ -179,7 +179,7 @@ impl Scheduler {
     }
 
     /// Returns the time in which a request would be done on an idle node by prediction, in microseconds, with the
-    /// margin that its deadline must leave. 0 if its sequence is too long.
+    /// margin that is needed if it has `left_us`. 0 if its sequence is too long.
     pub fn predicted_us(&self, candidates: usize, length: usize, left_us: f64) -> f64 {
         let length = self.shapes.lengths.holds(length);
         length.map_or(0.0, |length| self.alone_us(candidates, length) + self.slack.us_of(left_us))
@@ -386,12 +386,12 @@ impl Scheduler {
         }
     }
 
-    /// Learns from the end of an admitted request that had so much time: whether it was late.
+    /// Learns whether an admitted request, which had `time_us` until its deadline, was late.
     pub fn learn_slack(&mut self, now_us: u64, time_us: u64, is_late: bool) {
         self.slack.learn(now_us, time_us as f64, is_late);
     }
 
-    /// As `learn_slack`, of a request whose caller hung up with so much of its time left; that may have other reasons.
+    /// As `learn_slack`, for a caller that hung up with `left_us` left: it counts as late only near the deadline.
     pub fn hung_up(&mut self, now_us: u64, time_us: u64, left_us: u64) {
         if Slack::is_late(time_us as f64, left_us as f64) {
             self.slack.learn(now_us, time_us as f64, true);

@@ -9,7 +9,7 @@ const GROW: f64 = 0.1;
 const LATE_SHARE: f64 = 0.01;
 /// The time after which a third of it is left without late requests.
 const FORGET_US: f64 = 10e6;
-/// The time over which requests are counted, in microseconds. After a longer pause counting begins anew.
+/// The time over which requests are counted, in microseconds. After a longer pause the counts begin at zero.
 const SPAN_US: u64 = 10_000;
 const SPAN_US_MAX: u64 = 50_000;
 /// The margin is at most this share of a request's time, and only requests that have more time are counted: a deadline

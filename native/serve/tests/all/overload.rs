@@ -71,7 +71,7 @@ fn answers_are_in_time_although_requests_wait_where_the_node_does_not_see_them()
             let seen = at(&node(model, 1), capacity * load);
             let unseen = Node { world: World { unseen_us: 8_000, ..World::default() }, ..node(model, 1) };
             let run = unseen.run(&[callers(capacity * load)], 3.0 * seconds(capacity * load), 7);
-            // What was admitted before the first late answer is late too.
+            // Requests that were admitted before the first late answer are late too.
             let begun_us = (run.seconds * 1e6 / 3.0) as u64;
             let is_admitted = |case: &&Case| !matches!(case.end, Some(End::Refused(_) | End::Shed));
             let later = run.cases.iter().filter(|case| case.at_us >= begun_us).filter(is_admitted);
@@ -222,13 +222,12 @@ fn lasting_overload_serves_the_same_users_wholly_and_as_many_requests() {
         (served as f64 / users.len() as f64, run.goodput())
     };
     // One run differs from the next by two in a hundred.
-    let seeds = 1..=6;
-    let mut ratios = 0.0;
-    for seed in seeds.clone() {
+    let (runs, mut ratios) = (6, 0.0);
+    for seed in 1..=runs {
         let ((mixed, goodput), (served, goodput_by_cohort)) = (whole(false, seed), whole(true, seed));
         assert!(mixed < 0.05 && served > 0.4, "{mixed} of users are served wholly, and {served} by cohorts");
         ratios += goodput_by_cohort / goodput;
     }
-    let ratio = ratios / seeds.count() as f64;
-    assert!(ratio >= 0.965, "{ratio} of the answers");
+    let ratio = ratios / runs as f64;
+    assert!(ratio >= 0.97, "{ratio} of the answers");
 }
