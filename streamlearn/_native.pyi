@@ -727,14 +727,15 @@ def ladder_figures(
 class FrontFigures:
     """The load of a front; `backlog_s` is the predicted time until all waiting requests are done.
 
-    `value` is None without an allowance, else the value of requests since the start, offered and admitted, and the
-    price of lane time.
+    `margin_s` is the time that requests keep before their deadlines. `value` is None without an allowance, else the
+    value of requests since the start, offered and admitted, and the price of lane time.
     """
 
     requests: int
     candidates: int
     lanes_busy: int
     backlog_s: float
+    margin_s: float
     value: tuple[float, float, float] | None
 
 class FrontHistogram:

@@ -221,7 +221,7 @@ def test_every_setting_says_what_it_is_for(field: object) -> None:
 
 # What a number counts, where it is neither a duration nor a size: the noun is the unit.
 COUNTS = {
-    "allowance.shown", "allowance.value_max", "ingest.lots", "ingest.parallelism",
+    "allowance.shown", "ingest.lots", "ingest.parallelism",
     "join.logged_share", "replay.partitions", "serving.golden_difference_max",
     "serving.lanes",
     "tables.rate", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",

@@ -77,7 +77,12 @@ class Front:
             raise ConfigError(
                 message, help=f"set it to {settings.deadline_ms_max} at most, or raise front.deadline_ms_max"
             )
-        schema = described(app.features, app.labels, tables, sizes_max)
+        segments, of_class = [one.name for one in app.features.segments_of("user")], allowance.class_segment
+        if of_class and of_class not in segments:
+            message = f"allowance.class_segment names {of_class!r}, but requests have no segment of this name"
+            known = f"name one of {', '.join(segments)}" if segments else "the features have none"
+            raise ConfigError(message, help=f'{known}, or declare Segment({of_class!r}, "user")')
+        schema = described(app.features, app.labels, tables, sizes_max, of_class)
         # Models without sequences use one dummy length.
         self._lengths = list(serving.lengths) or [app.features.pack.user.sequence_length or 1]
         self._users, self._candidates = list(serving.users_buckets), list(serving.candidates_buckets)

@@ -15,16 +15,23 @@ from streamlearn.native import native
 __all__ = ["described"]
 
 
-def described(features: FeatureSpec, labels: Sequence[Label], tables: Sequence[str], limits: dict[str, int]) -> str:
+def described(
+    features: FeatureSpec,
+    labels: Sequence[Label],
+    tables: Sequence[str],
+    limits: dict[str, int],
+    class_segment: str = "",
+) -> str:
     """Return the schema as JSON. Its inputs are, for each side, the slots as declared, then the dense columns.
 
     Labels are in the order of the columns of scores, tables in the order in which rows are read. The limits are
-    `candidates_max`, `values_max` and `message_bytes_max`.
+    `candidates_max`, `values_max` and `message_bytes_max`. The values of `class_segment` are classes of requests.
     """
     schema = {
         "inputs": {"user": _inputs(features, "user"), "item": _inputs(features, "item")},
         "labels": [{"name": label.name, "is_number": label.number is not None} for label in labels],
         "segments": [segment.name for segment in features.segments_of("user")],
+        "class_segment": class_segment,
         "tables": list(tables),
         "pack": features.pack.to_json(),
         "limits": limits,

@@ -134,6 +134,9 @@ class FrontMeters:
             "Waiting requests or candidates, whichever is larger, as a share of their limit",
         )
         self._backlog = gauge("serving", "backlog", "seconds", "Predicted time to finish all waiting requests")
+        self._margin = gauge(
+            "serving", "margin", "seconds", "Time kept before deadlines; it grows while requests are late"
+        )
         self._busy = gauge("serving", "lanes_busy", "ratio", "Busy lanes as a share of all lanes")
         self._run = counter("serving", "rows", "Rows in the runs of a graph, padding included", ["graph"])
         self._padding = counter("serving", "padding_rows", "Rows of padding in the runs of a graph", ["graph"])
@@ -151,6 +154,7 @@ class FrontMeters:
         full = figures.requests / settings.requests_max, figures.candidates / settings.waiting_candidates_max
         self._full.set(max(full))
         self._backlog.set(figures.backlog_s)
+        self._margin.set(figures.margin_s)
         self._busy.set(figures.lanes_busy / max(lanes, 1))
         rows = self._front.rows()
         for graph, (run, padding), before in zip(("user", "score"), rows, self._rows, strict=True):

@@ -79,5 +79,8 @@ class AllowanceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     short_history_percent: Annotated[int, Meta(ge=0, le=100)] = 0
     """Turns on cuts of histories, for models with two of `serving.lengths`: how much of the value of an answer remains
     if only the shorter length is read. With 0 histories are never cut."""
-    value_max: Annotated[float, Meta(ge=1, le=1e6)] = 10.0
+    class_segment: str = ""
+    """Segment of requests whose values have curves of their own, for example the page: what a next candidate adds is
+    learned for each of the first 16 values. Empty: one curve for all requests."""
+    value_max: Fixed[float] = 10.0
     """Largest `value` of a request. A larger one counts as this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +13,14 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as triton
+from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.nodes.small_node import Order, SmallNode, small_nodes
 from streamlearn.testing import wait_until
+from tests.gateway import ENVOY_SERIES
 from tests.gateway.place import ROWS, Access, access, call, folder_of, infer
+from tools.services import free_ports
 
 _USERS = 1_000
 
@@ -58,6 +62,28 @@ def test_callers_reach_all_nodes_and_what_they_say_of_themselves_is_dropped(
     body = {"inputs": [{"name": n, "datatype": "INT64", "shape": [1], "data": [1]} for n in ("user_id", "item_id")]}
     assert running.call("/v2/models/ctr/infer", body).status == 200
     assert running.call("/metrics").status == 404
+
+
+def test_its_metrics_say_how_many_nodes_get_requests(
+    two: list[SmallNode], registry: str, tmp_path: Path, envoy: Path
+) -> None:
+    [port] = free_ports(1)
+    changes = (f"registry.url={registry}", f"telemetry.listen=127.0.0.1:{port}")
+    with access([folder_of(tmp_path, "ctr")], envoy, *changes, nodes=len(two)):
+
+        def figures() -> dict[str, float]:
+            text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+            samples = (one for family in text_string_to_metric_families(text) for one in family.samples)
+            return {one.name: one.value for one in samples if one.labels.get("envoy_cluster_name") == "ctr_grpc"}
+
+        wait_until(lambda: figures().get("envoy_cluster_membership_healthy") == 2, "both nodes in the metrics")
+        assert figures()["envoy_cluster_membership_total"] == 2
+        assert figures().keys() >= ENVOY_SERIES
+        two[0].signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: figures()["envoy_cluster_membership_healthy"] == 1, "the node that hangs to be left out")
+        finally:
+            two[0].signal(signal.SIGCONT)
 
 
 def test_a_node_that_stops_costs_no_request(running: Access, two: list[SmallNode]) -> None:

@@ -91,6 +91,17 @@ def test_a_node_that_restarted_at_its_address_counts_once_as_it_is_now() -> None
     assert [one.is_draining for one in backend.endpoints] == [False]
 
 
+def test_an_address_that_two_applications_register_is_that_of_the_later_one() -> None:
+    apps = [Application("ctr", "ctr", SETTINGS), Application("cvr", "cvr", GatewaySettings())]
+    plan = planned(apps, {"ctr": [node(1), node(2)], "cvr": [structs.replace(node(1), since_ms=9)]})
+    assert [[one.grpc for one in backend.endpoints] for backend in plan.backends] == [
+        ["10.0.0.2:8001"],
+        ["10.0.0.1:8001"],
+    ]
+    (note,) = plan.notes
+    assert note.startswith("10.0.0.1:8001 is registered by 'ctr' and later by 'cvr'")
+
+
 @pytest.mark.parametrize(
     ("nodes", "listen", "note"),
     [

@@ -227,6 +227,30 @@ def test_who_lingers_without_a_request_does_not_keep_a_node(rig: Rig) -> None:
             one.close()
 
 
+def test_callers_who_hang_up_near_their_deadline_move_the_margin_and_others_do_not(rig: Rig) -> None:
+    rig.hold()
+
+    def hang_up(deadline_ms: int, after_ms: int) -> None:
+        body = json.dumps(request(1, deadline_ms=deadline_ms)).encode()
+        with pytest.raises(TimeoutError):
+            urllib.request.urlopen(f"http://{rig.node.http}/score", body, timeout=after_ms / 1e3)
+
+    def margin_s() -> float:
+        return float(rig.front.figures().margin_s)
+
+    # One after the other: the margin is learned from what comes within milliseconds.
+    with ThreadPoolExecutor(16) as pool:
+        [*pool.map(lambda at: hang_up(10_000, 100 + 15 * at), range(16))]
+        wait_until(lambda: rig.front.waiting() == 0, "all to be forgotten")
+        assert margin_s() == 0
+
+        def is_moved() -> bool:
+            [*pool.map(lambda at: hang_up(400 + 15 * at, 380 + 15 * at), range(16))]
+            return margin_s() > 0
+
+        wait_until(is_moved, "a margin")
+
+
 def test_who_is_cut_is_told_how_much_was_scored() -> None:
     tables = tables_of(1)
     text = described(FEATURES, APP.labels, list(tables.dims), LIMITS)

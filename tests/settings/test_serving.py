@@ -40,14 +40,22 @@ from tests.versions.history import MODEL, Trainer, serving
 FRONT = (
     "front.listen=127.0.0.2:0", "front.http=127.0.0.3:0", "front.threads=2", "front.candidates_max=77",
     "front.connections_max=99", "front.deadline_ms=777", "front.requests_max=88", "allowance.candidates_min=5",
-    "allowance.shown=3", "allowance.value_max=7", "allowance.short_history_percent=91", "front.shed_by_user=true",
-    "front.ready_s=0.0625", "front.drain_s=1.25",
+    "allowance.shown=3", "allowance.class_segment=page", "allowance.short_history_percent=91",
+    "front.shed_by_user=true", "front.ready_s=0.0625", "front.drain_s=1.25",
 )  # fmt: skip
 SERVING = (
     "serving.users_buckets=[1, 3]", "serving.candidates_buckets=[7, 9]", "serving.lengths=[2, 8]", "serving.lanes=3",
     "serving.lane_nice=6", "serving.compiles_max=97", "serving.golden_difference_max=0.375",
 )  # fmt: skip
 OTHERS = ("impressions.write_back=true", "join.logged_share=0.625", "replica.beat_s=1.25", "replica.versions_kept=7")
+
+
+def test_a_class_segment_that_requests_lack_is_refused_with_those_they_have(small: Load) -> None:
+    folder = small("allowance.class_segment=fresh")  # a segment of items
+    tables = [spec.name for spec in folder.app.features.tables]
+    with pytest.raises(ConfigError, match=r"allowance\.class_segment names 'fresh'") as caught:
+        Front(folder.app, tables, folder.serving, folder.settings.front, folder.settings.allowance)
+    assert "name one of page" in caught.value.help
 
 
 class Begun(Exception):
@@ -72,7 +80,7 @@ def node(small: Load, calls: dict[str, Calls]) -> Iterator[Node]:
 
 @heeds(
     "front.listen", "front.http", "front.threads", "front.candidates_max", "front.connections_max", "front.deadline_ms",
-    "front.requests_max", "allowance.candidates_min", "allowance.shown", "allowance.value_max",
+    "front.requests_max", "allowance.candidates_min", "allowance.shown", "allowance.class_segment",
     "allowance.short_history_percent", "front.shed_by_user",
     "front.drain_s", "front.ready_s", "serving.users_buckets", "serving.candidates_buckets",
     "serving.lengths", "serving.lanes", "serving.lane_nice", "serving.compiles_max",
@@ -88,7 +96,8 @@ def test_the_parts_of_a_node_have_the_settings(
     assert json.loads(schema)["limits"]["candidates_max"] == 77
     assert buckets == ([1, 3], [7, 9], [2, 8])
     assert (limits.lanes, limits.requests_max) == (3, 88)
-    assert (limits.candidates_min, limits.shown, limits.value_max, limits.deadline_us) == (5, 3, 7.0, 777_000)
+    assert json.loads(schema)["class_segment"] == "page"
+    assert (limits.candidates_min, limits.shown, limits.deadline_us) == (5, 3, 777_000)
     assert (limits.by_cohort, limits.short_percent) == (True, 91)
     node_limits = calls["FrontNode"][0][0][3]
     assert (node_limits.threads, node_limits.connections_max, node_limits.requests_max) == (2, 99, 88)

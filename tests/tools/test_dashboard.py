@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.gateway import ENVOY_SERIES
 from tools.dashboard import ROWS, dashboard_json
 from tools.declared_metrics import ROOT, declared_metrics
 
 SERIES = {series: metric for metric in declared_metrics() for series in metric.series}
 # What the scrape configuration and Prometheus itself give to every series.
 OUTER_LABELS = {"app", "process", "job", "instance", "le"}
+# Labels of series that are not declared: Prometheus' own, and those that `streamlearn access` passes on.
+FOREIGN = {"up": {"process"}, **{series: {"envoy_cluster_name"} for series in ENVOY_SERIES}}
 
 
 def panels() -> list[dict[str, Any]]:
@@ -36,12 +39,10 @@ def queries() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("where", "query"), list(queries()))
 def test_every_query_asks_for_metrics_and_labels_that_there_are(where: str, query: str) -> None:
-    asked = re.findall(r"\b(streamlearn_\w+|up)\b", query)
+    asked = re.findall(r"\b(streamlearn_\w+|envoy_\w+|up)\b", re.sub(r"\{.*?\}", "", query))
     assert asked, where
-    assert not set(asked) - set(SERIES) - {"up"}
-    labels = {label for one in asked if one != "up" for label in SERIES[one].labels} | OUTER_LABELS
-    if "up" in asked:
-        labels |= {"process"}
+    assert not set(asked) - set(SERIES) - set(FOREIGN)
+    labels = {label for one in asked for label in FOREIGN.get(one) or SERIES[one].labels} | OUTER_LABELS
     named = {label for inside in re.findall(r"\{(.*?)\}", query) for label in re.findall(r"(\w+)\s*[=!]", inside)}
     named |= {label.strip() for inside in re.findall(r"\bby \((.*?)\)", query) for label in inside.split(",")}
     assert not named - labels
@@ -107,8 +108,9 @@ def test_every_alert_has_a_runbook_that_names_it(rule: dict[str, Any]) -> None:
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
 def test_what_an_alert_says_names_labels_that_it_has(rule: dict[str, Any]) -> None:
     kept = {label.strip() for inside in re.findall(r"\bby \((.*?)\)", rule["expr"]) for label in inside.split(",")}
-    metrics = [SERIES[one] for one in re.findall(r"\b(streamlearn_\w+)\b", rule["expr"])]
-    has = kept or {label for one in metrics for label in one.labels} | OUTER_LABELS
+    labels = [{*SERIES[one].labels} for one in re.findall(r"\b(streamlearn_\w+)\b", rule["expr"])]
+    labels += [FOREIGN.get(one, set()) for one in re.findall(r"\b(envoy_\w+)\b", rule["expr"])]
+    has = kept or {label for some in labels for label in some} | OUTER_LABELS
     assert not set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) - has
 
 

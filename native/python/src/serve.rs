@@ -135,6 +135,8 @@ struct NativeFigures {
     lanes_busy: usize,
     /// Predicted seconds until all waiting work is done.
     backlog_s: f64,
+    /// Seconds that requests keep before their deadlines.
+    margin_s: f64,
     /// The value of requests since the start: offered, admitted; and the price of time. None without an allowance.
     value: Option<(f64, f64, f64)>,
 }
@@ -238,6 +240,7 @@ impl NativeFront {
             candidates: figures.candidates,
             lanes_busy: figures.lanes_busy,
             backlog_s: figures.backlog_us / 1e6,
+            margin_s: figures.slack_us / 1e6,
             value: figures.value.map(|value| (value.offered, value.admitted, value.price)),
         }
     }

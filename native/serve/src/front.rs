@@ -574,7 +574,7 @@ impl Front {
             cohort: cohort_of(*route),
             worth: Worth {
                 value: f64::from(request.wishes.value.unwrap_or(1.0).min(self.limits.value_max)),
-                class: 0,
+                class: request.class(),
                 hash: key_of_bytes(&request.id, WORTH_SALT),
                 prescores: request.prescores.as_deref().unwrap_or_default(),
             },

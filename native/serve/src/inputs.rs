@@ -11,6 +11,8 @@ pub struct Inputs {
     pub labels: Vec<Label>,
     /// The names of the segments that a request may have, by which figures are split.
     pub segments: Vec<String>,
+    /// The segment whose values are the classes of requests; empty without classes.
+    pub class_segment: String,
     /// The limits of a request.
     pub limits: Limits,
 }

@@ -87,8 +87,8 @@ pub enum Pooling {
 
 /// Parses a model's inputs and layout; called once, when a front is created.
 ///
-/// The text is JSON: `{"inputs": {"user": [...], "item": [...]}, "labels": [{"name", "is_number"}], "tables": [...],
-/// "pack": {...}, "limits": {...}}`. `pack` is a serialized `PackPlan`; `tables` are names in the order in which
+/// The text is JSON: `{"inputs": {"user": [...], "item": [...]}, "labels": [{"name", "is_number"}], "segments": [...],
+/// "class_segment": "", "tables": [...], "pack": {...}, "limits": {...}}`. `pack` is a serialized `PackPlan`; `tables` are names in the order in which
 /// tables are passed; an input is `{"name", "salt", "is_text", "count", "newest", "default"}` for a slot or
 /// `{"name", "width", "default_bits"}` for numbers, both with "was" if callers may use a former name and with
 /// "is_computed" if the node computes it.
@@ -104,6 +104,7 @@ pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
     let segments = document["segments"].as_array().into_iter().flatten();
     let inputs = Inputs {
         segments: segments.map(|name| text_of(name, "segment")).collect::<Result<_, _>>()?,
+        class_segment: document["class_segment"].as_str().unwrap_or_default().to_owned(),
         user: inputs_of(&document["inputs"]["user"])?,
         item: inputs_of(&document["inputs"]["item"])?,
         labels,

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use streamlearn_wire::keys::key_of_bytes;
 
 use crate::inputs::Inputs;
 
 /// The segment that is the arm of an experiment.
 pub const ARM: &str = "arm";
+
+const CLASS_SALT: u64 = 2;
 
 /// A decoded, hashed and checked request: every column matches its `Inputs`.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +46,14 @@ impl Request {
             self.segments.iter().flat_map(|text| text.split(',')).filter_map(|one| one.split_once('='));
         let arm = self.arm.iter().map(|arm| (ARM, &**arm));
         given.chain(arm).find(|one| one.0 == name).map_or("", |one| one.1)
+    }
+
+    /// Returns a key of its class, which is the value of the segment for classes; 0 without one.
+    pub fn class(&self) -> u64 {
+        match self.segment(&self.inputs.class_segment) {
+            "" => 0,
+            value => key_of_bytes(value.as_bytes(), CLASS_SALT),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ mod queue;
 mod slack;
 mod tickets;
 
-pub use allowance::{AllowanceLimits, CLASSES_MAX, Value, Worth};
+pub use allowance::{AllowanceLimits, Value, Worth};
 pub use cohorts::COHORTS;
 pub use costs::{Costs, Took};
 pub use limits::{LENGTHS_MAX, Limits, PRIORITIES, Shapes};
@@ -100,6 +100,8 @@ pub struct Figures {
     pub lanes: usize,
     /// The predicted time in microseconds until all waiting and running work is done.
     pub backlog_us: f64,
+    /// The time in microseconds that requests keep before their deadlines, if they have enough.
+    pub slack_us: f64,
     /// The value of requests so far, if there is an allowance.
     pub value: Option<Value>,
 }
@@ -374,13 +376,14 @@ impl Scheduler {
             lanes_busy: self.lanes.busy(),
             lanes: self.lanes.present(),
             backlog_us: lanes::done_in(&self.free_in, self.work_us(&load)).max(running),
+            slack_us: self.slack.us_of(f64::INFINITY),
             value: self.allowance.as_ref().map(Allowance::value),
         }
     }
 
     /// Learns what candidates are worth from an answer that was not cut: their values, in the request's order,
     /// and what the caller expected.
-    pub fn learn_worth(&mut self, class: usize, values: impl Iterator<Item = f64>, prescores: &[f32]) {
+    pub fn learn_worth(&mut self, class: u64, values: impl Iterator<Item = f64> + Clone, prescores: &[f32]) {
         if let Some(allowance) = &mut self.allowance {
             allowance.learn(class, values, prescores);
         }

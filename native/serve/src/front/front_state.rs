@@ -180,7 +180,7 @@ impl FrontState {
         let labels = &request.inputs.labels;
         let values = scores.iter().step_by(labels.len()).map(|one| f64::from(labels[0].score(*one)));
         let prescores = request.prescores.as_deref().unwrap_or_default();
-        self.scheduler.learn_worth(0, values, prescores);
+        self.scheduler.learn_worth(request.class(), values, prescores);
         if is_shadowed && self.is_open {
             self.shadow.put(request.clone(), scores.to_vec());
         }

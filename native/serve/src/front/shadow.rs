@@ -231,8 +231,14 @@ mod tests {
     fn request(candidates: usize) -> Arc<Request> {
         let limits = Limits { candidates_max: 64, values_max: 64, message_bytes_max: 1 << 10 };
         let labels = vec![Label::from("click"), Label::from("buy")];
-        let inputs =
-            Arc::new(Inputs { user: Vec::new(), item: Vec::new(), labels, segments: Vec::new(), limits });
+        let inputs = Arc::new(Inputs {
+            user: Vec::new(),
+            item: Vec::new(),
+            labels,
+            segments: Vec::new(),
+            class_segment: String::new(),
+            limits,
+        });
         Arc::new(Request {
             id: bytes::Bytes::new(),
             inputs,

@@ -47,7 +47,14 @@ pub fn every_kind(limits: Limits) -> Naming {
     };
     let labels = vec![Label::from("click"), Label::from("like")];
     let segments = vec!["page".to_owned(), "arm".to_owned()];
-    let inputs = Arc::new(Inputs { user: side("user"), item: side("item"), labels, segments, limits });
+    let inputs = Arc::new(Inputs {
+        user: side("user"),
+        item: side("item"),
+        labels,
+        segments,
+        class_segment: "page".to_owned(),
+        limits,
+    });
     Naming::new("ctr", inputs).expect("names that differ")
 }
 

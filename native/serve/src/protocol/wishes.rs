@@ -391,7 +391,14 @@ mod tests {
     fn inputs() -> Inputs {
         let limits = Limits { candidates_max: 3, values_max: 9, message_bytes_max: 99 };
         let segments = vec!["page".to_owned(), "client".to_owned()];
-        Inputs { user: Vec::new(), item: Vec::new(), labels: Vec::new(), segments, limits }
+        Inputs {
+            user: Vec::new(),
+            item: Vec::new(),
+            labels: Vec::new(),
+            segments,
+            class_segment: String::new(),
+            limits,
+        }
     }
 
     #[test]

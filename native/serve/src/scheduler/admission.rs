@@ -141,7 +141,8 @@ impl Scheduler {
         work_us += self.work_us(&Load::one(asked.candidates, length));
         for (until_us, load) in self.demand.behind(asked.priority, asked.deadline_us) {
             work_us += self.work_us(load);
-            let over_us = done_in(&self.free_in, work_us) / left - until_us.saturating_sub(now_us) as f64;
+            let left_us = until_us.saturating_sub(now_us) as f64;
+            let over_us = done_in(&self.free_in, work_us) / left + self.slack.us_of(left_us) - left_us;
             if over_us > 0.0 {
                 return Err(Refused::after(Reason::Backlog, over_us));
             }

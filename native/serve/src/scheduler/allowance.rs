@@ -54,8 +54,8 @@ pub(super) struct Action {
 pub struct Worth<'a> {
     /// The value of its answer as a multiple of another's, above 0.
     pub value: f64,
-    /// The class whose curve is used, below `CLASSES_MAX`.
-    pub class: usize,
+    /// Its class, whose own curve is used once it is known; 0 without one.
+    pub class: u64,
     /// Mixes requests at the margin.
     pub hash: u64,
     /// What the caller expects of each candidate, best first; empty if it does not say.
@@ -68,8 +68,8 @@ impl Default for Worth<'_> {
     }
 }
 
-/// The maximum number of classes.
-pub const CLASSES_MAX: usize = 16;
+/// The maximum number of classes with curves of their own: those that were learned from first.
+const CLASSES_MAX: usize = 16;
 
 /// The lowest time of a candidate, and of a request beside its candidates, in microseconds.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +83,9 @@ pub(super) struct UnitCosts {
 pub(super) struct Allowance {
     limits: AllowanceLimits,
     rungs: Rungs,
-    classes: Vec<Gains>,
+    /// The curve of all requests, and those of classes.
+    all: Gains,
+    classes: Vec<(u64, Gains)>,
     /// The price without the part of this moment, as a multiple of `unit`.
     price: f64,
     changed_us: u64,
@@ -106,9 +108,9 @@ pub struct Value {
 impl Allowance {
     pub fn new(limits: AllowanceLimits, candidates_max: usize) -> Self {
         let rungs = Rungs::upto(candidates_max);
-        let classes = (0..CLASSES_MAX).map(|_| Gains::unknown(&rungs, limits.shown)).collect();
-        let (offered, value) = ((0.0, 0.0), Value::default());
-        Self { limits, rungs, classes, price: 0.0, changed_us: 0, offered, value }
+        let all = Gains::unknown(&rungs, limits.shown);
+        let (classes, offered, value) = (Vec::new(), (0.0, 0.0), Value::default());
+        Self { limits, rungs, all, classes, price: 0.0, changed_us: 0, offered, value }
     }
 
     /// Moves the price by how long the request would wait, as a share of its time. Returns the price for it.
@@ -134,7 +136,7 @@ impl Allowance {
         worth: &Worth<'_>,
         (costs, short): (UnitCosts, Option<UnitCosts>),
     ) -> Option<Action> {
-        let class = &self.classes[worth.class.min(CLASSES_MAX - 1)];
+        let class = self.gains(worth.class);
         let whole = worth.value * class.value_of(&self.rungs, candidates);
         let whole_us = costs.request_us + costs.candidate_us * candidates as f64;
         self.value.offered += whole;
@@ -164,7 +166,7 @@ impl Allowance {
         worth: &Worth<'_>,
         costs: UnitCosts,
     ) -> Option<(f64, usize)> {
-        let class = &self.classes[worth.class.min(CLASSES_MAX - 1)];
+        let class = self.gains(worth.class);
         let least = self.limits.candidates_min.min(candidates);
         let (mut from, mut net, mut best) = (0, -us_price * costs.request_us, None);
         for (rung, upto) in self.rungs.iter() {
@@ -188,7 +190,7 @@ impl Allowance {
 
     /// Counts a request that is admitted.
     pub fn admitted(&mut self, action: Action, worth: &Worth<'_>) {
-        let class = &self.classes[worth.class.min(CLASSES_MAX - 1)];
+        let class = self.gains(worth.class);
         let share = if action.is_short { self.short_share() } else { 1.0 };
         self.value.admitted += worth.value * share * class.value_of(&self.rungs, action.candidates);
     }
@@ -199,13 +201,27 @@ impl Allowance {
     }
 
     /// Learns from an answer that was not cut: the value of each candidate, in the request's order.
-    pub fn learn(&mut self, class: usize, values: impl Iterator<Item = f64>, prescores: &[f32]) {
-        let class = &mut self.classes[class.min(CLASSES_MAX - 1)];
-        let was_known = class.is_known();
-        class.learn(&self.rungs, self.limits.shown, values, prescores);
-        if class.is_known() && !was_known {
+    pub fn learn(&mut self, class: u64, values: impl Iterator<Item = f64> + Clone, prescores: &[f32]) {
+        let was_known = self.all.is_known();
+        self.all.learn(&self.rungs, self.limits.shown, values.clone(), prescores);
+        if self.all.is_known() && !was_known {
             self.offered = (0.0, 0.0); // what was assumed has another unit than what is learned
         }
+        if class == 0 {
+            return;
+        }
+        if !self.classes.iter().any(|(known, _)| *known == class) && self.classes.len() < CLASSES_MAX {
+            self.classes.push((class, Gains::unknown(&self.rungs, self.limits.shown)));
+        }
+        if let Some((_, gains)) = self.classes.iter_mut().find(|(known, _)| *known == class) {
+            gains.learn(&self.rungs, self.limits.shown, values, prescores);
+        }
+    }
+
+    /// Returns the curve of a class, or that of all requests while its own is not known.
+    fn gains(&self, class: u64) -> &Gains {
+        let own = self.classes.iter().find(|(known, _)| *known == class);
+        own.map(|(_, gains)| gains).filter(|gains| gains.is_known()).unwrap_or(&self.all)
     }
 }
 
@@ -305,6 +321,28 @@ mod tests {
         never.limits.short_percent = 0;
         let action = never.choose(0.5, 100, &worth(1.0, CUT), (COSTS, Some(short)));
         assert!(action.is_none_or(|action| !action.is_short));
+    }
+
+    #[test]
+    fn each_class_has_its_own_curve_and_unknown_ones_that_of_all() {
+        let mut allowance = Allowance::new(LIMITS, 4096);
+        for _ in 0..128 {
+            // Best first; in any order; and too many others to keep apart.
+            allowance.learn(1, (0..100).map(|at| if at < 8 { 1.0 } else { 0.0 }), &[]);
+            allowance.learn(2, (0..100).map(|at| f64::from(1 + at * 37 % 100) / 100.0), &[]);
+            (3..100).for_each(|class| allowance.learn(class, [0.5; 100].into_iter(), &[]));
+            (1..3).for_each(|class| {
+                allowance.choose(0.0, 100, &Worth { class, ..Worth::default() }, ALONE);
+            });
+        }
+        let mut kept = |class| {
+            let worth = Worth { class, ..worth(1.0, CUT) };
+            allowance.choose(0.5, 100, &worth, ALONE).map_or(0, |action| action.candidates)
+        };
+        assert_eq!(kept(1), 8);
+        assert!(kept(2) > 16, "{} of 100", kept(2));
+        assert_eq!(kept(99), kept(0));
+        assert_eq!(allowance.classes.len(), CLASSES_MAX);
     }
 
     #[test]

@@ -24,7 +24,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let worth = (0.01_f64..100.0, 0_usize..20, any::<u64>());
+    let worth = (0.01_f64..100.0, 0_u64..20, any::<u64>());
     let offer = (0_u64..3, 1_usize..50, 0_usize..10, 0_u64..4000, 0_u8..6, worth).prop_map(
         |(version, candidates, length, deadline_us, priority, (value, class, hash))| {
             let worth = Worth { value, class, hash, prescores: &[] };
