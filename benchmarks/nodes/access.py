@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.nodes.serving_bare import export
-from benchmarks.nodes.serving_life import switches_through
+from benchmarks.nodes.serving_life import apart, switches_through
 from benchmarks.nodes.serving_load import P99_MS_MAX, answers_per_s_of, overload, peaks, poisson
 from benchmarks.nodes.serving_model import ServingModel
-from benchmarks.nodes.serving_nodes import cpu_s_of
+from benchmarks.nodes.serving_nodes import ServingNode, cpu_s_of
 from benchmarks.nodes.serving_parts import Parts, Sizes
 from benchmarks.nodes.small_node import FEATURES, SETTINGS, Order, SmallNode, small_nodes
 from benchmarks.nodes.split_request import split_figures
@@ -264,41 +264,51 @@ class _Access:
         )
 
     def added(self) -> None:
-        """A node of DIN at half the rate that it sustains: direct and through Envoy, by turns; then switches."""
+        """A node of DIN at half the rate that it sustains, direct and through Envoy by turns; then switches.
+
+        Then the same with the node on cores of its own, where Envoy and the callers do not wait for its lanes.
+        """
+        with self.parts.node(self.din, "node-1") as node:
+            self._added(node, "", switches=True)
+            with self.parts.part("what Envoy adds, on other cores than the node"), apart(node.process.pid):
+                self._added(node, "apart.", switches=False)
+
+    def _added(self, node: ServingNode, kind: str, *, switches: bool) -> None:
         model = self.din
-        with self.parts.node(model, "node-1") as node:
-            direct = self.parts.load(model, node)
-            contender = self.parts.contender("direct", model, node)
-            rate = 0.5 * peaks([contender], 1, self.parts.note, quick=self.quick)["direct"][0]
-            if math.isnan(rate):
-                # On a machine too busy for a peak, the parts below still need a load.
-                saturated = answers_per_s_of([contender], 1, self.seconds)["direct"][0]
-                rate = 0.5 * _SATURATED_SHARE * saturated
-                self.parts.result.unmeasured["envoy_at_half_the_goodput"] = "no rate was sustained: a lower one is used"
-            with self.envoy({model.name: model.registry_url}, model.name, known=RegistrySettings()) as (
-                address,
-                _,
-                envoy,
-            ):
-                through = Load(address, model.messages(model.requests(2_000)), connections=2)
-                poisson(through, rate, 2)
-                over, ratio, cpu = [], [], []
-                for at in range(self.parts.sizes.rounds):
-                    plain = poisson(direct, rate, self.seconds, at)
-                    before = cpu_s_of(envoy.pid), node.cpu_s()
-                    led = poisson(through, rate, self.seconds, at)
-                    spent = cpu_s_of(envoy.pid) - before[0], node.cpu_s() - before[1]
-                    over.append(_ms(led, "p50") - _ms(plain, "p50"))
-                    ratio.append(_ms(led, "p99") / _ms(plain, "p99"))
-                    cpu.append(spent[0] / spent[1])
-                self.parts.figures(
-                    {
-                        "envoy_rate": rate,
-                        "envoy_p50_over_ms": statistics.median(over),
-                        "envoy_p99_to_direct": statistics.median(ratio),
-                        "envoy_cpu_to_node": statistics.median(cpu),
-                    }
-                )
+        direct = self.parts.load(model, node)
+        contender = self.parts.contender("direct", model, node)
+        rate = 0.5 * peaks([contender], 1, self.parts.note, quick=self.quick)["direct"][0]
+        if math.isnan(rate):
+            # On a machine too busy for a peak, the parts below still need a load.
+            saturated = answers_per_s_of([contender], 1, self.seconds)["direct"][0]
+            rate = 0.5 * _SATURATED_SHARE * saturated
+            name = f"{kind}envoy_at_half_the_goodput"
+            self.parts.result.unmeasured[name] = "no rate was sustained: a lower one is used"
+        with self.envoy({model.name: model.registry_url}, model.name, known=RegistrySettings()) as (
+            address,
+            _,
+            envoy,
+        ):
+            through = Load(address, model.messages(model.requests(2_000)), connections=2)
+            poisson(through, rate, 2)
+            over, ratio, cpu = [], [], []
+            for at in range(self.parts.sizes.rounds):
+                plain = poisson(direct, rate, self.seconds, at)
+                before = cpu_s_of(envoy.pid), node.cpu_s()
+                led = poisson(through, rate, self.seconds, at)
+                spent = cpu_s_of(envoy.pid) - before[0], node.cpu_s() - before[1]
+                over.append(_ms(led, "p50") - _ms(plain, "p50"))
+                ratio.append(_ms(led, "p99") / _ms(plain, "p99"))
+                cpu.append(spent[0] / spent[1])
+            self.parts.figures(
+                {
+                    f"{kind}envoy_rate": rate,
+                    f"{kind}envoy_p50_over_ms": statistics.median(over),
+                    f"{kind}envoy_p99_to_direct": statistics.median(ratio),
+                    f"{kind}envoy_cpu_to_node": statistics.median(cpu),
+                }
+            )
+            if switches:
                 with self.parts.part("switches through Envoy"):
                     self._switches(model, through, rate)
 

@@ -278,7 +278,8 @@ impl Front {
             } else {
                 let backlog_us = state.scheduler.figures(self.now_us()).backlog_us;
                 let piece_us = |candidates| state.scheduler.predicted_us(candidates, arrival.length, left_us);
-                splitter.plan((candidates, left_us), backlog_us, arrival.version, piece_us)
+                let left_us = (left_us, state.scheduler.spare_us(left_us));
+                splitter.plan(candidates, left_us, backlog_us, arrival.version, piece_us)
             };
             let Some(plan) = plan else {
                 return self.admit(&mut state, &arrival, None).map(Admission::Whole);

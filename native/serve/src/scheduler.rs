@@ -187,6 +187,11 @@ impl Scheduler {
         length.map_or(0.0, |length| self.alone_us(candidates, length) + self.slack.us_of(left_us))
     }
 
+    /// Returns how much of the margin was learned, and can be given up, if a request has `left_us`.
+    pub fn spare_us(&self, left_us: f64) -> f64 {
+        self.slack.us_of(left_us) - self.limits.slack_us as f64
+    }
+
     /// Returns the next plan of a free lane. There is a plan whenever anything waits: nothing is held back to
     /// be merged with later requests. A lane is present from its first call on.
     ///

@@ -182,12 +182,12 @@ impl Splitter {
         Ok(PieceAnswer { scores: scores.into(), backlog_us, took_us: arrived.elapsed().as_micros() as u64 })
     }
 
-    /// Plans the pieces of a request, from its number of candidates and the time that is left; `None` if pieces would be
-    /// late as well.
-    /// `backlog_us` is the work that waits here.
+    /// Plans the pieces of a request; `None` if they would be late as well. `left_us` is the time until its deadline
+    /// and the part of the margin that may be given up, `backlog_us` the work that waits here.
     pub(crate) fn plan(
         &self,
-        (candidates, left_us): (usize, f64),
+        candidates: usize,
+        left_us: (f64, f64),
         backlog_us: f64,
         version: VersionName,
         piece_us: impl Fn(usize) -> f64,
