@@ -328,7 +328,8 @@ impl Splitter {
                 self.count("answered");
                 return Ok(answer.scores);
             }
-            Err(_) if whole.left_us() == 0 => {
+            // The peer's deadline is that much earlier.
+            Err(_) if whole.left_us() as f64 <= margin_us => {
                 ("lost", Refusal::Late("the deadline passed at another node".into()))
             }
             Err(Failure::Late | Failure::Lost) => {

@@ -6,7 +6,7 @@
 /// How fast the margin grows: with a fifth of the requests late, by 10 ms in half a second.
 const GROW: f64 = 0.1;
 /// The share of late requests from which on it grows.
-const LATE_SHARE: f64 = 0.004;
+const LATE_SHARE: f64 = 0.01;
 /// The time after which a third of it is left without late requests.
 const FORGET_US: f64 = 10e6;
 /// The time over which requests are counted, in microseconds. After a longer pause the counts begin at zero.

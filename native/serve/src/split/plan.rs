@@ -141,8 +141,8 @@ mod tests {
     fn if_a_margin_cannot_be_kept_it_has_as_many_as_are_done_without_it() {
         let idle = [0.0, 10.0, 10.0, 10.0];
         assert_eq!(with_spare(350.0, 300.0, &idle), Some(4), "two would be done as well, but later");
-        assert_eq!(with_spare(350.0, 300.0, &[0.0, 10.0, 250.0, 250.0]), Some(2), "some peers are busy");
-        assert_eq!(with_spare(350.0, 50.0, &idle), None);
+        assert_eq!(with_spare(350.0, 300.0, &[0.0, 10.0, 400.0, 400.0]), Some(2), "some peers are busy");
+        assert_eq!(with_spare(350.0, 5.0, &idle), None);
         assert_eq!(with_spare(700.0, 300.0, &idle), Some(2), "the margin can be kept");
     }
 

@@ -435,7 +435,8 @@ fn a_request_whose_piece_is_lost_too_late_is_refused_by_its_deadline_and_cancell
         let began = Instant::now();
         let reply = home.ask(&ask_of(MANY, 5, true), deadline_ms).await;
         assert_eq!(reply.code, Some(4), "{}", reply.text);
-        assert!(began.elapsed() >= Duration::from_millis(deadline_ms - 1), "{:?}", began.elapsed());
+        // The peer's deadline is earlier by the time that the network takes.
+        assert!(began.elapsed() >= Duration::from_millis(deadline_ms - 20), "{:?}", began.elapsed());
         assert_eq!(home.front.measures().refusals()["split"], 1);
         wait_until("the piece is cancelled", || peer.front.waiting() == 0).await;
         assert!(peer.front.measures().refusals().is_empty());
