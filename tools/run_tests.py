@@ -22,9 +22,9 @@ ROOT = Path(__file__).parent.parent
 # Folders whose tests take about the same time in total. The last process runs the other folders and the files. Only
 # two of them need a Kafka.
 SHARES = (
-    ("benchmarks", "gateway", "ingest", "native", "ps", "replay", "topics"),
-    ("console", "serving", "trainer"),
-    ("examples", "publisher", "settings", "supervision", "table", "versions"),
+    ("benchmarks", "ingest", "native", "replay", "topics"),
+    ("console", "ps", "serving", "trainer"),
+    ("examples", "gateway", "publisher", "settings", "supervision", "table", "versions"),
 )
 # They need a wheel: `make release-test`.
 APART = {"release"}

@@ -39,9 +39,10 @@ fn kept(world: World, run: &Run) -> f64 {
     let (mut kept, mut whole) = (0.0, 0.0);
     for (index, case) in run.cases.iter().enumerate().filter(|(_, case)| case.at_us >= FROM_US) {
         let (value, _, truths) = world.request(index as u64, case.candidates);
-        whole += value * World::value(&truths);
+        let values = World::values(&truths);
+        whole += value * values.last().unwrap();
         if case.is_good() {
-            kept += value * World::value(&truths[..case.kept]);
+            kept += value * values[case.kept - 1];
         }
     }
     kept / whole
@@ -58,7 +59,7 @@ fn oracle(world: World, run: &Run, model: Model) -> f64 {
         .iter()
         .map(|index| {
             let (value, _, truths) = world.request(*index as u64, run.cases[*index].candidates);
-            (1..=truths.len()).map(|upto| value * World::value(&truths[..upto])).collect()
+            World::values(&truths).into_iter().map(|one| value * one).collect()
         })
         .collect();
     let at = |price: f64| {
@@ -73,7 +74,7 @@ fn oracle(world: World, run: &Run, model: Model) -> f64 {
         (kept, spent)
     };
     let (mut low, mut high) = (0.0, 1.0);
-    for _ in 0..40 {
+    for _ in 0..24 {
         let middle = (low + high) / 2.0;
         if at(middle).1 > budget_us { low = middle } else { high = middle }
     }

@@ -151,11 +151,23 @@ impl World {
         (value, if self.has_prescores { expected } else { Vec::new() }, truths)
     }
 
-    /// The value of an answer with the first candidates.
-    pub fn value(truths: &[f64]) -> f64 {
-        let mut best = truths.to_vec();
-        best.sort_by(|a, b| b.total_cmp(a));
-        best.iter().take(SHOWN).sum()
+    /// The values of answers with the first candidate, the first two, and so on: the sums of the best of them.
+    pub fn values(truths: &[f64]) -> Vec<f64> {
+        let (mut best, mut sum) = ([0.0; SHOWN], 0.0);
+        let with = |truth: &f64| {
+            let mut least = 0;
+            for at in 1..SHOWN {
+                if best[at] < best[least] {
+                    least = at;
+                }
+            }
+            if best[least] < *truth {
+                sum += truth - best[least];
+                best[least] = *truth;
+            }
+            sum
+        };
+        truths.iter().map(with).collect()
     }
 }
 
