@@ -180,6 +180,8 @@ def _health_check(*, by_http: bool) -> _Json:
     how: _Json = by_path if by_http else {"grpc_health_check": {}}
     return {
         **how,
+        # After a switch another process answers at the address, but only on connections that are new.
+        "reuse_connection": False,
         "timeout": "1s",
         "interval": "1s",
         "no_traffic_interval": "1s",

@@ -25,6 +25,7 @@ from streamlearn.trainer import put_graphs, samples_of
 from streamlearn.trainer.migration import Migration
 from streamlearn.versions import Chain, open_store
 from streamlearn.versions.pointer.switch_log import SwitchLog
+from tests.gateway.place import access
 from tests.replaced import ADDED, folder_of, learn, learned_folder
 from tests.trainer.stream import write_messages
 
@@ -81,7 +82,7 @@ class Callers:
             thread.join()
 
 
-def test_callers_are_answered_while_applications_change_places(tmp_path: Path) -> None:
+def test_callers_are_answered_while_applications_change_places_also_through_envoy(tmp_path: Path, envoy: Path) -> None:
     old = load_app(learned_folder(tmp_path))
     new = load_app(folder_of(tmp_path, "learnable2", ADDED))
     store = open_store(old.store_url)
@@ -109,19 +110,24 @@ def test_callers_are_answered_while_applications_change_places(tmp_path: Path) -
         assert nodes["learnable"].status().state == "ready"
         callers = Callers(address)
         ends.callback(callers.stop)
+        # Envoy's checks of nodes go to the same sockets.
+        led = Callers(f"127.0.0.1:{ends.enter_context(access([old.folder], envoy, nodes=1)).port}")
+        ends.callback(led.stop)
         client = ends.enter_context(triton.InferenceServerClient(nodes["learnable"].grpc))
         for number in range(SWITCHES):
             to, other = ("learnable2", "learnable")[:: 1 if number % 2 == 0 else -1]
-            begin_s, before = time.monotonic(), callers.answers.total()
+            begin_s, before, led_before = time.monotonic(), callers.answers.total(), led.answers.total()
             log.switch(to, by="test")
             wait_until(partial(_stand, nodes, {to: "ready", other: "aside"}), "both nodes follow", _READY_S)
             assert time.monotonic() - begin_s <= 1.0
             wait_until(partial(callers.has, before + 20), "answers", _READY_S)
+            wait_until(partial(led.has, led_before + 20), "answers through Envoy", _READY_S)
             # The model keeps its name, whichever application answers.
             wait_until(lambda: _is_ready(client), "gRPC answers", _READY_S)
-        callers.stop()
-        assert not callers.failures
-        assert callers.answers.keys() == {"2"}
+        for some in (callers, led):
+            some.stop()
+            assert not some.failures
+            assert some.answers.keys() == {"2"}
 
 
 def _stand(nodes: Mapping[str, Node], states: Mapping[str, str]) -> bool:
