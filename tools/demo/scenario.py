@@ -139,7 +139,10 @@ class Scenario:
     def _freeze(self) -> None:
         self._reach(self._timeline.freeze)
         self._wait(lambda: self._active() > 1, "a version to be served")
-        self.observations.frozen = self._feed.kept[0] = self._active()
+        frozen = self._active()
+        # A request for it may come to any node.
+        self._wait(lambda: min(self._loop.served()) >= frozen, "all nodes to serve it")
+        self.observations.frozen = self._feed.kept[0] = frozen
         self._note(f"version {self.observations.frozen} is kept for comparison: it scores every request too", "frozen")
 
     def _take_states_away(self) -> None:
