@@ -92,7 +92,7 @@ def planned(applications: Sequence[Application], nodes: Mapping[str, Sequence[No
     _check(applications, settings)
     is_open = not is_loopback(host_and_port("access.listen", settings.listen)[0])
     shares, backends, notes = dict[str, tuple[Share, ...]](), list[Backend](), list[str]()
-    nodes = _apart(nodes, notes)
+    nodes = _without_collisions(nodes, notes)
     for model in dict.fromkeys(application.served_name for application in applications):
         group = [application for application in applications if application.served_name == model]
         experiment = _experiment(group, applications)
@@ -134,17 +134,25 @@ def _check(applications: Sequence[Application], settings: GatewaySettings) -> No
         raise ConfigError(message, help=_TRUST)
 
 
-def _apart(nodes: Mapping[str, Sequence[Node]], notes: list[str]) -> dict[str, list[Node]]:
-    """Return the nodes without those at an address where another application has registered one since."""
-    known = sorted({(one.since_ms, app, one.grpc) for app, some in nodes.items() for one in some if one.grpc})
-    last = {address: app for _, app, address in known}
-    for _, app, address in known:
-        if last[address] != app:
+def _without_collisions(nodes: Mapping[str, Sequence[Node]], notes: list[str]) -> dict[str, list[Node]]:
+    """Return the nodes without those at an address where a node of another application answers.
+
+    An application that was started beside another one has its addresses, and stands aside. Of two that answer, the one
+    that was started later has the address.
+    """
+    answering = sorted({(one.since_ms, app, one.grpc) for app, some in nodes.items() for one in some if _answers(one)})
+    owners = {address: app for _, app, address in answering}
+    for _, app, address in answering:
+        if owners[address] != app:
             notes.append(
-                f"{address} is registered by {app!r} and later by {last[address]!r}, which gets its requests: "
+                f"{address} is registered by {app!r} and later by {owners[address]!r}, which gets its requests: "
                 "give each application a front.listen of its own"
             )
-    return {app: [node for node in some if last.get(node.grpc, app) == app] for app, some in nodes.items()}
+    return {app: [one for one in some if owners.get(one.grpc, app) == app] for app, some in nodes.items()}
+
+
+def _answers(node: Node) -> bool:
+    return bool(node.grpc) and node.state not in ("starting", "aside")
 
 
 def _share(model: str, experiment: Experiment, arm: Arm) -> Share:

@@ -81,6 +81,6 @@ class AllowanceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     if only the shorter length is read. With 0 histories are never cut."""
     class_segment: str = ""
     """Segment of requests whose values have curves of their own, for example the page: what a next candidate adds is
-    learned for each of the first 16 values. Empty: one curve for all requests."""
+    learned for up to 16 values apart. Empty: one curve for all requests."""
     value_max: Fixed[float] = 10.0
     """Largest `value` of a request. A larger one counts as this."""

@@ -102,6 +102,19 @@ def test_an_address_that_two_applications_register_is_that_of_the_later_one() ->
     assert note.startswith("10.0.0.1:8001 is registered by 'ctr' and later by 'cvr'")
 
 
+@pytest.mark.parametrize("state", ["aside", "starting"])
+@pytest.mark.parametrize("since_ms", [0, 9])
+def test_an_address_that_two_applications_share_is_that_of_the_one_that_answers(
+    state: NodeState, since_ms: int
+) -> None:
+    apps = [Application("ctr", "ctr", SETTINGS), Application("next", "ctr", GatewaySettings())]
+    beside = structs.replace(node(1, state), since_ms=since_ms)
+    for nodes in ({"ctr": [node(1)], "next": [beside]}, {"ctr": [beside], "next": [node(1)]}):
+        plan = planned(apps, nodes)
+        assert [[one.grpc for one in backend.endpoints] for backend in plan.backends] == [["10.0.0.1:8001"]]
+        assert not plan.notes
+
+
 @pytest.mark.parametrize(
     ("nodes", "listen", "note"),
     [

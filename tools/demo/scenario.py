@@ -141,7 +141,7 @@ class Scenario:
         self._wait(lambda: self._active() > 1, "a version to be served")
         frozen = self._active()
         # A request for it may come to any node.
-        self._wait(lambda: min(self._loop.served()) >= frozen, "all nodes to serve it")
+        self._wait(lambda: min(self._loop.served(), default=0) >= frozen, "all nodes to serve it")
         self.observations.frozen = self._feed.kept[0] = frozen
         self._note(f"version {self.observations.frozen} is kept for comparison: it scores every request too", "frozen")
 

@@ -157,6 +157,7 @@ def _fetch_zig() -> None:
 
 def _maturin(source: Path, *words: str) -> None:
     path = f"{_BIN}{os.pathsep}{os.environ['PATH']}"
-    # One folder of Cargo for every source: most crates are the same.
-    environment = {"CARGO_TARGET_DIR": str(ROOT / "target"), **os.environ, "PATH": path, "PYTHONPATH": str(_ZIG)}
+    # A folder of Cargo for each source: in one, Cargo takes the crates of another source for those of this one if its
+    # files are older.
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(source / "target"), "PATH": path, "PYTHONPATH": str(_ZIG)}
     subprocess.run([_BIN / "maturin", *words], cwd=source, env=environment, check=True)

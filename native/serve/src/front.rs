@@ -272,14 +272,13 @@ impl Front {
         let mut state = self.lock();
         let begun = self.arrive(&mut state, request, None).and_then(|arrival| {
             let (candidates, left_us) = (arrival.request.candidates, arrival.wait_max_us as f64);
-            let alone_us = state.scheduler.predicted_us(candidates, arrival.length, left_us);
-            let plan = if alone_us <= left_us {
+            let kept_us = left_us - state.scheduler.learned_us(left_us);
+            let plan = if state.scheduler.predicted_us(candidates, arrival.length) <= kept_us {
                 None
             } else {
                 let backlog_us = state.scheduler.figures(self.now_us()).backlog_us;
-                let piece_us = |candidates| state.scheduler.predicted_us(candidates, arrival.length, left_us);
-                let left_us = (left_us, state.scheduler.spare_us(left_us));
-                splitter.plan(candidates, left_us, backlog_us, arrival.version, piece_us)
+                let piece_us = |candidates| state.scheduler.predicted_us(candidates, arrival.length);
+                splitter.plan(candidates, (kept_us, left_us), backlog_us, arrival.version, piece_us)
             };
             let Some(plan) = plan else {
                 return self.admit(&mut state, &arrival, None).map(Admission::Whole);
@@ -309,8 +308,7 @@ impl Front {
         let now_us = self.now_us();
         let mut state = self.lock();
         let backlog_us = state.scheduler.figures(now_us).backlog_us;
-        let left_us = whole.left_us() as f64;
-        (backlog_us, state.scheduler.predicted_us(candidates, whole.length, left_us))
+        (backlog_us, state.scheduler.predicted_us(candidates, whole.length))
     }
 
     /// Waits for the answer to an admitted request.

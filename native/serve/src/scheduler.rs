@@ -150,8 +150,12 @@ impl Scheduler {
     /// # Panics
     /// If it has no candidates.
     pub fn offer(&mut self, now_us: u64, offer: &Offer<'_>) -> Result<Admitted, Refused> {
-        let asked = self.admit(now_us, offer)?;
-        let Applicant { key, priority, deadline_us, candidates, is_short } = asked;
+        self.offer_with(now_us, offer, self.slack)
+    }
+
+    fn offer_with(&mut self, now_us: u64, offer: &Offer<'_>, slack: Slack) -> Result<Admitted, Refused> {
+        let asked = self.admit(now_us, offer, slack)?;
+        let Applicant { key, priority, deadline_us, candidates, is_short, .. } = asked;
         if let Some(allowance) = &mut self.allowance {
             allowance.admitted(Action { candidates, is_short }, &offer.worth);
         }
@@ -169,27 +173,28 @@ impl Scheduler {
         Ok(Admitted { ticket, candidates, length, shed })
     }
 
-    /// As `offer`, for a piece of a request: an allowance neither cuts nor counts it.
+    /// As `offer`, for a piece of a request: an allowance neither cuts nor counts it, and it needs no learned margin,
+    /// which the plan of its request has kept or given up.
     ///
     /// # Errors
     /// As those of `offer`.
     pub fn offer_piece(&mut self, now_us: u64, offer: &Offer<'_>) -> Result<Admitted, Refused> {
         let allowance = self.allowance.take();
-        let outcome = self.offer(now_us, offer);
+        let outcome = self.offer_with(now_us, offer, self.slack.least());
         self.allowance = allowance;
         outcome
     }
 
     /// Returns the time in which a request would be done on an idle node by prediction, in microseconds, with the
-    /// margin that is needed if it has `left_us`. 0 if its sequence is too long.
-    pub fn predicted_us(&self, candidates: usize, length: usize, left_us: f64) -> f64 {
+    /// least margin. 0 if its sequence is too long.
+    pub fn predicted_us(&self, candidates: usize, length: usize) -> f64 {
         let length = self.shapes.lengths.holds(length);
-        length.map_or(0.0, |length| self.alone_us(candidates, length) + self.slack.us_of(left_us))
+        length.map_or(0.0, |length| self.alone_us(candidates, length) + self.slack.least().us_of(0.0))
     }
 
-    /// Returns how much of the margin was learned, and can be given up, if a request has `left_us`.
-    pub fn spare_us(&self, left_us: f64) -> f64 {
-        self.slack.us_of(left_us) - self.limits.slack_us as f64
+    /// Returns how much longer the margin of a request is than the least, if it has `left_us`.
+    pub fn learned_us(&self, left_us: f64) -> f64 {
+        self.slack.us_of(left_us) - self.slack.least().us_of(left_us)
     }
 
     /// Returns the next plan of a free lane. There is a plan whenever anything waits: nothing is held back to
@@ -381,7 +386,7 @@ impl Scheduler {
             lanes_busy: self.lanes.busy(),
             lanes: self.lanes.present(),
             backlog_us: lanes::done_in(&self.free_in, self.work_us(&load)).max(running),
-            slack_us: self.slack.us_of(f64::INFINITY),
+            slack_us: self.slack.us_at(now_us),
             value: self.allowance.as_ref().map(Allowance::value),
         }
     }

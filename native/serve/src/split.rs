@@ -182,8 +182,8 @@ impl Splitter {
         Ok(PieceAnswer { scores: scores.into(), backlog_us, took_us: arrived.elapsed().as_micros() as u64 })
     }
 
-    /// Plans the pieces of a request; `None` if they would be late as well. `left_us` is the time until its deadline
-    /// and the part of the margin that may be given up, `backlog_us` the work that waits here.
+    /// Plans the pieces of a request; `None` if they would be late as well. `left_us` is the time until its margin
+    /// and until its deadline, `backlog_us` the work that waits here.
     pub(crate) fn plan(
         &self,
         candidates: usize,

@@ -7,6 +7,7 @@ use super::lanes::done_in;
 use super::limits::{Key, PRIORITIES};
 use super::merge::full_us;
 use super::offer::{Offer, Reason, Refused};
+use super::slack::Slack;
 use super::tickets::Ticket;
 
 /// A request does not wait for a full TensorBatch that takes more than this share of its time: it will run in
@@ -22,6 +23,8 @@ pub(super) struct Applicant {
     pub candidates: usize,
     /// Whether its histories are cut to a shorter length than they have.
     pub is_short: bool,
+    /// The margin that it needs before its deadline.
+    pub slack: Slack,
 }
 
 /// The work that is served before a request.
@@ -36,7 +39,12 @@ struct Ahead {
 
 impl Scheduler {
     /// Returns the request as it is admitted, with as many candidates as are worth their time.
-    pub(super) fn admit(&mut self, now_us: u64, offer: &Offer<'_>) -> Result<Applicant, Refused> {
+    pub(super) fn admit(
+        &mut self,
+        now_us: u64,
+        offer: &Offer<'_>,
+        slack: Slack,
+    ) -> Result<Applicant, Refused> {
         assert!(offer.candidates > 0, "a request has a candidate at least");
         let deadline_us = offer.deadline_us.min(now_us.saturating_add(self.limits.wait_us_max));
         if deadline_us <= now_us {
@@ -49,7 +57,8 @@ impl Scheduler {
         if self.free_in.is_empty() {
             return Err(Refused::after(Reason::Lanes, self.limits.wait_us_max as f64));
         }
-        let asked = Applicant { key, priority, deadline_us, candidates: offer.candidates, is_short: false };
+        let candidates = offer.candidates;
+        let asked = Applicant { key, priority, deadline_us, candidates, is_short: false, slack };
         let Some(mut cohorts) = self.cohorts.take() else { return self.fits(now_us, offer, asked) };
         let outcome = match cohorts.check(priority, offer.cohort) {
             Err(retry_us) => Err(Refused::after(Reason::Cohort, retry_us)),
@@ -134,7 +143,7 @@ impl Scheduler {
         // Behind others it runs in a full TensorBatch, possibly as the first request in it.
         let full_us = full_us(&self.shapes, &self.costs, length, left_us * FULL_SHARE);
         let own_us = if work_us > 0.0 { alone_us.max(full_us) } else { alone_us };
-        let over_us = starts_us + own_us + self.slack.us_of(left_us) - left_us;
+        let over_us = starts_us + own_us + asked.slack.us_of(left_us) - left_us;
         if over_us > 0.0 {
             return Err(Refused::after(Reason::Backlog, over_us));
         }

@@ -68,7 +68,7 @@ impl Default for Worth<'_> {
     }
 }
 
-/// The maximum number of classes with curves of their own: those that were learned from first.
+/// The maximum number of classes with curves of their own.
 const CLASSES_MAX: usize = 16;
 
 /// The lowest time of a candidate, and of a request beside its candidates, in microseconds.
@@ -210,12 +210,27 @@ impl Allowance {
         if class == 0 {
             return;
         }
-        if !self.classes.iter().any(|(known, _)| *known == class) && self.classes.len() < CLASSES_MAX {
-            self.classes.push((class, Gains::unknown(&self.rungs, self.limits.shown)));
+        if let Some(at) = self.place_of(class) {
+            self.classes[at].1.learn(&self.rungs, self.limits.shown, values, prescores);
         }
-        if let Some((_, gains)) = self.classes.iter_mut().find(|(known, _)| *known == class) {
-            gains.learn(&self.rungs, self.limits.shown, values, prescores);
+    }
+
+    /// Returns the place of a class. If all are taken, it gets that of the class that is least known, of the later ones
+    /// first; `None` if all are known.
+    fn place_of(&mut self, class: u64) -> Option<usize> {
+        let found = self.classes.iter().position(|(taken, _)| *taken == class);
+        if found.is_some() {
+            return found;
         }
+        let new = (class, Gains::unknown(&self.rungs, self.limits.shown));
+        if self.classes.len() < CLASSES_MAX {
+            self.classes.push(new);
+            return Some(self.classes.len() - 1);
+        }
+        let unknown = (0..CLASSES_MAX).rev().filter(|&at| !self.classes[at].1.is_known());
+        let at = unknown.min_by_key(|&at| self.classes[at].1.requests())?;
+        self.classes[at] = new;
+        Some(at)
     }
 
     /// Returns the curve of a class, or that of all requests while its own is not known.
@@ -326,23 +341,25 @@ mod tests {
     #[test]
     fn each_class_has_its_own_curve_and_unknown_ones_that_of_all() {
         let mut allowance = Allowance::new(LIMITS, 4096);
-        for _ in 0..128 {
-            // Best first; in any order; and too many others to keep apart.
-            allowance.learn(1, (0..100).map(|at| if at < 8 { 1.0 } else { 0.0 }), &[]);
-            allowance.learn(2, (0..100).map(|at| f64::from(1 + at * 37 % 100) / 100.0), &[]);
-            (3..100).for_each(|class| allowance.learn(class, [0.5; 100].into_iter(), &[]));
-            (1..3).for_each(|class| {
-                allowance.choose(0.0, 100, &Worth { class, ..Worth::default() }, ALONE);
-            });
+        let mut learn = |class, worth: fn(i32) -> f64| allowance.learn(class, (0..100).map(worth), &[]);
+        for round in 0..128 {
+            // The best eight are first; they are anywhere; of all others it is the first alone.
+            learn(1, |at| if at < 8 { 1.0 } else { 0.0 });
+            learn(2, |at| f64::from(1 + at * 37 % 100) / 100.0);
+            // Each of these comes once, but for one.
+            (0..40).for_each(|one| learn(1_000 + round * 40 + one, |at| if at < 1 { 1.0 } else { 0.0 }));
+            learn(3, |at| if at < 1 { 1.0 } else { 0.0 });
         }
         let mut kept = |class| {
+            allowance.choose(0.0, 100, &Worth { class, ..Worth::default() }, ALONE);
             let worth = Worth { class, ..worth(1.0, CUT) };
             allowance.choose(0.5, 100, &worth, ALONE).map_or(0, |action| action.candidates)
         };
         assert_eq!(kept(1), 8);
         assert!(kept(2) > 16, "{} of 100", kept(2));
-        assert_eq!(kept(99), kept(0));
-        assert_eq!(allowance.classes.len(), CLASSES_MAX);
+        assert!(kept(3) < kept(0) && kept(1_000) == kept(0), "those that came once have the curve of all");
+        let places = allowance.classes.len();
+        assert_eq!(places, CLASSES_MAX);
     }
 
     #[test]

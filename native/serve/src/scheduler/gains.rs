@@ -75,6 +75,11 @@ impl Gains {
         self.is_known
     }
 
+    /// Returns how many requests it has learned from.
+    pub fn requests(&self) -> u32 {
+        self.seen[0]
+    }
+
     pub fn gain(&self, rung: usize) -> f64 {
         self.slopes[rung]
     }

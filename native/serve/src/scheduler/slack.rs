@@ -33,6 +33,17 @@ impl Slack {
         Self { least_us: least_us as f64, us: least_us as f64, since_us: 0, ended: 0, late: 0 }
     }
 
+    /// Returns the margin before anything is learned.
+    pub fn least(&self) -> Self {
+        Self::new(self.least_us as u64)
+    }
+
+    /// Returns the margin of a request that has time enough, as it is now: it is forgotten without requests too.
+    pub fn us_at(&self, now_us: u64) -> f64 {
+        let passed_us = now_us.saturating_sub(self.since_us) as f64;
+        self.least_us + (self.us - self.least_us) * (-passed_us / FORGET_US).exp()
+    }
+
     /// Returns the margin of a request that has so much time.
     pub fn us_of(&self, time_us: f64) -> f64 {
         self.us.min(time_us * SHARE_MAX).max(self.least_us)
@@ -52,7 +63,7 @@ impl Slack {
         if span_us < SPAN_US {
             return;
         }
-        self.us = self.least_us + (self.us - self.least_us) * (-(span_us as f64) / FORGET_US).exp();
+        self.us = self.us_at(now_us);
         if span_us <= SPAN_US_MAX {
             let share = f64::from(self.late) / f64::from(self.ended.max(1));
             let next_us = self.us + GROW * span_us as f64 * (share - LATE_SHARE);

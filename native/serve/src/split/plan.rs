@@ -14,14 +14,15 @@ const REST_DOUBLINGS: u32 = 20;
 /// How long a peer that lacks a version is not asked for it again.
 const LACK_US: u64 = 1_000_000;
 
-/// Returns the number of pieces of a request: the fewest that are all done in time, at least two. If none are done in
-/// `left_us`, but some in `spare_us` more, it is the most of those: one piece would be late for certain. Else `None`.
+/// Returns the number of pieces of a request, at least two. `left_us` is the time until its learned margin, and until its
+/// deadline: the fewest pieces that are all done before the margin, or else the most that are done before the deadline,
+/// because a whole request would be late. `None` if none are.
 ///
 /// `waits_us` are the waits for work to begin at each place: at this node, then at peers, the shortest first.
 /// `piece_us` is how long a piece of so many candidates takes.
 pub fn pieces(
     candidates: usize,
-    (left_us, spare_us): (f64, f64),
+    left_us: (f64, f64),
     waits_us: &[f64],
     piece_us: impl Fn(usize) -> f64,
 ) -> Option<usize> {
@@ -30,8 +31,8 @@ pub fn pieces(
         waits_us[0] <= until_us && waits_us[pieces - 1] <= until_us
     };
     let mut counts = 2..=waits_us.len().min(candidates);
-    let fewest = counts.clone().find(|&pieces| in_time(pieces, left_us));
-    fewest.or_else(|| counts.rfind(|&pieces| in_time(pieces, left_us + spare_us)))
+    let fewest = counts.clone().find(|&pieces| in_time(pieces, left_us.0));
+    fewest.or_else(|| counts.rfind(|&pieces| in_time(pieces, left_us.1)))
 }
 
 /// Returns the candidates of a piece, when a request is split evenly.
@@ -115,12 +116,12 @@ mod tests {
 
     const VERSION: VersionName = VersionName { number: 7, identity: 1 };
 
-    fn with_spare(left_us: f64, spare_us: f64, waits_us: &[f64]) -> Option<usize> {
-        pieces(1_000, (left_us, spare_us), waits_us, |candidates| 100.0 + candidates as f64)
+    fn with_margin(margin_us: f64, left_us: f64, waits_us: &[f64]) -> Option<usize> {
+        pieces(1_000, (left_us - margin_us, left_us), waits_us, |candidates| 100.0 + candidates as f64)
     }
 
     fn of(left_us: f64, waits_us: &[f64]) -> Option<usize> {
-        with_spare(left_us, 0.0, waits_us)
+        with_margin(0.0, left_us, waits_us)
     }
 
     #[test]
@@ -134,16 +135,16 @@ mod tests {
         assert_eq!(of(700.0, &[0.0]), None, "without peers");
         assert_eq!(of(700.0, &[200.0, 10.0, 10.0]), Some(3), "this node is busy");
         assert_eq!(of(700.0, &[0.0, 200.0, 300.0]), None, "peers are");
-        assert_eq!(pieces(1, (1e9, 0.0), &idle, |_| 1.0), None, "one candidate cannot be split");
+        assert_eq!(pieces(1, (1e9, 1e9), &idle, |_| 1.0), None, "one candidate cannot be split");
     }
 
     #[test]
     fn if_a_margin_cannot_be_kept_it_has_as_many_as_are_done_without_it() {
         let idle = [0.0, 10.0, 10.0, 10.0];
-        assert_eq!(with_spare(350.0, 300.0, &idle), Some(4), "two would be done as well, but later");
-        assert_eq!(with_spare(350.0, 300.0, &[0.0, 10.0, 400.0, 400.0]), Some(2), "some peers are busy");
-        assert_eq!(with_spare(350.0, 5.0, &idle), None);
-        assert_eq!(with_spare(700.0, 300.0, &idle), Some(2), "the margin can be kept");
+        assert_eq!(with_margin(300.0, 650.0, &idle), Some(4), "two would be done as well, but later");
+        assert_eq!(with_margin(300.0, 650.0, &[0.0, 10.0, 400.0, 400.0]), Some(2), "some peers are busy");
+        assert_eq!(with_margin(5.0, 355.0, &idle), None);
+        assert_eq!(with_margin(300.0, 1_000.0, &idle), Some(2), "the margin can be kept");
     }
 
     #[test]

@@ -5,8 +5,12 @@ use streamlearn_serve::scheduler::{
     Admitted, Costs, Idle, Limits, Offer, Reason, Refused, Scheduler, Shapes, Took, Worth,
 };
 
-/// One lane; a TensorBatch costs 100 us, plus 10 us for each candidate of its bucket.
 fn scheduler() -> Scheduler {
+    scheduler_with(0)
+}
+
+/// One lane; a TensorBatch costs 100 us, plus 10 us for each candidate of its bucket.
+fn scheduler_with(slack_us: u64) -> Scheduler {
     let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
     let shapes = Shapes { users: ladder(&[1]), candidates: ladder(&[10, 100]), lengths: ladder(&[8]) };
     let costs = Costs::measured(&shapes, |_, _| 50.0, |candidates, _| 50.0 + 10.0 * candidates as f64);
@@ -16,27 +20,41 @@ fn scheduler() -> Scheduler {
         candidates_max: 10_000,
         reserved_percent: 10,
         wait_us_max: 10_000,
-        slack_us: 0,
+        slack_us,
         allowance: None,
         by_cohort: false,
     };
     Scheduler::new(limits, shapes, costs)
 }
 
-fn offer(scheduler: &mut Scheduler, now_us: u64, within_us: u64) -> Result<Admitted, Refused> {
+fn of(deadline_us: u64) -> Offer<'static> {
     let (version, candidates, length, priority) = (1, 100, 8, 0);
-    scheduler.offer(
-        now_us,
-        &Offer {
-            version,
-            candidates,
-            length,
-            deadline_us: now_us + within_us,
-            priority,
-            cohort: 0,
-            worth: Worth::default(),
-        },
-    )
+    Offer { version, candidates, length, deadline_us, priority, cohort: 0, worth: Worth::default() }
+}
+
+fn offer(scheduler: &mut Scheduler, now_us: u64, within_us: u64) -> Result<Admitted, Refused> {
+    scheduler.offer(now_us, &of(now_us + within_us))
+}
+
+#[test]
+fn an_earlier_request_keeps_its_margin_when_a_more_urgent_one_comes() {
+    let mut scheduler = scheduler_with(1_000);
+    scheduler.next(0, 0);
+    assert!((0..3).all(|_| offer(&mut scheduler, 0, 5_000).is_ok()), "each takes 1.1 ms");
+    let refused = offer(&mut scheduler, 0, 2_500).unwrap_err();
+    assert_eq!(refused.reason, Reason::Backlog, "the last would be done after 4.4 of 5 ms");
+    assert!(offer(&mut scheduler, 0, 5_500).is_ok());
+}
+
+#[test]
+fn a_piece_needs_no_margin_that_was_learned() {
+    let mut scheduler = scheduler();
+    scheduler.next(0, 0);
+    let now_us = 1_000_000;
+    (0..1_000).for_each(|at| scheduler.learn_slack(1_000 * at, 5_000, true));
+    assert!((0..2).all(|_| offer(&mut scheduler, now_us, 5_000).is_ok()));
+    assert_eq!(offer(&mut scheduler, now_us, 5_000).unwrap_err().reason, Reason::Backlog, "3.3 and 2.5 ms");
+    assert!(scheduler.offer_piece(now_us, &of(now_us + 5_000)).is_ok());
 }
 
 #[test]
