@@ -1,4 +1,4 @@
-"""Tests of what leads callers to nodes."""
+"""Tests of what leads callers to the nodes of applications."""
 
 from __future__ import annotations
 

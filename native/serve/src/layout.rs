@@ -88,8 +88,8 @@ pub enum Pooling {
 /// Parses a model's inputs and layout; called once, when a front is created.
 ///
 /// The text is JSON: `{"inputs": {"user": [...], "item": [...]}, "labels": [{"name", "is_number"}], "segments": [...],
-/// "class_segment": "", "tables": [...], "pack": {...}, "limits": {...}}`. `pack` is a serialized `PackPlan`; `tables` are names in the order in which
-/// tables are passed; an input is `{"name", "salt", "is_text", "count", "newest", "default"}` for a slot or
+/// "class_segment": "", "tables": [...], "pack": {...}, "limits": {...}}`. `pack` is a serialized `PackPlan`; `tables`
+/// are names in the order in which tables are passed; an input is `{"name", "salt", "is_text", "count", "newest", "default"}` for a slot or
 /// `{"name", "width", "default_bits"}` for numbers, both with "was" if callers may use a former name and with
 /// "is_computed" if the node computes it.
 pub fn described(text: &str) -> Result<(Inputs, Layout), String> {

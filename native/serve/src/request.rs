@@ -50,7 +50,8 @@ impl Request {
 
     /// Returns a key of its class, which is the value of the segment for classes; 0 without one.
     pub fn class(&self) -> u64 {
-        match self.segment(&self.inputs.class_segment) {
+        let name = &self.inputs.class_segment;
+        match if name.is_empty() { "" } else { self.segment(name) } {
             "" => 0,
             value => key_of_bytes(value.as_bytes(), CLASS_SALT),
         }

@@ -180,7 +180,7 @@ impl Scheduler {
     /// As those of `offer`.
     pub fn offer_piece(&mut self, now_us: u64, offer: &Offer<'_>) -> Result<Admitted, Refused> {
         let allowance = self.allowance.take();
-        let outcome = self.offer_with(now_us, offer, self.slack.least());
+        let outcome = self.offer_with(now_us, offer, Slack::new(self.limits.slack_us));
         self.allowance = allowance;
         outcome
     }
@@ -189,12 +189,12 @@ impl Scheduler {
     /// least margin. 0 if its sequence is too long.
     pub fn predicted_us(&self, candidates: usize, length: usize) -> f64 {
         let length = self.shapes.lengths.holds(length);
-        length.map_or(0.0, |length| self.alone_us(candidates, length) + self.slack.least().us_of(0.0))
+        length.map_or(0.0, |length| self.alone_us(candidates, length) + self.limits.slack_us as f64)
     }
 
     /// Returns how much longer the margin of a request is than the least, if it has `left_us`.
     pub fn learned_us(&self, left_us: f64) -> f64 {
-        self.slack.us_of(left_us) - self.slack.least().us_of(left_us)
+        self.slack.us_of(left_us) - self.limits.slack_us as f64
     }
 
     /// Returns the next plan of a free lane. There is a plan whenever anything waits: nothing is held back to

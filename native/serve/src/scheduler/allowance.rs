@@ -343,10 +343,10 @@ mod tests {
         let mut allowance = Allowance::new(LIMITS, 4096);
         let mut learn = |class, worth: fn(i32) -> f64| allowance.learn(class, (0..100).map(worth), &[]);
         for round in 0..128 {
-            // The best eight are first; they are anywhere; of all others it is the first alone.
+            // In class 1 the best candidates are the first eight, in class 2 they are anywhere.
             learn(1, |at| if at < 8 { 1.0 } else { 0.0 });
             learn(2, |at| f64::from(1 + at * 37 % 100) / 100.0);
-            // Each of these comes once, but for one.
+            // In all others only the first one is good. Forty classes come once, and class 3 each time.
             (0..40).for_each(|one| learn(1_000 + round * 40 + one, |at| if at < 1 { 1.0 } else { 0.0 }));
             learn(3, |at| if at < 1 { 1.0 } else { 0.0 });
         }
@@ -358,8 +358,7 @@ mod tests {
         assert_eq!(kept(1), 8);
         assert!(kept(2) > 16, "{} of 100", kept(2));
         assert!(kept(3) < kept(0) && kept(1_000) == kept(0), "those that came once have the curve of all");
-        let places = allowance.classes.len();
-        assert_eq!(places, CLASSES_MAX);
+        assert_eq!(allowance.classes.len(), CLASSES_MAX);
     }
 
     #[test]

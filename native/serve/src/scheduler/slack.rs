@@ -33,11 +33,6 @@ impl Slack {
         Self { least_us: least_us as f64, us: least_us as f64, since_us: 0, ended: 0, late: 0 }
     }
 
-    /// Returns the margin before anything is learned.
-    pub fn least(&self) -> Self {
-        Self::new(self.least_us as u64)
-    }
-
     /// Returns the margin of a request that has time enough, as it is now: it is forgotten without requests too.
     pub fn us_at(&self, now_us: u64) -> f64 {
         let passed_us = now_us.saturating_sub(self.since_us) as f64;

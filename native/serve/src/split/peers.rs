@@ -88,7 +88,7 @@ impl Peer {
         Arc::new(Self { address, state: Mutex::default(), open: watch::Sender::default() })
     }
 
-    /// Applies `of` to its load; `None` while there is no connection.
+    /// Returns the result of `of` on its load, or `None` while there is no connection.
     pub fn with_load<T>(&self, of: impl FnOnce(&mut PeerLoad) -> T) -> Option<T> {
         let mut state = self.state();
         state.sender.is_some().then(|| of(&mut state.load))
