@@ -1,7 +1,6 @@
 //! Admission: whether an offered request can be answered in time, and which requests are shed for it.
 
 use super::Scheduler;
-use super::allowance::UnitCosts;
 use super::demand::Load;
 use super::lanes::done_in;
 use super::limits::{Key, PRIORITIES};
@@ -93,8 +92,9 @@ impl Scheduler {
         let left_us = (asked.deadline_us - now_us) as f64;
         let price =
             allowance.follow(now_us, starts_us / (left_us - self.slack.us_of(left_us)).max(left_us / 2.0));
-        let own = self.unit_costs(asked.key.length);
-        let short = asked.key.length.checked_sub(1).map(|length| self.unit_costs(length));
+        let own = self.costs.units(asked.key.length);
+        let short = asked.key.length.checked_sub(1).map(|length| self.costs.units(length));
+        let price = if self.is_idle() { 0.0 } else { price };
         let allowed = allowance.choose(price, asked.candidates, &offer.worth, (own, short));
         self.allowance = Some(allowance);
         let action = allowed.ok_or_else(|| Refused::after(Reason::Price, starts_us))?;
@@ -103,9 +103,9 @@ impl Scheduler {
         Ok(asked)
     }
 
-    fn unit_costs(&self, length: usize) -> UnitCosts {
-        let (candidate_us, request_us) = self.costs.rates(length);
-        UnitCosts { candidate_us: candidate_us * self.pace, request_us: request_us * self.pace }
+    /// Returns whether nothing waits and nothing runs.
+    fn is_idle(&self) -> bool {
+        self.demand.sum().requests() == 0 && self.lanes.busy() == 0
     }
 
     /// Checks the bounds, as if requests of lower priority were shed.
@@ -133,8 +133,8 @@ impl Scheduler {
     /// after it would meet theirs: a later request does not make an admitted one late, unless its priority is
     /// better.
     fn has_time(&self, now_us: u64, asked: &Applicant, ahead: Ahead) -> Result<(), Refused> {
-        if self.demand.sum().requests() == 0 && self.lanes.busy() == 0 {
-            return Ok(()); // the node is idle: it tries, or costs predicted too high would never be corrected
+        if self.is_idle() {
+            return Ok(()); // it tries, or costs predicted too high would never be corrected
         }
         let left_us = (asked.deadline_us - now_us) as f64;
         let length = asked.key.length;

@@ -17,7 +17,8 @@ const AT_ONCE: f64 = 1.5;
 /// Prices, as multiples of what a microsecond of an uncut request is worth. Below the lowest, nothing is cut.
 const PRICE_MIN: f64 = 0.05;
 const PRICE_MAX: f64 = 50.0;
-/// The longest time that counts between two requests.
+/// The longest time between two requests in which the node counts as pressed as the second finds it. In the rest of a
+/// longer one it counts as free.
 const GAP_S_MAX: f64 = 0.05;
 /// How far the price of one request is from the next one's. Without it, equal requests are all cut or none.
 const MIX: f64 = 0.1;
@@ -71,11 +72,22 @@ impl Default for Worth<'_> {
 /// The maximum number of classes with curves of their own.
 const CLASSES_MAX: usize = 16;
 
-/// The lowest time of a candidate, and of a request beside its candidates, in microseconds.
+/// The time of a request in TensorBatches that are filled with requests like it, in microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UnitCosts {
-    pub candidate_us: f64,
     pub request_us: f64,
+    pub candidate_us: f64,
+    /// A candidate's share of what a TensorBatch costs in any case.
+    pub shared_us: f64,
+    /// With fewer candidates a request has the share of so many, because no more requests fit.
+    pub shared_from: f64,
+}
+
+impl UnitCosts {
+    pub fn us(&self, candidates: usize) -> f64 {
+        let candidates = candidates as f64;
+        self.request_us + self.candidate_us * candidates + self.shared_us * candidates.max(self.shared_from)
+    }
 }
 
 /// The price and the curves.
@@ -116,9 +128,10 @@ impl Allowance {
     /// Moves the price by how long the request would wait, as a share of its time. Returns the price for it.
     pub fn follow(&mut self, now_us: u64, pressure: f64) -> f64 {
         let over = pressure.clamp(0.0, 1.5) - PRESSURE;
-        let passed_s = (now_us.saturating_sub(self.changed_us) as f64 / 1e6).min(GAP_S_MAX);
+        let gap_s = now_us.saturating_sub(self.changed_us) as f64 / 1e6;
         self.changed_us = now_us;
-        self.price = (self.price.max(PRICE_MIN) * (FOLLOW_PER_S * over * passed_s).exp()).min(PRICE_MAX);
+        let moved = over * gap_s.min(GAP_S_MAX) - PRESSURE * (gap_s - GAP_S_MAX).max(0.0);
+        self.price = (self.price.max(PRICE_MIN) * (FOLLOW_PER_S * moved).exp()).min(PRICE_MAX);
         if self.price < PRICE_MIN {
             self.price = 0.0;
         }
@@ -138,7 +151,7 @@ impl Allowance {
     ) -> Option<Action> {
         let class = self.gains(worth.class);
         let whole = worth.value * class.value_of(&self.rungs, candidates);
-        let whole_us = costs.request_us + costs.candidate_us * candidates as f64;
+        let whole_us = costs.us(candidates);
         self.value.offered += whole;
         self.offered.0 += UNIT_WEIGHT * (whole - self.offered.0);
         self.offered.1 += UNIT_WEIGHT * (whole_us - self.offered.1);
@@ -168,12 +181,13 @@ impl Allowance {
     ) -> Option<(f64, usize)> {
         let class = self.gains(worth.class);
         let least = self.limits.candidates_min.min(candidates);
-        let (mut from, mut net, mut best) = (0, -us_price * costs.request_us, None);
+        let (mut from, mut value, mut best) = (0, 0.0, None);
         for (rung, upto) in self.rungs.iter() {
             let upto = upto.min(candidates);
             let gain = worth.value * class.gain(rung) * class.expected(rung, from, upto, worth.prescores);
-            net += (upto - from) as f64 * (gain - us_price * costs.candidate_us);
+            value += (upto - from) as f64 * gain;
             from = upto;
+            let net = value - us_price * costs.us(upto);
             if upto >= least && net > best.map_or(0.0, |(most, _)| most) {
                 best = Some((net, upto));
             }
@@ -251,7 +265,8 @@ mod tests {
 
     use super::*;
 
-    const COSTS: UnitCosts = UnitCosts { candidate_us: 18.0, request_us: 280.0 };
+    const COSTS: UnitCosts =
+        UnitCosts { candidate_us: 18.0, request_us: 280.0, shared_us: 0.0, shared_from: 4.0 };
     /// Of a model with one length of histories.
     const ALONE: (UnitCosts, Option<UnitCosts>) = (COSTS, None);
     const LIMITS: AllowanceLimits = AllowanceLimits { candidates_min: 4, shown: 8, short_percent: 96 };
@@ -317,10 +332,10 @@ mod tests {
 
     #[test]
     fn histories_are_cut_where_that_costs_less_value_than_time() {
-        let short = UnitCosts { candidate_us: 9.0, request_us: 140.0 };
+        let short = UnitCosts { candidate_us: 9.0, request_us: 140.0, ..COSTS };
         let time = |action: Action| {
             let costs = if action.is_short { short } else { COSTS };
-            costs.request_us + costs.candidate_us * action.candidates as f64
+            costs.us(action.candidates)
         };
         let (mut before, mut cut) = (f64::INFINITY, 0);
         for step in 0..60 {
@@ -374,6 +389,9 @@ mod tests {
         assert!(price > 5.0, "a second of full queues has a price of {price}");
         let free = (101..400).find(|step| allowance.follow(step * 10_000, 0.0) == 0.0);
         assert!(free.is_some(), "an idle node cuts nothing");
+        let again = (401..500).map(|step| allowance.follow(step * 10_000, 1.5)).last();
+        assert!(again > Some(5.0));
+        assert_eq!(allowance.follow(15_000_000, 0.0), 0.0, "what was long ago has no price");
     }
 
     #[test]

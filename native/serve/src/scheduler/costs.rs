@@ -1,5 +1,6 @@
 //! Costs: the measured duration of an execution of each bucket. Knows no requests and no time of day.
 
+use super::allowance::UnitCosts;
 use super::limits::Shapes;
 
 /// How far an execution moves the cost of its own bucket, and of the others.
@@ -61,6 +62,18 @@ impl Costs {
         (self.score.rates[length], self.user.rates[length])
     }
 
+    /// Returns what a request takes of TensorBatches that are filled with requests like it.
+    pub(super) fn units(&self, length: usize) -> UnitCosts {
+        let ((user, request_us), (score, candidate_us)) = (self.user.line(length), self.score.line(length));
+        let (users_max, candidates_max) = (self.user.top(), self.score.top());
+        UnitCosts {
+            request_us,
+            candidate_us,
+            shared_us: (user + score) / candidates_max,
+            shared_from: candidates_max / users_max,
+        }
+    }
+
     /// Learns from an execution. The executed bucket learns most. The others follow slowly, because a
     /// slowdown usually affects all of them, and because a bucket that once looked expensive would not be
     /// chosen and so never corrected.
@@ -98,6 +111,20 @@ impl Graph {
     fn us(&self, bucket: usize, length: usize) -> f64 {
         let at = length * self.sizes.len() + bucket;
         self.warm_us[at] * self.slower[at]
+    }
+
+    /// The most units of an execution.
+    fn top(&self) -> f64 {
+        self.sizes.last().map_or(1.0, |size| *size as f64)
+    }
+
+    /// Returns what an execution costs in any case, and each unit in addition.
+    fn line(&self, length: usize) -> (f64, f64) {
+        let last = self.sizes.len() - 1;
+        let (first_us, top_us) = (self.us(0, length), self.us(last, length));
+        let first = self.sizes[0] as f64;
+        let unit_us = ((top_us - first_us) / (self.top() - first).max(1.0)).max(0.0);
+        ((first_us - unit_us * first).max(0.0), unit_us)
     }
 
     fn learn(&mut self, bucket: usize, length: usize, took_us: f64) {
@@ -147,6 +174,14 @@ mod tests {
         let mut costs = costs();
         costs.learn(0, 0, 0, Took { user_us: 1.0, score_us: 1e9 });
         assert!(costs.score_us(0, 0) < 18.0 * 1.5);
+    }
+
+    #[test]
+    fn what_a_tensor_batch_costs_in_any_case_is_shared_by_what_fills_it() {
+        let units = costs().units(0);
+        assert!((units.us(20) - (1.0 + 20.0 + 8.0)).abs() < 1e-9, "it fills one alone");
+        assert!((units.us(10) - (1.0 + 10.0 + 4.0)).abs() < 1e-9, "two fill one");
+        assert!((units.us(1) - (1.0 + 1.0 + 2.0)).abs() < 1e-9, "more than four do not fit");
     }
 
     #[test]

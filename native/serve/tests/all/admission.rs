@@ -2,29 +2,36 @@
 
 use streamlearn_serve::ladder::Ladder;
 use streamlearn_serve::scheduler::{
-    Admitted, Costs, Idle, Limits, Offer, Reason, Refused, Scheduler, Shapes, Took, Worth,
+    Admitted, AllowanceLimits, Costs, Idle, Limits, Offer, Reason, Refused, Scheduler, Shapes, Took, Worth,
 };
 
 fn scheduler() -> Scheduler {
     scheduler_with(0)
 }
 
-/// One lane; a TensorBatch costs 100 us, plus 10 us for each candidate of its bucket.
+/// A TensorBatch costs 100 us, plus 10 us for each candidate of its bucket.
 fn scheduler_with(slack_us: u64) -> Scheduler {
+    limited(Limits { slack_us, ..limits(1) })
+}
+
+fn limited(limits: Limits) -> Scheduler {
     let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
     let shapes = Shapes { users: ladder(&[1]), candidates: ladder(&[10, 100]), lengths: ladder(&[8]) };
     let costs = Costs::measured(&shapes, |_, _| 50.0, |candidates, _| 50.0 + 10.0 * candidates as f64);
-    let limits = Limits {
-        lanes: 1,
+    Scheduler::new(limits, shapes, costs)
+}
+
+fn limits(lanes: usize) -> Limits {
+    Limits {
+        lanes,
         requests_max: 100,
         candidates_max: 10_000,
         reserved_percent: 10,
         wait_us_max: 10_000,
-        slack_us,
+        slack_us: 0,
         allowance: None,
         by_cohort: false,
-    };
-    Scheduler::new(limits, shapes, costs)
+    }
 }
 
 fn of(deadline_us: u64) -> Offer<'static> {
@@ -89,6 +96,42 @@ fn who_is_refused_for_what_waits_is_admitted_once_it_was_worked_off() {
 }
 
 #[test]
+fn an_idle_node_refuses_and_cuts_nothing_whatever_it_refused_a_moment_ago() {
+    let allowance = Some(AllowanceLimits { candidates_min: 100, shown: 8, short_percent: 0 });
+    let mut scheduler = limited(Limits { allowance, ..limits(1) });
+    scheduler.next(0, 0);
+    // A hash that is not among those that stay whole.
+    let cut = |now_us, value| Offer {
+        worth: Worth { value, hash: 1 << 32, ..Worth::default() },
+        ..of(now_us + 10_000)
+    };
+    let mut running = false;
+    let mut work = |scheduler: &mut Scheduler, now_us| {
+        if running {
+            scheduler.done(0, Took { user_us: 50.0, score_us: 1050.0 });
+        }
+        running = scheduler.next(now_us, 0).plan.is_some();
+        running
+    };
+    let mut refused = [0, 0];
+    for at in 0..10_000 {
+        let asked = scheduler.offer(275 * at, &cut(275 * at, 1.0));
+        refused[at as usize / 5_000] +=
+            usize::from(asked.is_err_and(|refused| refused.reason == Reason::Price));
+        if at % 4 == 3 {
+            work(&mut scheduler, 275 * at);
+        }
+    }
+    assert!(refused[1] > 2_500, "{refused:?} of 5,000 at four times the load");
+    while work(&mut scheduler, 2_750_000) {}
+    for at in 1..100 {
+        let now_us = 2_750_000 + 2_000 * at;
+        assert_eq!(scheduler.offer(now_us, &cut(now_us, 0.01)).map(|admitted| admitted.candidates), Ok(100));
+        while work(&mut scheduler, now_us) {}
+    }
+}
+
+#[test]
 fn nobody_is_admitted_behind_an_execution_that_hangs() {
     let mut scheduler = scheduler();
     scheduler.next(0, 0);
@@ -137,17 +180,7 @@ fn lent(lanes: usize, busy: usize) -> (Scheduler, bool) {
     let ladder = |sizes: &[usize]| Ladder::new(sizes.to_vec()).unwrap();
     let shapes = Shapes { users: ladder(&[1]), candidates: ladder(&[10, 100]), lengths: ladder(&[8]) };
     let costs = Costs::measured(&shapes, |_, _| 50.0, |_, _| 50.0);
-    let limits = Limits {
-        lanes,
-        requests_max: 100,
-        candidates_max: 10_000,
-        reserved_percent: 10,
-        wait_us_max: 10_000,
-        slack_us: 0,
-        allowance: None,
-        by_cohort: false,
-    };
-    let mut scheduler = Scheduler::new(limits, shapes, costs);
+    let mut scheduler = Scheduler::new(limits(lanes), shapes, costs);
     (0..lanes).for_each(|lane| assert_eq!(scheduler.next(0, lane).plan, None));
     for lane in 0..busy {
         offer(&mut scheduler, 0, 5000).unwrap();

@@ -124,6 +124,16 @@ fn four_times_the_load_goes_to_the_requests_that_are_worth_most() {
 }
 
 #[test]
+fn where_an_execution_costs_the_same_whatever_it_holds_requests_are_cut_so_that_more_fit() {
+    let model = Model { user_us: (550.0, 1.0), score_us: (10.0, 0.2) };
+    let alike = World::default();
+    let rate = 3.0 * 1e6 * (32.0 / 36.0) / (model.user(1) + model.score(32));
+    let of = |allowance| Node { shapes: shapes(&[4, 16], &[8, 32]), ..node(model, alike, allowance) };
+    let (shed, own) = (kept(alike, &run(&of(None), rate)), kept(alike, &run(&of(on()), rate)));
+    assert!(own >= 1.9 * shed, "{own}, and {shed} by shedding");
+}
+
+#[test]
 fn below_its_capacity_a_node_cuts_nothing() {
     let run = run(&node(DIN, KNOWN, on()), 0.6 * capacity(DIN));
     let cut = run.cases.iter().filter(|case| case.kept < case.candidates).count();
