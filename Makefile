@@ -76,7 +76,6 @@ fetch: setup
 test: export CARGO_INCREMENTAL = 0
 test: setup fetch ## every test, on real services where they can be had (with CI=1 a missing one fails)
 	@begin=$$(date +%s); \
-	  cargo test --quiet --workspace --exclude streamlearn-python --lib --tests --no-run && \
 	  $(RUN) -m compileall -q streamlearn tools && \
 	  $(RUN) -m tools.run_tests --beside '$(NATIVE_TESTS)' $(PYTEST) && \
 	  echo "ok: make test, $$(($$(date +%s) - begin)) seconds"

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.nodes import serving_model
 from benchmarks.nodes.serving_life import InterleavedLoad
 from benchmarks.nodes.serving_load import P99_MS_MAX, Contender, answers_per_s_of, overload, peaks
 from benchmarks.nodes.serving_model import ServingModel
@@ -61,8 +62,9 @@ def test_every_value_that_is_asked_for_has_the_row_that_peers_are_given(model: S
 
 
 def test_a_delta_changes_as_many_rows_as_it_says_and_nobody_hears_of_it_before_it_is_committed(
-    model: ServingModel,
+    model: ServingModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(serving_model, "_MOVE_S_MAX", 0.1)  # no node follows
     model.write(0)
     commit = model.prepare(7)
     store = open_store(model.folder.store_url)

@@ -259,7 +259,7 @@ def test_who_is_cut_is_told_how_much_was_scored() -> None:
     front = native.Front(text, ([1, 4], [4, 16], [3]), limits, 4)
     front.activate(front.add(1, tables.native))
     # By what warm-up said the first takes long, so that who comes after it is under pressure.
-    front.set_costs([[1.0, 1.0]], [[10e6, 20e6]])
+    front.set_costs([[1.0, 1.0]], [[5e6, 20e6]])
     node = native.FrontNode(
         "shop", front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 5_000), metrics=str
     )
