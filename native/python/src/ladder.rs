@@ -2,8 +2,8 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use streamlearn_scheduler::ladder::{Choice, Demand, Ladder};
 use streamlearn_serve::curve::Curve;
-use streamlearn_serve::ladder::{Choice, Demand, Ladder};
 
 /// The histogram of sizes, and the measured cost of buckets.
 type DemandTuple = (Vec<(usize, u64)>, Vec<(usize, f64)>);

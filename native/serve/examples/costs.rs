@@ -12,15 +12,13 @@ use std::time::Duration;
 use asks::{Data, Inputs as RequestInputs, ask};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use prost::Message;
+use streamlearn_scheduler::ladder::Ladder;
+use streamlearn_scheduler::{AllowanceLimits, Costs, Limits as Bounds, Offer, Scheduler, Shapes, Worth};
 use streamlearn_serve::answer::{Answer, Cut};
 use streamlearn_serve::impression_log::{Batch, Shown, ShownLimits};
 use streamlearn_serve::inputs::{Count, Input, Inputs, Kind, Label, Limits};
-use streamlearn_serve::ladder::Ladder;
 use streamlearn_serve::load::NodeLoad;
 use streamlearn_serve::protocol::{CallerOptions, LoadHeaders, Naming, RequestFormat, decode, encode};
-use streamlearn_serve::scheduler::{
-    AllowanceLimits, Costs, Limits as Bounds, Offer, Scheduler, Shapes, Worth,
-};
 
 const CANDIDATES: usize = 36;
 const ROUNDS: usize = 15;

@@ -23,7 +23,6 @@ use crate::load::{LoadMeter, NodeLoad};
 use crate::measures::Measures;
 use crate::protocol::Statistics;
 use crate::request::Request;
-use crate::scheduler::{COHORTS, Figures, Offer, Reason, Refused, Scheduler, Ticket, Worth};
 use crate::sizes::{Rows, Sizes};
 use crate::slab::Pool;
 use crate::split::{SplitPlan, Splitter};
@@ -32,6 +31,7 @@ use crate::tensor_batch::{Packed, Scratch, Shape, pack, slab_floats};
 use crate::versions::{Handle, VersionName, Versions};
 use front_state::{FrontState, StartedPlan, WaitingRequest};
 use shadow::{Shadow, ShadowRequest};
+use streamlearn_scheduler::{COHORTS, Figures, Offer, Reason, Refused, Scheduler, Ticket, Worth};
 
 /// Seeds the route of a request without a route key.
 const ROUTE_SALT: u64 = 0x0072_6f75_7465;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::scheduler::{Plan, Scheduler, Shapes};
+use streamlearn_scheduler::{Plan, Scheduler, Shapes};
 
 /// Larger requests count as this many candidates.
 const REQUEST_MAX: usize = 65_536;

@@ -14,11 +14,11 @@ use crate::answer::{Answer, Cut, Refusal};
 use crate::load::LoadMeter;
 use crate::measures::Measures;
 use crate::request::Request;
-use crate::scheduler::{Idle, Plan, Scheduler, Ticket};
 use crate::sizes::Sizes;
 use crate::statistics;
 use crate::tensor_batch::{Part, Shape};
 use crate::versions::{Handle, Versions};
+use streamlearn_scheduler::{Idle, Plan, Scheduler, Ticket};
 
 /// The state behind the lock of a front.
 pub(super) struct FrontState {

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use prost::Message;
+use streamlearn_scheduler::{self as scheduler, AllowanceLimits, Costs, Offer, Scheduler, Worth};
 use streamlearn_serve::protocol::{CallerOptions, decode as decode_request, every_kind};
-use streamlearn_serve::scheduler::{self, AllowanceLimits, Costs, Offer, Scheduler, Worth};
 use streamlearn_serve::split::{PieceHead, decode, encode};
 
 use crate::split::{LIMITS, VERSION, ask_of, shapes};

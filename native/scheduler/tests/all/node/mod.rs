@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use streamlearn_serve::ladder::Ladder;
-use streamlearn_serve::scheduler::{
+use streamlearn_scheduler::ladder::Ladder;
+use streamlearn_scheduler::{
     COHORTS, Costs, Limits, Next, Offer, Reason, Refused, Scheduler, Shapes, Ticket, Took, Worth,
 };
 
@@ -263,7 +263,7 @@ struct Sim<'a> {
     /// The case of a ticket, by its index.
     cases_by_ticket: Vec<usize>,
     idle: Vec<usize>,
-    running: Vec<Option<(streamlearn_serve::scheduler::Plan, Took)>>,
+    running: Vec<Option<(streamlearn_scheduler::Plan, Took)>>,
     chance: Chance,
     callers: Vec<Callers>,
     run: Run,

@@ -1,7 +1,7 @@
 //! A simulated node that is asked for more than it can do keeps most of the value of its answers.
 
 use crate::node::{Callers, DIN, End, Model, Node, Run, World, limits, shapes};
-use streamlearn_serve::scheduler::{AllowanceLimits, Limits};
+use streamlearn_scheduler::{AllowanceLimits, Limits};
 
 const USERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const SIZES: [usize; 10] = [8, 16, 24, 32, 48, 64, 96, 128, 192, 256];

@@ -1,7 +1,7 @@
 //! Admission: a refused request learns the reason at once, and is admitted if it follows the retry hint.
 
-use streamlearn_serve::ladder::Ladder;
-use streamlearn_serve::scheduler::{
+use streamlearn_scheduler::ladder::Ladder;
+use streamlearn_scheduler::{
     Admitted, AllowanceLimits, Costs, Idle, Limits, Offer, Reason, Refused, Scheduler, Shapes, Took, Worth,
 };
 

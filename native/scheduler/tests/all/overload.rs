@@ -3,7 +3,7 @@
 use crate::node::{
     self, Callers, Case, DIN, End, Model, Node, Run, SMALL, World, candidates, limits, shapes,
 };
-use streamlearn_serve::scheduler::{Limits, Reason};
+use streamlearn_scheduler::{Limits, Reason};
 
 const USERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const DIN_SIZES: [usize; 10] = [8, 16, 24, 32, 48, 64, 96, 128, 192, 256];

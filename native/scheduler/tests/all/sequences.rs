@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use streamlearn_serve::ladder::Ladder;
-use streamlearn_serve::scheduler::{
+use streamlearn_scheduler::ladder::Ladder;
+use streamlearn_scheduler::{
     AllowanceLimits, Costs, Limits, Offer, PRIORITIES, Plan, Scheduler, Shapes, Ticket, Took, Worth,
 };
 

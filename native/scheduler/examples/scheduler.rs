@@ -1,6 +1,6 @@
 //! Simulates callers of the scheduler, compares ladders by padding, and measures the scheduler's own calls.
 //!
-//! `cargo run --release -p streamlearn-serve --example scheduler [goodput|ladders|calls]`
+//! `cargo run --release -p streamlearn-scheduler --example scheduler [goodput|ladders|calls]`
 
 #[allow(dead_code, reason = "tests use more of a run")]
 #[path = "../tests/all/node/mod.rs"]
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use node::{Callers, Chance, DIN, End, Model, Node, Run, SMALL, World, candidates, limits, shapes};
-use streamlearn_serve::ladder::{Choice, Ladder};
-use streamlearn_serve::scheduler::{Limits, Offer, Scheduler, Shapes, Took, Worth};
+use streamlearn_scheduler::ladder::{Choice, Ladder};
+use streamlearn_scheduler::{Limits, Offer, Scheduler, Shapes, Took, Worth};
 
 const USERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const REQUESTS: f64 = 60_000.0;

@@ -1,7 +1,7 @@
 //! The chosen ladder is optimal, and reports its padding correctly.
 
 use proptest::prelude::*;
-use streamlearn_serve::ladder::{Choice, Demand, Ladder};
+use streamlearn_scheduler::ladder::{Choice, Demand, Ladder};
 
 /// The cost of a histogram, with each size padded to its bucket and split at the top.
 fn cost(sizes: &[usize], histogram: &[(usize, u64)], cost_of: impl Fn(usize) -> f64) -> f64 {

@@ -14,6 +14,7 @@ mod cohorts;
 mod costs;
 mod demand;
 mod gains;
+pub mod ladder;
 mod lanes;
 mod limits;
 mod merge;

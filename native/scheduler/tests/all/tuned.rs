@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::node::{Callers, DIN, Model, Node, Run, SMALL, World, limits, shapes};
-use streamlearn_serve::ladder::{Choice, Ladder};
+use streamlearn_scheduler::ladder::{Choice, Ladder};
 
 const USERS: [usize; 5] = [1, 4, 8, 16, 32];
 const WASTE_MAX: f64 = 0.15;
