@@ -1,4 +1,8 @@
-"""The trainer against its peers, with DeepFM on the same samples and cores: rate, cost and log loss."""
+"""The trainer against its peers, with DeepFM on the same samples and cores: rate, cost and log loss.
+
+All sides wait in processes of their own, and each measures a window in its turn, so that a slow minute of the machine
+hits every one.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +10,49 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from contextlib import ExitStack, closing
+from typing import Protocol, TypeAlias
 
 from benchmarks.peers.answer import Order
-from benchmarks.peers.peer import ask, ready_peers, run_peer
+from benchmarks.peers.peer import PEERS, PeerProcess, ask, command_of, ready_peers
 from benchmarks.result import Result
 from streamlearn.errors import ServiceError
 
-__all__ = ["OURS", "Side", "compared", "growth", "named", "ours", "peers", "run", "taken_in_turn"]
+__all__ = ["OURS", "Side", "compared", "growth", "named", "run", "taken_in_turn"]
 
 Note = Callable[[str], None]
-# Measures a group of figures, with a number of keys, in windows of a number of steps.
-Side: TypeAlias = Callable[[str, int, int], dict[str, float]]
+
+
+class Side(Protocol):
+    """A process that measures windows."""
+
+    def turn(self) -> dict[str, float]:
+        """Return the figures of its next window; nothing from the first call, which waits until it is ready."""
+
+    def end(self) -> dict[str, float]:
+        """Return the figures of all windows."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+Sides: TypeAlias = Mapping[str, Callable[[], Side]]
 
 OURS = "streamlearn"
 _COMMAND = [sys.executable, "-m", "benchmarks.ours.streamlearn_trainer"]
 _CORES = 2
 _SIZES = ((100_000, "1e5"), (10_000_000, "1e7"))
 _QUICK_SIZES = _SIZES[:1]
-_ROUNDS, _QUICK_ROUNDS = 3, 1
+_WINDOWS, _QUICK_WINDOWS = 15, 5
 _WINDOW_STEPS, _QUICK_WINDOW_STEPS = 30, 8
-# `learn`: the table holds all keys before the first step; `grow`: keys arrive with samples; `dense`: our trainer
-# and its dense part alone, by turns.
+_WAIT_S_MAX = 3_600.0
+# `learn`: the table holds all keys before the first step; `grow`: keys arrive with samples.
 _GROUPS = {
-    OURS: ("learn", "grow", "dense"),
-    "keras_plain": ("learn",),
-    "keras_static": ("learn",),
-    "tfra_dynamic": ("learn", "grow"),
+    "learn": (OURS, "keras_plain", "keras_static", "keras_static_stream", "tfra_dynamic", "tfra_stream"),
+    "grow": (OURS, "tfra_dynamic"),
 }
+# Our trainer and its dense part alone, by turns in one process.
+_DENSE = "dense"
 # Parts of the names of figures that are better when lower.
 _LESS_IS_BETTER = ("_us_", "_ms", "_bytes")
 _NO_RATIO = ("_log_loss",)
@@ -41,7 +60,9 @@ _NO_RATIO = ("_log_loss",)
 _NAMES = {
     "learn_samples_per_s_to_keras_plain": "ratio_keras_plain",
     "learn_samples_per_s_to_keras_static": "ratio_keras_static",
+    "learn_samples_per_s_to_keras_static_stream": "ratio_keras_static_stream",
     "learn_samples_per_s_to_tfra_dynamic": "ratio_tfra",
+    "learn_samples_per_s_to_tfra_stream": "ratio_tfra_stream",
     "to_dense_only": "ratio_dense_only",
     "cpu_to_dense_only": "ratio_dense_only_cpu",
 }
@@ -49,79 +70,84 @@ _TO_DENSE = ("to_dense_only", "cpu_to_dense_only")
 
 
 def run(quick: bool, note: Note) -> Result:
-    """Measure every side by turns, round by round; figures are medians of the rounds."""
+    """Measure all sides by turns; figures and ratios are medians of windows."""
     result = Result("trainer")
     if len(os.sched_getaffinity(0)) < _CORES:
         message = f"the benchmark needs {_CORES} cores"
         raise ServiceError(message, help="run it on a machine that has them")
-    sides = ours(note) | peers(note)
-    rounds, steps = (_QUICK_ROUNDS, _QUICK_WINDOW_STEPS) if quick else (_ROUNDS, _WINDOW_STEPS)
-    figures_by_size = {}
+    ready = ready_peers([name for name in _GROUPS["learn"] if name != OURS], note)
+    windows, steps = (_QUICK_WINDOWS, _QUICK_WINDOW_STEPS) if quick else (_WINDOWS, _WINDOW_STEPS)
+    ours = []
     for keys_count, size in _QUICK_SIZES if quick else _SIZES:
-        figures_by_size[size] = taken_in_turn(sides, keys_count, (rounds, steps), note)
-        own = figures_by_size[size].get(OURS, {})
-        result.failures += [f"{group}_{size}" for group in _GROUPS[OURS] if not _has(own, group)]
-        result.ratios |= {f"{ratio}_{size}": value for ratio, value in named(figures_by_size[size]).items()}
-        for name, figures in figures_by_size[size].items():
+        figures_of: dict[str, dict[str, float]] = {}
+        paired: dict[str, float] = {}
+        for group, names in _GROUPS.items():
+            note(f"{group} of {keys_count:,} keys on {_CORES} cores")
+            order = Order("", keys_count, (group,), 1, 0.0, steps, windows, True, _WAIT_S_MAX)
+            sides = {name: _side(name, order) for name in names if name == OURS or name in ready}
+            figures, ratios = taken_in_turn(sides, windows, note)
+            paired |= ratios
+            for name, of_group in figures.items():
+                figures_of.setdefault(name, {}).update(of_group)
+        own = figures_of.setdefault(OURS, {})
+        own |= ask(_COMMAND, Order(OURS, keys_count, (_DENSE,), window_steps=steps, windows=windows), _CORES)
+        ours.append(own)
+        result.failures += [f"{group}_{size}" for group in _GROUPS if not _has(own, group)]
+        result.ratios |= {f"{ratio}_{size}": value for ratio, value in named(figures_of, paired).items()}
+        for name, own in figures_of.items():
             result.figures |= {
-                f"{name}.{figure}_{size}": value for figure, value in figures.items() if figure not in _TO_DENSE
+                f"{name}.{figure}_{size}": value for figure, value in own.items() if figure not in _TO_DENSE
             }
-    result.ratios |= growth([figures_by_size[size].get(OURS, {}) for size in figures_by_size])
+    result.ratios |= growth(ours)
     return result
 
 
-def ours(note: Note) -> dict[str, tuple[Sequence[str], Side]]:
-    """Return our trainer as a side: its groups and the function that measures them."""
-
-    def measure(group: str, keys_count: int, window_steps: int) -> dict[str, float]:
-        note(f"{OURS}: {group} of {keys_count:,} keys on {_CORES} cores")
-        return ask(_COMMAND, Order(OURS, keys_count, (group,), window_steps=window_steps), _CORES)
-
-    return {OURS: (_GROUPS[OURS], measure)}
+def _side(name: str, order: Order) -> Callable[[], Side]:
+    """Return what starts a side."""
+    (group,) = order.figures
+    groups = (group,) if name == OURS or group in PEERS[name].figures else PEERS[name].figures
+    own = Order(**vars(order) | {"peer": name, "figures": groups})
+    return lambda: PeerProcess(_COMMAND if name == OURS else command_of(own, _CORES), own, _CORES)
 
 
-def peers(note: Note) -> dict[str, tuple[Sequence[str], Side]]:
-    """Return the available peers: the groups of each and the function that measures them."""
-
-    def side(name: str) -> Side:
-        def measure(group: str, keys_count: int, window_steps: int) -> dict[str, float]:
-            return run_peer(
-                name, keys_count=keys_count, cores=_CORES, figures=[group], note=note, window_steps=window_steps
-            )
-
-        return measure
-
-    return {name: (_GROUPS[name], side(name)) for name in ready_peers([name for name in _GROUPS if name != OURS], note)}
-
-
-def taken_in_turn(
-    sides: Mapping[str, tuple[Sequence[str], Side]], keys_count: int, times: tuple[int, int], note: Note
-) -> dict[str, dict[str, float]]:
-    """Return the figures of each side: medians of its successful rounds.
+def taken_in_turn(sides: Sides, windows: int, note: Note) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Return the figures of each side, and how much better ours are: the median of the windows' ratios.
 
     Args:
-        sides: The groups of each side and the function that measures them.
-        keys_count: Number of ids in the samples.
-        times: Number of rounds, and steps per window.
-        note: Called with failures.
+        sides: What starts each side. One after the other is started and made ready.
+        windows: Number of windows.
+        note: Called with failures; a side that fails is left out.
     """
-    rounds, window_steps = times
-    values_of: dict[str, dict[str, list[float]]] = {name: {} for name in sides}
-    for _ in range(rounds):
-        for name, (groups, measure) in sides.items():
-            for group in groups:
+    seen: dict[str, list[dict[str, float]]] = {}
+    figures: dict[str, dict[str, float]] = {}
+    with ExitStack() as ends:
+        running: dict[str, Side] = {}
+
+        def left_out(name: str, error: ServiceError) -> None:
+            note(f"{name} is left out: {error}")
+            running.pop(name, None)
+
+        for name, start in sides.items():
+            try:
+                running[name] = ends.enter_context(closing(start()))
+                running[name].turn()
+            except ServiceError as error:
+                left_out(name, error)
+        for _ in range(windows):
+            for name, side in list(running.items()):
                 try:
-                    figures = measure(group, keys_count, window_steps)
+                    seen.setdefault(name, []).append(side.turn())
                 except ServiceError as error:
-                    note(f"{name}: {group} of {keys_count:,} keys is left out of this round: {error}")
-                    continue
-                for figure, value in figures.items():
-                    values_of[name].setdefault(figure, []).append(value)
-    return {
-        name: {figure: statistics.median(values) for figure, values in figures.items()}
-        for name, figures in values_of.items()
-        if figures
-    }
+                    left_out(name, error)
+        for name, side in list(running.items()):
+            try:
+                figures[name] = side.end()
+            except ServiceError as error:
+                left_out(name, error)
+    pairs = [
+        compared(OURS, {name: seen[name][window] for name in figures}) for window in range(windows if figures else 0)
+    ]
+    return figures, {ratio: statistics.median(pair[ratio] for pair in pairs) for ratio in (pairs[0] if pairs else {})}
 
 
 def compared(ours: str, figures_of: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -139,10 +165,13 @@ def compared(ours: str, figures_of: Mapping[str, Mapping[str, float]]) -> dict[s
     return ratios
 
 
-def named(figures_of: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return all ratios of one size, to peers and to our dense part; those with targets under the targets' names."""
+def named(figures_of: Mapping[str, Mapping[str, float]], paired: Mapping[str, float]) -> dict[str, float]:
+    """Return all ratios of one size, to peers and to our dense part; those with targets under the targets' names.
+
+    `paired` are those of windows in turn, which count where there are both.
+    """
     own = figures_of.get(OURS, {})
-    ratios = {name: own[name] for name in _TO_DENSE if name in own} | compared(OURS, figures_of)
+    ratios = {name: own[name] for name in _TO_DENSE if name in own} | compared(OURS, figures_of) | dict(paired)
     return {_NAMES.get(ratio, ratio): value for ratio, value in ratios.items()}
 
 

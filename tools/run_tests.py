@@ -22,9 +22,9 @@ ROOT = Path(__file__).parent.parent
 # Folders whose tests take about the same time in total. The last process runs the other folders and the files. Only
 # two of them need a Kafka.
 SHARES = (
-    ("benchmarks", "ingest", "native", "replay", "topics"),
+    ("benchmarks", "ingest", "manifest", "native", "online", "replay", "settings", "topics"),
     ("console", "ps", "serving", "trainer"),
-    ("examples", "gateway", "publisher", "settings", "supervision", "table", "versions"),
+    ("examples", "gateway", "publisher", "supervision", "table", "versions"),
 )
 # They need a wheel: `make release-test`.
 APART = {"release"}

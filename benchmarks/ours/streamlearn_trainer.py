@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.keys import DIM, every_bit
-from benchmarks.peers.answer import Order, Wrong, answer
-from benchmarks.peers.training_trial import WARM_STEPS, WINDOWS, learn
+from benchmarks.peers.answer import Order, Turn, Wrong, answer_in_turns
+from benchmarks.peers.training_trial import WARM_STEPS, learn
 from benchmarks.trainer_samples import STEP_SAMPLES, StepSamples, Workload
 from benchmarks.trainer_topic import samples_folder, write_samples
 from streamlearn.apps import AppFolder
@@ -178,10 +178,10 @@ class _Ready:
         return time.perf_counter() - began, time.process_time() - cpu
 
 
-def _dense(order: Order) -> dict[str, float]:
+def _dense(order: Order, turn: Turn) -> dict[str, float]:
     """Measure the trainer and its dense part alone by turns, window by window in one process."""
     steps = Workload(order.keys_count, order.seed).steps(
-        WARM_STEPS + WINDOWS * (order.window_steps + _RESUMED_STEPS) + _RESUMED_STEPS
+        WARM_STEPS + order.windows * (order.window_steps + _RESUMED_STEPS) + _RESUMED_STEPS
     )
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as place, ExitStack() as ends:
         ready = _Ready(Path(place, "ready"), steps[:_READY_STEPS], ends)
@@ -190,7 +190,7 @@ def _dense(order: Order) -> dict[str, float]:
         ready.window(WARM_STEPS)
         _window(ours, fed, WARM_STEPS)
         pairs = []
-        for _ in range(WINDOWS):
+        for _ in range(order.windows):
             _window(ours, fed, _RESUMED_STEPS)
             pairs.append((_window(ours, fed, order.window_steps), ready.window(order.window_steps)))
     samples = order.window_steps * STEP_SAMPLES
@@ -212,8 +212,8 @@ def _window(ours: StreamLearner, fed: Iterator[LearnedStep], steps: int) -> tupl
     return time.perf_counter() - began, time.process_time() - cpu
 
 
-def _trial(prefix: str, *, filled: bool) -> Callable[[Order], dict[str, float]]:
-    def measured(order: Order) -> dict[str, float]:
+def _trial(prefix: str, *, filled: bool) -> Callable[[Order, Turn], dict[str, float]]:
+    def measured(order: Order, turn: Turn) -> dict[str, float]:
         made: list[StreamLearner] = []
         with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as place, ExitStack() as ends:
 
@@ -221,7 +221,7 @@ def _trial(prefix: str, *, filled: bool) -> Callable[[Order], dict[str, float]]:
                 made.append(StreamLearner(Path(place), order.keys_count, ends))
                 return made[0]
 
-            figures = learn(make, order, prefix, filled=filled)
+            figures = learn(make, order, prefix, filled=filled, turn=turn)
             return figures | made[0].stage_figures(prefix)
 
     return measured
@@ -229,4 +229,4 @@ def _trial(prefix: str, *, filled: bool) -> Callable[[Order], dict[str, float]]:
 
 if __name__ == "__main__":
     gc.freeze()  # as `streamlearn train` does
-    answer({"learn": _trial("learn", filled=True), "grow": _trial("grow", filled=False), "dense": _dense})
+    answer_in_turns({"learn": _trial("learn", filled=True), "grow": _trial("grow", filled=False), "dense": _dense})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TextIO, TypeAlias
 
-__all__ = ["Answers", "Order", "Wrong", "answer", "reserve_stdout"]
+__all__ = ["Answers", "Order", "Turn", "TurnAnswers", "Wrong", "answer", "answer_in_turns", "reserve_stdout"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Order:
         seed: Seed of keys and requests.
         latency_s: Duration of reads, alone and during each kind of writes.
         window_steps: Number of steps in a window of a trainer.
+        windows: Number of windows.
+        in_turns: Whether the peer waits before each window for a line on stdin.
         wait_s_max: The peer ends itself after this time, so that it cannot outlive a killed caller.
     """
 
@@ -36,6 +38,8 @@ class Order:
     seed: int = 1
     latency_s: float = 6.0
     window_steps: int = 30
+    windows: int = 5
+    in_turns: bool = False
     wait_s_max: float = 900.0
 
     def text(self) -> str:
@@ -50,6 +54,9 @@ class Order:
 
 
 Answers: TypeAlias = Mapping[str, Callable[[Order], dict[str, float]]]
+# Says the figures of the last window, and returns when the peer may go on.
+Turn: TypeAlias = Callable[[Mapping[str, float]], None]
+TurnAnswers: TypeAlias = Mapping[str, Callable[[Order, Turn], dict[str, float]]]
 
 
 class Wrong(Exception):
@@ -61,14 +68,36 @@ def answer(answers: Answers, prepare: Callable[[Order], None] = lambda order: No
 
     `answers` has the function that measures each group. `prepare` is called first, with the order.
     """
+
+    def alone(measure: Callable[[Order], dict[str, float]]) -> Callable[[Order, Turn], dict[str, float]]:
+        return lambda order, turn: measure(order)
+
+    answer_in_turns({name: alone(measure) for name, measure in answers.items()}, prepare)
+
+
+def answer_in_turns(answers: TurnAnswers, prepare: Callable[[Order], None] = lambda order: None) -> None:
+    """Do as `answer` does, and give each function the turn that it takes before a window.
+
+    If the order says so, each window's figures are a line of their own on stdout, and the next window begins with a
+    line on stdin.
+    """
     order = Order.parse(sys.argv[1])
     signal.alarm(max(1, round(order.wait_s_max)))
     stdout = reserve_stdout()
+
+    def turn(done: Mapping[str, float]) -> None:
+        if not order.in_turns:
+            return
+        stdout.write(json.dumps(dict(done)) + "\n")
+        stdout.flush()
+        if not sys.stdin.readline():
+            sys.exit("the caller has ended")
+
     prepare(order)
     figures: dict[str, float] = {}
     for name in order.figures:
         print(f"{order.peer}: {name}", file=sys.stderr, flush=True)
-        figures.update(answers[name](order))
+        figures.update(answers[name](order, turn))
     stdout.write(json.dumps(figures) + "\n")
     stdout.close()
 

@@ -11,7 +11,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -41,6 +41,15 @@ ROW_BOUND = 0.05  # rows start uniform in [-ROW_BOUND, ROW_BOUND]
 _ADAM_RATE = 1e-3
 HIDDEN = (256, 128)
 _USER_IDS = REQUESTS_PADDED * USER_SLOTS
+_PADDED = Padded(
+    user_ids=tf.TensorSpec([REQUESTS_PADDED, USER_SLOTS], tf.int64),
+    history_ids=tf.TensorSpec([HISTORY_PADDED], tf.int64),
+    history_request=tf.TensorSpec([HISTORY_PADDED], tf.int32),
+    item_ids=tf.TensorSpec([STEP_SAMPLES, ITEM_SLOTS], tf.int64),
+    request_index=tf.TensorSpec([STEP_SAMPLES], tf.int32),
+    dense=tf.TensorSpec([STEP_SAMPLES, DENSE_COLUMNS], tf.float32),
+    label=tf.TensorSpec([STEP_SAMPLES], tf.float32),
+)
 
 
 class StepInputs(NamedTuple):
@@ -70,10 +79,11 @@ def step_inputs(step: Padded) -> StepInputs:
     return StepInputs(distinct, at, step.history_request, step.request_index, step.dense, step.label)
 
 
-def fed(steps: Padded, change: Any = None) -> Any:
-    """Return steps from arrays in memory, which `tf.data` prepares in parallel to training.
+def fed(steps: Padded | Callable[[], Iterator[Padded]], change: Any = None) -> Any:
+    """Return steps, which `tf.data` prepares in parallel to training.
 
-    `steps` are stacked. `change` maps the ids (user_ids, history_ids, item_ids) of each step.
+    `steps` are stacked arrays in memory, or a function that yields one after the other. `change` maps the
+    ids (user_ids, history_ids, item_ids) of each step.
     """
 
     def prepared(*arrays: NDArray[Any]) -> StepInputs:
@@ -83,7 +93,11 @@ def fed(steps: Padded, change: Any = None) -> Any:
             step = step._replace(user_ids=user, history_ids=history, item_ids=item)
         return step_inputs(step)
 
-    return iter(tf.data.Dataset.from_tensor_slices(tuple(steps)).map(prepared, num_parallel_calls=1).prefetch(2))
+    if isinstance(steps, Padded):
+        samples = tf.data.Dataset.from_tensor_slices(tuple(steps))
+    else:
+        samples = tf.data.Dataset.from_generator(lambda: map(tuple, steps()), output_signature=tuple(_PADDED))
+    return iter(samples.map(prepared, num_parallel_calls=1).prefetch(2))
 
 
 class Faster:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from benchmarks.keys import DIM
-from benchmarks.peers.answer import Order, answer
+from benchmarks.peers.answer import Order, Turn, answer_in_turns
 from benchmarks.peers.deepfm import ADAGRAD_EPSILON, ADAGRAD_RATE, ADAGRAD_START, HIDDEN, use_cores
 from benchmarks.peers.keras_static import first_rows
 from benchmarks.peers.training_trial import learn
@@ -105,9 +105,9 @@ def _model(keys_count: int) -> Any:
     return model
 
 
-def _learn(order: Order) -> dict[str, float]:
-    return learn(lambda: PlainLearner(order.keys_count), order, "learn", filled=True)
+def _learn(order: Order, turn: Turn) -> dict[str, float]:
+    return learn(lambda: PlainLearner(order.keys_count), order, "learn", filled=True, turn=turn)
 
 
 if __name__ == "__main__":
-    answer({"learn": _learn}, use_cores)
+    answer_in_turns({"learn": _learn}, use_cores)

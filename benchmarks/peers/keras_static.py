@@ -7,6 +7,8 @@ Adagrad, which does not deduplicate rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import keras
@@ -15,7 +17,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from benchmarks.keys import DIM
-from benchmarks.peers.answer import Order, answer
+from benchmarks.peers.answer import Order, Turn, answer_in_turns
 from benchmarks.peers.deepfm import (
     ADAGRAD_EPSILON,
     ADAGRAD_RATE,
@@ -27,17 +29,21 @@ from benchmarks.peers.deepfm import (
     fed,
     use_cores,
 )
-from benchmarks.peers.training_trial import learn, padded
+from benchmarks.peers.streamed import fed_from
+from benchmarks.peers.training_trial import learn
 from benchmarks.trainer_samples import SLOTS, USER_SLOTS, StepSamples
 
 __all__ = ["StaticLearner", "first_rows"]
 
 
 class StaticLearner:
-    """One table of `keys_count` rows for all slots. `stock` trains it with Keras's Adagrad."""
+    """One table of `keys_count` rows for all slots.
 
-    def __init__(self, keys_count: int, *, stock: bool) -> None:
-        self._each = keys_count // SLOTS
+    `stock` trains it with Keras's Adagrad. With a `topic`, samples come from a topic in that folder.
+    """
+
+    def __init__(self, keys_count: int, *, stock: bool = False, topic: Path | None = None) -> None:
+        self._keys_count, self._each, self._topic = keys_count, keys_count // SLOTS, topic
         self._table = keras.layers.Embedding(keys_count, DIM, embeddings_initializer=first_rows)
         self._table.build()
         variable = self._table.embeddings.value
@@ -65,7 +71,7 @@ class StaticLearner:
         self._step = Faster(step)
 
     def feed(self, steps: Sequence[StepSamples]) -> Iterator[Any]:
-        """Yield steps from arrays, with rows instead of ids."""
+        """Yield steps, with rows instead of ids."""
         first = np.arange(SLOTS) * self._each
 
         def row_of_ids(user: Any, history: Any, item: Any) -> tuple[Any, Any, Any]:
@@ -75,7 +81,7 @@ class StaticLearner:
                 item % self._each + first[USER_SLOTS + 1 :],
             )
 
-        batches: Iterator[Any] = fed(padded(steps), row_of_ids)
+        batches: Iterator[Any] = fed(fed_from(steps, self._keys_count, self._topic), row_of_ids)
         return batches
 
     def step(self, samples: Any) -> float:
@@ -98,13 +104,19 @@ def first_rows(shape: tuple[int, ...], dtype: Any = None) -> NDArray[np.float32]
     return rows
 
 
-def _learn(order: Order) -> dict[str, float]:
-    return learn(lambda: StaticLearner(order.keys_count, stock=False), order, "learn", filled=True)
+def _learn(order: Order, turn: Turn) -> dict[str, float]:
+    return learn(lambda: StaticLearner(order.keys_count), order, "learn", filled=True, turn=turn)
 
 
-def _stock(order: Order) -> dict[str, float]:
-    return learn(lambda: StaticLearner(order.keys_count, stock=True), order, "stock", filled=True)
+def _stream(order: Order, turn: Turn) -> dict[str, float]:
+    with TemporaryDirectory(prefix="streamlearn-peer-") as place:
+        learner = StaticLearner(order.keys_count, topic=Path(place))
+        return learn(lambda: learner, order, "learn", filled=True, turn=turn)
+
+
+def _stock(order: Order, turn: Turn) -> dict[str, float]:
+    return learn(lambda: StaticLearner(order.keys_count, stock=True), order, "stock", filled=True, turn=turn)
 
 
 if __name__ == "__main__":
-    answer({"learn": _learn, "stock": _stock}, use_cores)
+    answer_in_turns({"learn": _learn, "stock": _stock, "stream": _stream}, use_cores)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from streamlearn.errors import ServiceError, UsageError
 from tools.services.cache import Cache
 from tools.services.process import log_tail
 
-__all__ = ["PEERS", "Peer", "ask", "peer_variables", "ready_peers", "run_peer"]
+__all__ = ["PEERS", "Peer", "PeerProcess", "ask", "command_of", "peer_variables", "ready_peers", "run_peer"]
 
 Note = Callable[[str], None]
 
@@ -56,8 +56,10 @@ PEERS: dict[str, Peer] = {
     "mutable_hash_table": Peer("benchmarks.peers.tensorflow_tables", _TENSORFLOW, ("fill", "latency")),
     "tensorflow_ps": Peer("benchmarks.peers.tensorflow_ps", _TENSORFLOW, ("remote",)),
     "keras_static": Peer("benchmarks.peers.keras_static", _TENSORFLOW, ("learn", "stock")),
+    "keras_static_stream": Peer("benchmarks.peers.keras_static", _TENSORFLOW, ("stream",)),
     "keras_plain": Peer("benchmarks.peers.keras_plain", _TENSORFLOW, ("learn",)),
     "tfra_dynamic": Peer("benchmarks.peers.tfra_dynamic", Environment("tfra"), ("learn", "grow")),
+    "tfra_stream": Peer("benchmarks.peers.tfra_dynamic", Environment("tfra"), ("stream",)),
     "torch_static": Peer("benchmarks.peers.torch_static", Environment("torch"), ("fill", "train")),
 }
 
@@ -96,12 +98,21 @@ def run_peer(
         UsageError: The peer does not have a group, or the sizes are invalid.
         ServiceError: The environment cannot be built, or the peer failed, returned wrong rows or no figures, or hung.
     """
-    peer = PEERS[name]
-    _check(name, peer, keys_count, cores, figures)
-    python = peer.environment.build(Cache())
-    order = Order(name, keys_count, tuple(figures), seed, latency_s, window_steps, wait_s_max)
+    order = Order(name, keys_count, tuple(figures), seed, latency_s, window_steps, wait_s_max=wait_s_max)
     note(f"peer {name}: {', '.join(figures)} of {keys_count:,} keys on {cores} {'core' if cores == 1 else 'cores'}")
-    return ask([str(python), "-m", peer.module], order, cores)
+    return ask(command_of(order, cores), order, cores)
+
+
+def command_of(order: Order, cores: int) -> list[str]:
+    """Return the command of an order's peer, after building its environment if it is missing.
+
+    Raises:
+        UsageError: The peer does not have a group, or the sizes are invalid.
+        ServiceError: The environment cannot be built.
+    """
+    peer = PEERS[order.peer]
+    _check(order.peer, peer, order.keys_count, cores, order.figures)
+    return [str(peer.environment.build(Cache())), "-m", peer.module]
 
 
 def ask(command: Sequence[str], order: Order, cores: int) -> dict[str, float]:
@@ -110,30 +121,72 @@ def ask(command: Sequence[str], order: Order, cores: int) -> dict[str, float]:
     Raises:
         ServiceError: It failed, did not end within the order's limit, or its last line is not JSON of finite figures.
     """
-    with tempfile.TemporaryDirectory(prefix="streamlearn-peer-") as folder:
-        log = Path(folder) / "stderr"
-        with log.open("wb") as stderr, _pinned(cores):
-            process = subprocess.Popen(
+    with closing(PeerProcess(command, order, cores)) as process:
+        return process.end()
+
+
+class PeerProcess:
+    """A process with an order, on a number of cores.
+
+    Raises, from each method:
+        ServiceError: It failed, did not end within the order's limit, or a line is not JSON of finite figures.
+    """
+
+    def __init__(self, command: Sequence[str], order: Order, cores: int) -> None:
+        self._order, self._ends = order, ExitStack()
+        folder = self._ends.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-peer-"))
+        self._log = Path(folder) / "stderr"
+        with self._log.open("wb") as stderr, _pinned(cores):
+            self._process = subprocess.Popen(
                 [*command, order.text()],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if order.in_turns else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 cwd=_ROOT,
                 env=peer_variables(),
                 start_new_session=True,
             )
+        self._ends.callback(_end, self._process)
+        self._is_waiting = False
+
+    def turn(self) -> dict[str, float]:
+        """Let it go on, and return the figures of its next window; the first call waits until it is ready."""
+        self._go()
+        assert self._process.stdout is not None
+        figures = None
+        while figures is None:  # the process ends itself within the order's limit
+            line = self._process.stdout.readline(_ANSWER_BYTES_MAX)
+            if not line.endswith(b"\n"):
+                return self.end()
+            figures = _parsed(line)  # libraries print lines too before they can be silenced
+        self._is_waiting = True
+        return figures
+
+    def end(self) -> dict[str, float]:
+        """Let it go on until its end, and return its figures."""
+        self._go()
         try:
-            stdout, _ = process.communicate(timeout=order.wait_s_max)
+            stdout, _ = self._process.communicate(timeout=self._order.wait_s_max)
         except subprocess.TimeoutExpired:
-            raise _failure(order, f"took longer than {order.wait_s_max:g} s", log) from None
-        finally:
-            _end(process)
-        if process.returncode != 0:
-            raise _failure(order, f"ended with status {process.returncode}", log)
-        measured = _parsed(stdout)
-        if measured is None:
-            raise _failure(order, f"answered {stdout[-200:]!r} instead of a line of figures", log)
-    return measured
+            raise _failure(self._order, f"took longer than {self._order.wait_s_max:g} s", self._log) from None
+        if self._process.returncode != 0:
+            raise _failure(self._order, f"ended with status {self._process.returncode}", self._log)
+        lines = stdout[-_ANSWER_BYTES_MAX:].splitlines()
+        figures = _parsed(lines[-1]) if lines else None
+        if not figures:
+            raise _failure(self._order, f"answered {stdout[-200:]!r} instead of a line of figures", self._log)
+        return figures
+
+    def close(self) -> None:
+        """Kill it if it runs."""
+        self._ends.close()
+
+    def _go(self) -> None:
+        if self._is_waiting and self._process.stdin is not None:
+            with suppress(OSError):  # it has ended, as its output will say
+                self._process.stdin.write(b"\n")
+                self._process.stdin.flush()
+        self._is_waiting = False
 
 
 def _check(name: str, peer: Peer, keys_count: int, cores: int, figures: Sequence[str]) -> None:
@@ -176,18 +229,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(_END_WAIT_S_MAX)
-    if process.stdout is not None:
-        process.stdout.close()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
-def _parsed(stdout: bytes) -> dict[str, float] | None:
-    """Return the figures, or None if stdout has none."""
-    lines = stdout[-_ANSWER_BYTES_MAX:].splitlines()
+def _parsed(line: bytes) -> dict[str, float] | None:
+    """Return the figures of a line, or None if it has none."""
     try:
-        figures = json.loads(lines[-1]) if lines else None
+        figures = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(figures, dict) or not figures:
+    if not isinstance(figures, dict):
         return None
     are_valid = all(type(value) in (int, float) and math.isfinite(value) for value in figures.values())
     return {name: float(value) for name, value in figures.items()} if are_valid else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import tf_keras
 from numpy.typing import NDArray
 
 from benchmarks.keys import DIM
-from benchmarks.peers.answer import Order, answer
+from benchmarks.peers.answer import Order, Turn, answer_in_turns
 from benchmarks.peers.deepfm import (
     ADAGRAD_EPSILON,
     ADAGRAD_RATE,
@@ -25,7 +27,8 @@ from benchmarks.peers.deepfm import (
     fed,
     use_cores,
 )
-from benchmarks.peers.training_trial import learn, padded
+from benchmarks.peers.streamed import fed_from
+from benchmarks.peers.training_trial import learn
 from benchmarks.trainer_samples import StepSamples
 
 __all__ = ["DynamicLearner"]
@@ -38,9 +41,13 @@ _numbers = itertools.count()
 
 
 class DynamicLearner:
-    """One dynamic table for all slots, with an initial capacity of `keys_first` keys."""
+    """One dynamic table for all slots, with an initial capacity of `keys_first` keys.
 
-    def __init__(self, keys_first: int = _KEYS_FIRST) -> None:
+    With a `topic`, samples come from a topic in that folder.
+    """
+
+    def __init__(self, keys_first: int = _KEYS_FIRST, *, topic: Path | None = None) -> None:
+        self._keys_first, self._topic = keys_first, topic
         number = next(_numbers)
         self._table = _dynamic.get_variable(
             f"rows_{number}",
@@ -68,8 +75,8 @@ class DynamicLearner:
         self._step = Faster(step)
 
     def feed(self, steps: Sequence[StepSamples]) -> Iterator[Any]:
-        """Yield steps from arrays."""
-        batches: Iterator[Any] = fed(padded(steps))
+        """Yield steps."""
+        batches: Iterator[Any] = fed(fed_from(steps, self._keys_first, self._topic))
         return batches
 
     def step(self, samples: Any) -> float:
@@ -88,13 +95,19 @@ class DynamicLearner:
         return int(self._table.size())
 
 
-def _learn(order: Order) -> dict[str, float]:
-    return learn(lambda: DynamicLearner(order.keys_count), order, "learn", filled=True)
+def _learn(order: Order, turn: Turn) -> dict[str, float]:
+    return learn(lambda: DynamicLearner(order.keys_count), order, "learn", filled=True, turn=turn)
 
 
-def _grow(order: Order) -> dict[str, float]:
-    return learn(DynamicLearner, order, "grow", filled=False)
+def _stream(order: Order, turn: Turn) -> dict[str, float]:
+    with TemporaryDirectory(prefix="streamlearn-peer-") as place:
+        learner = DynamicLearner(order.keys_count, topic=Path(place))
+        return learn(lambda: learner, order, "learn", filled=True, turn=turn)
+
+
+def _grow(order: Order, turn: Turn) -> dict[str, float]:
+    return learn(DynamicLearner, order, "grow", filled=False, turn=turn)
 
 
 if __name__ == "__main__":
-    answer({"learn": _learn, "grow": _grow}, use_cores)
+    answer_in_turns({"learn": _learn, "grow": _grow, "stream": _stream}, use_cores)

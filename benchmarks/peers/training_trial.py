@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
@@ -17,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.keys import BATCH_KEYS
-from benchmarks.peers.answer import Order, Wrong
+from benchmarks.peers.answer import Order, Turn, Wrong
 from benchmarks.peers.trial import Memory
 from benchmarks.trainer_samples import STEP_SAMPLES, StepSamples, Workload
 
-__all__ = ["HISTORY_PADDED", "REQUESTS_PADDED", "WARM_STEPS", "WINDOWS", "Learner", "Padded", "learn", "padded"]
+__all__ = ["HISTORY_PADDED", "REQUESTS_PADDED", "WARM_STEPS", "Learner", "Padded", "learn", "padded", "steps_of"]
 
 WARM_STEPS = 16
-WINDOWS = 5
+# Queues of prepared steps fill while a peer waits for its turn: so many are learned before its window.
+_RESUMED_STEPS = 8
 # More than any step has: compiled graphs need constant shapes.
 REQUESTS_PADDED = 640
 HISTORY_PADDED = 3_328
@@ -111,18 +112,40 @@ class _Window:
             raise Wrong(message)
         return cls(losses, taken, time.perf_counter() - began, time.process_time() - cpu)
 
+    def figures(self, prefix: str, samples: int) -> dict[str, float]:
+        return {
+            f"{prefix}_samples_per_s": samples / self.wall_s,
+            f"{prefix}_cpu_us_per_sample": self.cpu_s * 1e6 / samples,
+        }
 
-def learn(make: Callable[[], Learner], order: Order, prefix: str, *, filled: bool) -> dict[str, float]:
+
+def steps_of(order: Order) -> int:
+    """Return the number of steps that a trainer learns."""
+    return WARM_STEPS + order.windows * (order.window_steps + _resumed(order))
+
+
+def _resumed(order: Order) -> int:
+    return _RESUMED_STEPS if order.in_turns else 0
+
+
+def _no_turn(done: Mapping[str, float]) -> None:
+    pass
+
+
+def learn(
+    make: Callable[[], Learner], order: Order, prefix: str, *, filled: bool, turn: Turn = _no_turn
+) -> dict[str, float]:
     """Return the figures of a trainer.
 
     Args:
         make: Returns a new trainer.
-        order: The number of ids, and of steps per window.
+        order: The number of ids, of windows, and of steps per window.
         prefix: Prefix of the figures' names.
         filled: Whether all ids are stored before the first step, or as they arrive.
+        turn: Called before each window and after the last one, with the figures of the window before.
     """
     workload = Workload(order.keys_count, order.seed)
-    steps = workload.steps(WARM_STEPS + WINDOWS * order.window_steps)
+    steps = workload.steps(steps_of(order))
     memory = Memory()
     learner = make()
     feed = learner.feed(steps)
@@ -130,10 +153,15 @@ def learn(make: Callable[[], Learner], order: Order, prefix: str, *, filled: boo
         for begin in range(0, order.keys_count, BATCH_KEYS):
             learner.insert(workload.ids(begin, min(begin + BATCH_KEYS, order.keys_count)))
     warm = _Window.of(learner, feed, WARM_STEPS)
-    windows = [_Window.of(learner, feed, order.window_steps) for _ in range(WINDOWS)]
+    samples = order.window_steps * STEP_SAMPLES
+    windows: list[_Window] = []
+    for _ in range(order.windows):
+        turn(windows[-1].figures(prefix, samples) if windows else {})
+        _Window.of(learner, feed, _resumed(order))
+        windows.append(_Window.of(learner, feed, order.window_steps))
+    turn(windows[-1].figures(prefix, samples))
     _check_losses(warm, windows, steps)
     _check_count(learner, order, steps, filled=filled)
-    samples = order.window_steps * STEP_SAMPLES
     return {
         f"{prefix}_samples_per_s": samples / float(np.median([window.wall_s for window in windows])),
         f"{prefix}_samples_per_s_best": samples / min(window.wall_s for window in windows),

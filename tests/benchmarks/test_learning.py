@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.peers.answer import Order, Wrong
-from benchmarks.peers.training_trial import HISTORY_PADDED, REQUESTS_PADDED, WARM_STEPS, WINDOWS, learn, padded
+from benchmarks.peers.training_trial import HISTORY_PADDED, REQUESTS_PADDED, WARM_STEPS, learn, padded, steps_of
 from benchmarks.trainer_samples import STEP_SAMPLES, StepSamples, Workload
 
 __all__: list[str] = []
@@ -111,7 +111,26 @@ def test_who_learns_has_figures(make: type[_Learner], filled: bool) -> None:
     assert all(found[name] > 0 for name in rates)
     assert found["learn_samples_per_s"] <= found["learn_samples_per_s_best"]
     assert found["learn_log_loss_end"] < found["learn_log_loss_begin"] < 0.75
-    assert made[0].fed == WARM_STEPS + WINDOWS * _ORDER.window_steps
+    assert made[0].fed == WARM_STEPS + _ORDER.windows * _ORDER.window_steps == steps_of(_ORDER)
+
+
+def test_a_turn_is_taken_before_each_window_and_after_the_last_one() -> None:
+    told: list[dict[str, float]] = []
+    fed: list[int] = []
+    made = _Learner()
+
+    def turn(done: Mapping[str, float]) -> None:
+        told.append(dict(done))
+        fed.append(made.fed)
+
+    order = Order("fake", 20_000, ("learn",), window_steps=2, windows=3, in_turns=True)
+    found = learn(lambda: made, order, "learn", filled=True, turn=turn)
+    rates = [window["learn_samples_per_s"] for window in told[1:]]
+    assert told[0] == {}
+    assert (sorted(rates)[1], max(rates)) == (found["learn_samples_per_s"], found["learn_samples_per_s_best"])
+    # Before each window some steps are learned that do not count.
+    assert np.diff(fed).tolist() == [10, 10, 10]
+    assert (fed[0], fed[-1]) == (WARM_STEPS, steps_of(order))
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from benchmarks.peers.answer import Order
 from benchmarks.peers.environment import Environment
-from benchmarks.peers.peer import PEERS, ask, ready_peers, run_peer
+from benchmarks.peers.peer import PEERS, PeerProcess, ask, ready_peers, run_peer
 from streamlearn.errors import ServiceError, UsageError
 from tools.services.cache import Cache
 
@@ -40,6 +41,28 @@ def test_a_peer_gets_its_order_and_its_cores() -> None:
     before = os.sched_getaffinity(0)
     assert _ask(script) == {"keys_count": 100_000.0, "cores": 1.0}
     assert os.sched_getaffinity(0) == before
+
+
+def test_a_peer_goes_on_when_it_is_its_turn() -> None:
+    script = (
+        "for window in range(3):\n"
+        "    print('noise'); print(json.dumps({'window': window} if window else {}), flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "print(json.dumps({'windows': 2}))"
+    )
+    order = Order("fake", 100_000, ("learn",), in_turns=True, wait_s_max=30.0)
+    with closing(PeerProcess([sys.executable, "-I", "-S", "-c", f"import json, sys\n{script}"], order, 1)) as peer:
+        assert [peer.turn() for _ in range(3)] == [{}, {"window": 1.0}, {"window": 2.0}]
+        assert peer.end() == {"windows": 2.0}
+
+
+def test_a_peer_that_ends_before_its_turn_is_named() -> None:
+    order = Order("fake", 100_000, ("learn",), in_turns=True, wait_s_max=30.0)
+    script = "import sys; print('{}', flush=True); sys.stdin.readline(); sys.exit('no memory')"
+    with closing(PeerProcess([sys.executable, "-I", "-S", "-c", script], order, 1)) as peer:
+        assert peer.turn() == {}
+        with pytest.raises(ServiceError, match=r"peer fake ended with status 1(.|\n)*no memory"):
+            peer.turn()
 
 
 def test_a_peer_sees_no_packages_of_ours_and_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:

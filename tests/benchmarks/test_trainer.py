@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -12,35 +14,57 @@ from streamlearn.errors import ServiceError
 __all__: list[str] = []
 
 
-def test_sides_take_turns_and_figures_are_medians_of_rounds() -> None:
-    asked: list[tuple[str, str, int, int]] = []
-    rates = {"one": iter([5.0, 1.0, 3.0]), "other": iter([10.0, 30.0, 20.0, 7.0, 7.0, 9.0])}
+class _Side:
+    """Measures windows with these rates, and fails where there is none."""
 
-    def side(name: str) -> Callable[[str, int, int], dict[str, float]]:
-        def answered(group: str, keys_count: int, window_steps: int) -> dict[str, float]:
-            asked.append((name, group, keys_count, window_steps))
-            return {f"{group}_samples_per_s": next(rates[name])}
+    def __init__(self, name: str, rates: Sequence[float | None], asked: list[str]) -> None:
+        self._name, self._rates, self._asked = name, iter(rates), asked
+        self._is_ready = False
 
-        return answered
+    def turn(self) -> dict[str, float]:
+        self._asked.append(self._name)
+        if not self._is_ready:
+            self._is_ready = True
+            return {}
+        rate = next(self._rates)
+        if rate is None:
+            message = "it hung"
+            raise ServiceError(message, help="look at it")
+        return {"learn_samples_per_s": rate}
 
-    sides = {"one": (("learn",), side("one")), "other": (("learn", "grow"), side("other"))}
-    found = taken_in_turn(sides, 100, (3, 7), lambda text: None)
-    assert asked == [("one", "learn", 100, 7), ("other", "learn", 100, 7), ("other", "grow", 100, 7)] * 3
-    assert found == {
-        "one": {"learn_samples_per_s": 3.0},
-        "other": {"learn_samples_per_s": 10.0, "grow_samples_per_s": 9.0},
-    }
+    def end(self) -> dict[str, float]:
+        self._asked.append(f"{self._name} ends")
+        return {"learn_bytes": 7.0}
+
+    def close(self) -> None:
+        self._asked.append(f"{self._name} is closed")
+
+
+def _taken(rates: Mapping[str, Sequence[float | None]], windows: int) -> tuple[Any, list[str], list[str]]:
+    asked: list[str] = []
+    notes: list[str] = []
+    sides = {name: partial(_Side, name, of, asked) for name, of in rates.items()}
+    return taken_in_turn(sides, windows, notes.append), asked, notes
+
+
+def test_sides_take_turns_and_ratios_are_medians_of_the_windows_ratios() -> None:
+    rates = {"streamlearn": [10.0, 2.0, 12.0], "peer": [5.0, 2.0, 4.0]}
+    (figures, ratios), asked, _ = _taken(rates, 3)
+    assert asked[:8] == ["streamlearn", "peer"] * 4
+    assert set(asked[8:10]) == {"streamlearn ends", "peer ends"}
+    assert figures == {"streamlearn": {"learn_bytes": 7.0}, "peer": {"learn_bytes": 7.0}}
+    assert ratios == {"learn_samples_per_s_to_peer": 2.0}
 
 
 def test_a_side_that_fails_is_noted_and_leaves_the_others_alone() -> None:
-    def failing(group: str, keys_count: int, window_steps: int) -> dict[str, float]:
-        message = "it hung"
-        raise ServiceError(message, help="look at it")
-
-    notes: list[str] = []
-    sides = {"one": (("learn",), failing), "other": (("learn",), lambda *asked: {"learn_samples_per_s": 2.0})}
-    assert taken_in_turn(sides, 100, (1, 7), notes.append) == {"other": {"learn_samples_per_s": 2.0}}
-    assert any("one: learn of 100 keys is left out of this round: it hung" in note for note in notes)
+    rates: dict[str, list[float | None]] = {"streamlearn": [10.0, 10.0], "peer": [5.0, 5.0], "other": [1.0, None]}
+    (figures, ratios), asked, notes = _taken(rates, 2)
+    assert set(figures) == {"streamlearn", "peer"}
+    assert ratios == {"learn_samples_per_s_to_peer": 2.0}
+    assert any("other is left out: it hung" in note for note in notes)
+    assert sum("is closed" in one for one in asked) == 3
+    (figures, ratios), _, _ = _taken({"streamlearn": [None], "peer": [1.0]}, 1)
+    assert (set(figures), ratios) == ({"peer"}, {})
 
 
 @pytest.mark.parametrize(
@@ -74,8 +98,10 @@ def test_ratios_with_aims_go_by_the_names_of_the_aims() -> None:
         "keras_plain": {"learn_samples_per_s": 2.0},
         "tfra_dynamic": {"learn_samples_per_s": 1.5},
     }
-    assert named(found) == {
-        "ratio_keras_static": 2.0,
+    paired = {"learn_samples_per_s_to_keras_static": 2.5, "learn_samples_per_s_to_tfra_stream": 1.5}
+    assert named(found, paired) == {
+        "ratio_keras_static": 2.5,
+        "ratio_tfra_stream": 1.5,
         "ratio_keras_plain": 3.0,
         "ratio_tfra": 4.0,
         "learn_bytes_to_keras_static": 3.0,
