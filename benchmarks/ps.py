@@ -1,4 +1,4 @@
-"""The parameter server against TensorFlow's: rows pulled and gradients pushed between two processes."""
+"""The parameter server against TensorFlow's: rows pulled and gradients pushed between two processes, in turn."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable
 
 from benchmarks.peers.answer import Order
-from benchmarks.peers.peer import ask, ready_peers, run_peer
+from benchmarks.peers.peer import ask, ready_peers
 from benchmarks.result import Result
+from benchmarks.trainer import OURS, side, taken_in_turn
 from streamlearn.errors import ServiceError
 
 __all__ = ["run"]
@@ -18,7 +19,8 @@ Note = Callable[[str], None]
 _KEYS = 1_000_000
 _OURS = [sys.executable, "-m", "benchmarks.ours.streamlearn_ps"]
 _PEER = "tensorflow_ps"
-_LESS_IS_BETTER = ("_ms",)
+_TO_PEER = f"_to_{_PEER}"
+_REMOTE, _WINDOWS = "remote", 9
 
 
 def run(quick: bool, note: Note) -> Result:
@@ -27,15 +29,15 @@ def run(quick: bool, note: Note) -> Result:
     if len(os.sched_getaffinity(0)) < 2:
         message = "the server and the client need a core each"
         raise ServiceError(message, help="run the benchmark on a machine with two cores")
-    peer: dict[str, float] = {}
-    if not quick and ready_peers([_PEER], note):
-        peer = run_peer(_PEER, keys_count=_KEYS, cores=2, figures=["remote"], note=note)
-        result.figures |= {f"{_PEER}.{name}": value for name, value in peer.items()}
-    for group in ("remote", "unix", "export"):
-        note(f"streamlearn: {group} of {_KEYS:,} keys, the shard on one core and its client on another")
-        result.figures |= ask(_OURS, Order("streamlearn", _KEYS, (group,)), 2)
-    for name, value in peer.items():
-        ours = result.figures[name]
-        is_less = name.endswith(_LESS_IS_BETTER)
-        result.ratios[f"ratio_tfps_{name}"] = value / ours if is_less else ours / value
+    peers = [] if quick else ready_peers([_PEER], note)
+    note(f"remote of {_KEYS:,} keys, the shard on one core and its client on another")
+    order = Order("", _KEYS, (_REMOTE,), windows=_WINDOWS, in_turns=True)
+    figures, ratios = taken_in_turn({name: side(name, order, _OURS, 2) for name in (OURS, *peers)}, _WINDOWS, note)
+    result.figures |= figures.get(OURS, {})
+    result.failures += [] if OURS in figures else [_REMOTE]
+    result.figures |= {f"{_PEER}.{name}": value for name, value in figures.get(_PEER, {}).items()}
+    result.ratios |= {f"ratio_tfps_{name.removesuffix(_TO_PEER)}": value for name, value in ratios.items()}
+    for group in ("unix", "export"):
+        note(f"streamlearn: {group} of {_KEYS:,} keys")
+        result.figures |= ask(_OURS, Order(OURS, _KEYS, (group,)), 2)
     return result

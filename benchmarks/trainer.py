@@ -18,7 +18,7 @@ from benchmarks.peers.peer import PEERS, PeerProcess, ask, command_of, ready_pee
 from benchmarks.result import Result
 from streamlearn.errors import ServiceError
 
-__all__ = ["OURS", "Side", "compared", "growth", "named", "run", "taken_in_turn"]
+__all__ = ["OURS", "Side", "compared", "growth", "named", "run", "side", "taken_in_turn"]
 
 Note = Callable[[str], None]
 
@@ -84,7 +84,7 @@ def run(quick: bool, note: Note) -> Result:
         for group, names in _GROUPS.items():
             note(f"{group} of {keys_count:,} keys on {_CORES} cores")
             order = Order("", keys_count, (group,), 1, 0.0, steps, windows, True, _WAIT_S_MAX)
-            sides = {name: _side(name, order) for name in names if name == OURS or name in ready}
+            sides = {name: side(name, order, _COMMAND, _CORES) for name in names if name == OURS or name in ready}
             figures, ratios = taken_in_turn(sides, windows, note)
             paired |= ratios
             for name, of_group in figures.items():
@@ -102,12 +102,12 @@ def run(quick: bool, note: Note) -> Result:
     return result
 
 
-def _side(name: str, order: Order) -> Callable[[], Side]:
-    """Return what starts a side."""
+def side(name: str, order: Order, ours: Sequence[str], cores: int) -> Callable[[], Side]:
+    """Return what starts a side with an order's figures: ours with its command, or a peer."""
     (group,) = order.figures
     groups = (group,) if name == OURS or group in PEERS[name].figures else PEERS[name].figures
     own = Order(**vars(order) | {"peer": name, "figures": groups})
-    return lambda: PeerProcess(_COMMAND if name == OURS else command_of(own, _CORES), own, _CORES)
+    return lambda: PeerProcess(ours if name == OURS else command_of(own, cores), own, cores)
 
 
 def taken_in_turn(sides: Sides, windows: int, note: Note) -> tuple[dict[str, dict[str, float]], dict[str, float]]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.keys import BATCH_KEYS, DIM, Keys, every_bit, uniform, zipf
-from benchmarks.peers.answer import Order, Wrong, answer
+from benchmarks.peers.answer import Order, Turn, Wrong, answer_in_turns
 from benchmarks.peers.remote import RATE, START, cores_apart, remote
 from streamlearn.features import TableSpec
 from streamlearn.ps import Epoch, Place, PsClient, ShardServer, Shelf
@@ -92,17 +92,17 @@ def _served(order: Order, folder: str, *, tcp: bool = True) -> Iterator[PsClient
         shard.wait(10)
 
 
-def _remote(order: Order) -> dict[str, float]:
+def _remote(order: Order, turn: Turn) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as folder, _served(order, folder) as client:
-        return remote(Rows(client), order) | _two_callers(order, client)
+        return remote(Rows(client), order, turn) | _two_callers(order, client)
 
 
-def _unix(order: Order) -> dict[str, float]:
+def _unix(order: Order, turn: Turn) -> dict[str, float]:
     with (
         tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as folder,
         _served(order, folder, tcp=False) as client,
     ):
-        return {f"unix_{name}": value for name, value in remote(Rows(client), order).items()}
+        return {f"unix_{name}": value for name, value in remote(Rows(client), order, turn).items()}
 
 
 def _two_callers(order: Order, client: PsClient) -> dict[str, float]:
@@ -128,7 +128,7 @@ def _two_callers(order: Order, client: PsClient) -> dict[str, float]:
     return figures
 
 
-def _export(order: Order) -> dict[str, float]:
+def _export(order: Order, turn: Turn) -> dict[str, float]:
     """Measure small pulls while the shard seals and exports every key, and in between; medians of some versions."""
     quiet: list[float] = []
     busy: list[float] = []
@@ -217,4 +217,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         _serve(*sys.argv[2:4])
     else:
-        answer({"remote": _remote, "unix": _unix, "export": _export})
+        answer_in_turns({"remote": _remote, "unix": _unix, "export": _export})

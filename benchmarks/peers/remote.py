@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from typing import Any, Protocol
 
@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.keys import BATCH_KEYS, DIM, uniform, zipf
-from benchmarks.peers.answer import Order, Wrong
+from benchmarks.peers.answer import Order, Turn, Wrong
 
 __all__ = ["RATE", "START", "Remote", "cores_apart", "remote"]
 
 RATE = 0.05
 START = 0.1  # initial value of Adagrad's accumulators
 _BATCHES = 15
+_WINDOW_BATCHES = 5
 _SMALL_KEYS = 1_000
-_SMALL_READS = 5_000
+_SMALL_READS = 500
 _CHECK_KEYS = 1_000
 
 
@@ -49,30 +50,41 @@ def cores_apart() -> tuple[int, int]:
     return server, client
 
 
-def remote(server: Remote, order: Order) -> dict[str, float]:
-    """Measure pulled and pushed ids per second, medians of batches, and the latency of small pulls.
+def remote(server: Remote, order: Order, turn: Turn) -> dict[str, float]:
+    """Measure pulled and pushed ids per second and the latency of small pulls: medians of windows.
 
     The server must hold every id below `keys_count`.
     """
     _check(server)
     gradients = np.random.default_rng(order.seed).standard_normal((BATCH_KEYS, DIM), np.float32)
-    ready_gradients, figures = server.ready(gradients), {}
+    ready_gradients, batches = server.ready(gradients), {}
     for law, draw in (("zipf", zipf), ("uniform", uniform)):
         drawn = np.split(draw(order.keys_count, _BATCHES * BATCH_KEYS, order.seed), _BATCHES)
-        ready = [server.ready(ids) for ids in drawn]
-        figures[f"pull_{law}"] = BATCH_KEYS / _median(server.pull, ready)
-        figures[f"push_{law}"] = BATCH_KEYS / _median(lambda ids: server.push(ids, ready_gradients), ready)
-    small = np.split(zipf(order.keys_count, 500 * _SMALL_KEYS, order.seed), 500)
-    taken = [_seconds(server.pull, ids) for ids in islice(cycle([server.ready(ids) for ids in small]), _SMALL_READS)]
-    figures["pull_1000_p50_ms"] = float(np.percentile(taken, 50)) * 1e3
-    figures["pull_1000_p99_ms"] = float(np.percentile(taken, 99)) * 1e3
-    return figures
+        batches[law] = cycle([server.ready(ids) for ids in drawn])
+    small = np.split(zipf(order.keys_count, _SMALL_READS * _SMALL_KEYS, order.seed), _SMALL_READS)
+    reads = cycle([server.ready(ids) for ids in small])
+
+    def window() -> dict[str, float]:
+        figures = {}
+        for law, ready in batches.items():
+            figures[f"pull_{law}"] = BATCH_KEYS / _median(server.pull, ready)
+            figures[f"push_{law}"] = BATCH_KEYS / _median(lambda ids: server.push(ids, ready_gradients), ready)
+        taken = [_seconds(server.pull, ids) for ids in islice(reads, _SMALL_READS)]
+        figures["pull_1000_p50_ms"] = float(np.percentile(taken, 50)) * 1e3
+        figures["pull_1000_p99_ms"] = float(np.percentile(taken, 99)) * 1e3
+        return figures
+
+    windows = [window()]  # the first one warms up, and does not count
+    for number in range(order.windows):
+        turn(windows[-1] if number else {})
+        windows.append(window())
+    turn(windows[-1])
+    return {name: float(np.median([one[name] for one in windows[1:]])) for name in windows[0]}
 
 
-def _median(work: Callable[[Any], Any], ready: list[Any]) -> float:
-    for batch in ready[:2]:
-        work(batch)
-    return float(np.median([_seconds(work, batch) for batch in ready]))
+def _median(work: Callable[[Any], Any], ready: Iterator[Any]) -> float:
+    work(next(ready))
+    return float(np.median([_seconds(work, batch) for batch in islice(ready, _WINDOW_BATCHES)]))
 
 
 def _seconds(work: Callable[[Any], Any], given: Any) -> float:

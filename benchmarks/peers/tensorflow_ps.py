@@ -18,7 +18,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from benchmarks.keys import DIM
-from benchmarks.peers.answer import Order, Wrong, answer
+from benchmarks.peers.answer import Order, Turn, Wrong, answer_in_turns
 from benchmarks.peers.remote import RATE, START, cores_apart, remote
 
 __all__ = ["VariableServer"]
@@ -67,7 +67,7 @@ class VariableServer:
         self._push(ids, gradients).numpy()
 
 
-def _remote(order: Order) -> dict[str, float]:
+def _remote(order: Order, turn: Turn) -> dict[str, float]:
     server_core, _ = cores_apart()
     jobs = {"ps": [_free_address()], "chief": [_free_address()]}
     command = [sys.executable, "-m", "benchmarks.peers.tensorflow_ps", "serve", jobs["ps"][0], jobs["chief"][0]]
@@ -79,7 +79,7 @@ def _remote(order: Order) -> dict[str, float]:
     try:
         _wait_for(jobs["ps"][0], server)
         tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec(jobs), job_name="chief", protocol="grpc")
-        return remote(VariableServer(order.keys_count), order)
+        return remote(VariableServer(order.keys_count), order, turn)
     finally:
         server.send_signal(signal.SIGKILL)
         server.wait(10)
@@ -114,4 +114,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         _serve(*sys.argv[2:4])
     else:
-        answer({"remote": _remote})
+        answer_in_turns({"remote": _remote})

@@ -101,8 +101,8 @@ def _learn(order: Order, turn: Turn) -> dict[str, float]:
 
 def _stream(order: Order, turn: Turn) -> dict[str, float]:
     with TemporaryDirectory(prefix="streamlearn-peer-") as place:
-        learner = DynamicLearner(order.keys_count, topic=Path(place))
-        return learn(lambda: learner, order, "learn", filled=True, turn=turn)
+        topic = Path(place)
+        return learn(lambda: DynamicLearner(order.keys_count, topic=topic), order, "learn", filled=True, turn=turn)
 
 
 def _grow(order: Order, turn: Turn) -> dict[str, float]:

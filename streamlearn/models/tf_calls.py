@@ -91,22 +91,29 @@ class Place:
 
 
 class TracedFunction:
-    """A function that was traced, with the variables and constants that it uses besides its inputs."""
+    """A function that was traced, with `captured`: the variables and constants that it uses besides its inputs."""
 
     def __init__(self, concrete: Any) -> None:
         self._concrete = concrete  # TensorFlow forgets the function with its last user
         self._name: bytes = concrete.function_def.signature.name.encode()
-        self._captured, self._outputs = [*concrete.captured_inputs], len(concrete.outputs)
+        self.captured: list[Tensor] = [*concrete.captured_inputs]
+        self._outputs = len(concrete.outputs)
         self._branches = any(operation.type in _BRANCHES for operation in concrete.graph.get_operations())
 
-    def run(self, place: Place, inputs: list[Tensor], *, is_small: bool = False) -> list[Tensor]:
-        """Run it with its inputs in order, nested ones flat, as `Place.run` does; a small one in order if it can."""
+    def run(
+        self, place: Place, inputs: list[Tensor], *, is_small: bool = False, captured: list[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Run it with its inputs in order, nested ones flat, as `Place.run` does; a small one in order if it can.
+
+        Others may be given in place of what it captured.
+        """
         in_order = is_small and not self._branches
-        return place.run(self._name, inputs + self._captured, self._outputs, in_order=in_order)
+        captured = self.captured if captured is None else captured
+        return place.run(self._name, inputs + captured, self._outputs, in_order=in_order)
 
     def lowered(self, place: Place, inputs: Sequence[Tensor], stage: str) -> bytes:
         """See `Place.lowered`; the variables follow the inputs."""
-        return place.lowered(self._name, inputs, self._captured, stage=stage)
+        return place.lowered(self._name, inputs, self.captured, stage=stage)
 
     def operations(self) -> list[str]:
         """See `operations_of`."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,9 @@ from streamlearn.models.label_outputs import LabelOutputs
 from streamlearn.models.model_errors import wrap_errors
 from streamlearn.models.tf_calls import Place, TracedFunction
 from streamlearn.models.tower import learning
+from streamlearn.niceness import BEHIND_LANES, give_way
 from streamlearn.settings.trainer import TrainerSettings
+from streamlearn.table.users_ladder import UsersLadder
 from streamlearn.trainer.device import device_of
 from streamlearn.trainer.loss import loss_of
 
@@ -70,7 +74,10 @@ class Learner:
     """The dense weights of a model, which learn step by step.
 
     All weights are one vector, so that an update is one operation for every model. A step with a loss or gradients
-    that are not finite changes nothing. Only `score` may run in a second thread.
+    that are not finite changes nothing. Only `score` and `prepare` may run in a second thread.
+
+    Where XLA compiles each number of users, the numbers next to those of a step are compiled beside the steps after it,
+    so that a step hardly ever waits for its compilation.
     """
 
     def __init__(self, app: App, model: Model, settings: TrainerSettings) -> None:
@@ -93,6 +100,7 @@ class Learner:
         self._is_compiled = settings.xla == "on" or (settings.xla == "auto" and "GPU" in self._device)
         self._learn = tf.function(self._step, jit_compile=self._is_compiled, autograph=False)
         self._place, self._traced = Place(self._device), dict[tuple[tuple[int | None, ...], ...], TracedFunction]()
+        self._tracing, self._ladder, self._prepared = threading.Lock(), UsersLadder(settings.step_rows), set[int]()
         self._score_graph = tf.function(self._predictions, autograph=False, reduce_retracing=True)
 
     def reset(self) -> None:
@@ -121,7 +129,35 @@ class Learner:
             is_finite=bool(is_finite),
         )
         self.steps += learned.is_finite
+        if self._is_compiled and len(packed.user_flat) not in self._prepared:
+            self._prepare_beside(packed)
         return learned
+
+    def prepare(self, packed: Packed) -> None:
+        """Compile the step for inputs of these shapes, and learn nothing."""
+        arrays = self.arrays(packed)
+        traced = self._step_of(arrays, is_small=len(packed.targets) <= _SMALL_ROWS_MAX)
+        with tf.device(self._device):
+            variables = [self._whole, *self._slots]
+            others = {id(one.handle): tf.Variable(tf.zeros_like(one), trainable=False) for one in variables}
+        # What the executable changes are variables of no use.
+        captured = [others[id(one)].handle if id(one) in others else one for one in traced.captured]
+        traced.run(self._place, self._place.tensors(arrays), captured=captured)
+
+    def _prepare_beside(self, packed: Packed) -> None:
+        """Compile the step for the numbers of users next to this one's, in a thread of its own."""
+        users = len(packed.user_flat)
+        sizes = [size for size in self._ladder.beside(users) if size not in self._prepared]
+        self._prepared.add(users)
+
+        def prepare() -> None:
+            give_way(BEHIND_LANES)
+            for size in sizes:
+                flat, sequence = (np.zeros((size, *side.shape[1:]), np.float32) for side in packed.sides[:_USER_ARRAYS])
+                with suppress(ExecutionFailed):  # a step of this shape says what is wrong
+                    self.prepare(replace(packed, user_flat=flat, user_sequence=sequence))
+
+        threading.Thread(target=prepare, name="streamlearn-trainer-compile").start()
 
     def arrays(self, packed: Packed) -> tuple[npt.NDArray[Any], ...]:
         """Return what the next step takes besides weights and slots: a packed step, two scalars and the seed."""
@@ -151,12 +187,15 @@ class Learner:
         shapes = tuple(
             (None, *array.shape[1:]) if is_any and at < _USER_ARRAYS else array.shape for at, array in enumerate(arrays)
         )
-        if shapes not in self._traced:
-            specs = [tf.TensorSpec(shape, array.dtype) for shape, array in zip(shapes, arrays, strict=True)]
-            with tf.device(self._device):
-                concrete = self._learn.get_concrete_function(tuple(specs[:_SIDES]), *specs[_SIDES:])
-            self._traced[shapes] = TracedFunction(concrete)
-        return self._traced[shapes]
+        if (known := self._traced.get(shapes)) is not None:
+            return known
+        with self._tracing:
+            if shapes not in self._traced:
+                specs = [tf.TensorSpec(shape, array.dtype) for shape, array in zip(shapes, arrays, strict=True)]
+                with tf.device(self._device):
+                    concrete = self._learn.get_concrete_function(tuple(specs[:_SIDES]), *specs[_SIDES:])
+                self._traced[shapes] = TracedFunction(concrete)
+            return self._traced[shapes]
 
     @property
     def rate_scale(self) -> float:

@@ -11,15 +11,15 @@ from streamlearn.settings.tables import TableSettings
 from streamlearn.table import Packing, Scatter
 from streamlearn.table.derivation import with_derived
 from streamlearn.table.pin import At
+from streamlearn.table.users_ladder import UsersLadder
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Packed
 from streamlearn.trainer.thresholds import Thresholds
 
-__all__ = ["Rows", "ladder_of"]
+__all__ = ["Rows"]
 
 Float32s = npt.NDArray[np.float32]
 _KEYS_MAX = 1 << 26
-_USERS_LEAST, _USERS_GROWTH = 64, 1.5
 
 
 class Rows:
@@ -35,14 +35,14 @@ class Rows:
         self._plan = app.features.pack
         self._user, self._item = (Packing(side, client) for side in (app.features.pack.user, app.features.pack.item))
         self._scatter = Scatter(client, keys_max=_KEYS_MAX)
-        self._ladder = ladder_of(step_rows)
+        self._ladder = UsersLadder(step_rows)
         self._loss_weights = [float(label.loss_weight) for label in app.labels]
         self._outputs = app.outputs
 
     def pack(self, columns: StepColumns, *, at: At = "newest") -> Packed:
         """Pull the rows of a step and pack them; raises as `PsClient.pull` does."""
         rows, requests = len(columns), columns.requests
-        padded, users = self._step_rows, next(size for size in self._ladder if size >= requests)
+        padded, users = self._step_rows, self._ladder.holds(requests)
         user, item = self._user.side, self._item.side
         user_flat = np.empty((users, user.flat_width), np.float32)
         user_sequence = np.empty((users, user.sequence_length, user.sequence_width), np.float32)
@@ -100,16 +100,3 @@ class Rows:
             if output.number is not None and columns.before is not None:
                 channels[:, 3] = columns.before[:, label]
         return targets
-
-
-def ladder_of(rows_max: int) -> tuple[int, ...]:
-    """Return the user counts that steps are padded to: few, so that few shapes are compiled, and close together.
-
-    Examples:
-        >>> ladder_of(256)
-        (64, 96, 144, 216, 256)
-    """
-    sizes = [min(_USERS_LEAST, rows_max)]
-    while sizes[-1] < rows_max:
-        sizes.append(min(rows_max, int(sizes[-1] * _USERS_GROWTH)))
-    return tuple(sizes)

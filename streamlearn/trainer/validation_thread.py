@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import App
+from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.settings import ValidationSettings
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Learned
@@ -18,6 +19,9 @@ from streamlearn.versions.format.pieces import Tensors
 __all__ = ["NotedPredictions", "ValidationThread", "predicted_of"]
 
 _LOOK_S = 0.25
+# After a summary the scoring thread waits this many times as long as it took. While training catches up, windows close
+# much faster than versions are published.
+_SUMMARY_REST = 9.0
 
 
 class ValidationThread:
@@ -43,6 +47,7 @@ class ValidationThread:
         self._on_scores, self.refuse, self._user_slots = on_scores, self._validation.refuse, app.features.user_slots
         self._watermark_ms = None if saved is None else self._validation.load(saved, has_lost=has_lost)
         self._summary = self._validation.summary()
+        self._is_summary_old, self._summary_due_s = False, 0.0
         self._error: BaseException | None = None
         self._has_ended, self._closing = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._run, name="streamlearn-trainer-validation", daemon=True)
@@ -66,8 +71,9 @@ class ValidationThread:
         self._watermark_ms = columns.step.reached.watermark_ms
 
     def catch_up(self) -> None:
-        """Score all windows that have closed before this returns."""
+        """Score all windows that have closed, and sum them up, before this returns."""
         self.score_up_to(self._watermark_ms)
+        self._sum_up()
 
     def note(self) -> NotedPredictions:
         """Note what no committed version holds, at a step boundary."""
@@ -82,7 +88,7 @@ class ValidationThread:
 
     @property
     def summary(self) -> dict[str, float]:
-        """The scores of the newest closed windows, by name."""
+        """The scores of the newest closed windows, by name; some may be missing until `catch_up`."""
         return dict(self._summary)
 
     def _run(self) -> None:
@@ -90,24 +96,35 @@ class ValidationThread:
         while True:
             has_ended = self._has_ended.wait(_LOOK_S)
             watermark_ms = self._watermark_ms
-            if watermark_ms is not None and watermark_ms != closed_ms:
-                closed_ms = watermark_ms
-                try:
+            try:
+                if watermark_ms is not None and watermark_ms != closed_ms:
+                    closed_ms = watermark_ms
                     self._close(watermark_ms)
-                # `add` raises it in the training thread at the next step.
-                except BaseException as error:
-                    self._error = error
-                    return
+                if has_ended or SYSTEM_CLOCK.monotonic_s() >= self._summary_due_s:
+                    self._sum_up()
+            # `add` raises it in the training thread at the next step.
+            except BaseException as error:
+                self._error = error
+                return
             if has_ended:
                 return
 
     def _close(self, watermark_ms: int) -> None:
-        # `catch_up` has to wait for the summary of windows that the scoring thread is closing.
+        # `catch_up` has to wait for windows that the scoring thread is closing.
         with self._closing:
             scores = self._validation.close(watermark_ms)
             if scores:
-                self._summary = self._validation.summary()
+                self._is_summary_old = True
                 self._on_scores(scores)
+
+    def _sum_up(self) -> None:
+        with self._closing:
+            if not self._is_summary_old:
+                return
+            begin_s = SYSTEM_CLOCK.monotonic_s()
+            self._summary, self._is_summary_old = self._validation.summary(), False
+            end_s = SYSTEM_CLOCK.monotonic_s()
+            self._summary_due_s = end_s + _SUMMARY_REST * (end_s - begin_s)
 
 
 class NotedPredictions:

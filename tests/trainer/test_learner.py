@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -100,6 +101,10 @@ def plainly(weights: Sequence[Numbers], given: Packed) -> tuple[Numbers, float, 
 
 def learner(**given: Any) -> Learner:
     return Learner(_APP, Linear(), msgspec.convert({"device": "cpu", "seed": 3} | given, TrainerSettings))
+
+
+def states(learning: Learner) -> list[Any]:
+    return [learning.weights(), *(state for _, state in sorted(learning.optimizer_state().items()))]
 
 
 def near(found: Any, expected: Any) -> None:
@@ -345,6 +350,42 @@ def left_out(found: Learned) -> npt.NDArray[np.bool_]:
     """Rows that are left out of both logits, which have no slope."""
     found_out: npt.NDArray[np.bool_] = np.all(found.gradients[2] == 0, axis=1)
     return found_out
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad", "sgd"])
+@pytest.mark.parametrize("xla", ["off", "on"])
+def test_a_step_that_is_prepared_learns_nothing_and_then_as_it_would_have(optimizer: str, xla: str) -> None:
+    prepared, other = learner(xla=xla, optimizer=optimizer), learner(xla=xla, optimizer=optimizer)
+    prepared.learn(packed(1)), other.learn(packed(1))
+    more = replace(
+        packed(2), user_flat=packed(2).user_flat.repeat(2, 0), user_sequence=packed(2).user_sequence.repeat(2, 0)
+    )
+    prepared.prepare(more)
+    assert prepared.steps == other.steps
+    for one, expected in zip(states(prepared), states(other), strict=True):
+        np.testing.assert_array_equal(one, expected)
+    found, expected = prepared.learn(more), other.learn(more)
+    np.testing.assert_array_equal(found.logits, expected.logits)
+    for one, expected in zip(states(prepared), states(other), strict=True):
+        np.testing.assert_array_equal(one, expected)
+
+
+def test_steps_with_a_few_more_or_fewer_users_are_compiled_before_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: queue.SimpleQueue[int] = queue.SimpleQueue()
+    learning = learner(xla="on", step_rows=200)
+    monkeypatch.setattr(learning, "prepare", lambda given: prepared.put(len(given.user_flat)))
+
+    def learn(users: int) -> None:
+        given = packed(1)
+        user, sequence = (np.resize(side, (users, *side.shape[1:])) for side in given.sides[:2])
+        learning.learn(replace(given, user_flat=user, user_sequence=sequence))
+
+    learn(80)
+    assert {prepared.get(timeout=60), prepared.get(timeout=60)} == {64, 100}
+    learn(80)
+    learn(100)
+    assert prepared.get(timeout=60) == 125
+    assert prepared.empty()
 
 
 @pytest.mark.parametrize("xla", ["off", "on"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -17,6 +19,8 @@ from streamlearn.errors import FileMissing, RunOver, ShardUnreachable
 from streamlearn.ps import PsClient
 from streamlearn.samples import SampleBatch
 from streamlearn.settings import ValidationSettings
+from streamlearn.testing import wait_until
+from streamlearn.trainer import validation_thread
 from streamlearn.trainer.columns import columns_of
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learned
@@ -272,6 +276,41 @@ def test_who_catches_up_has_the_summary_of_windows_that_close_at_that_moment(mon
         has_caught_up.set()
     assert "validation.click.auc" in summary
     assert summary == thread.summary
+
+
+def _has(scored: queue.SimpleQueue[Any], count: int) -> bool:
+    return scored.qsize() == count
+
+
+def test_while_windows_close_fast_they_are_summed_up_now_and_then_and_when_somebody_catches_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app, scored, sums = learnable_app(), queue.SimpleQueue[Any](), list[int]()
+
+    def summary(self: ProgressiveValidation) -> dict[str, float]:
+        sums.append(scored.qsize())
+        return {"windows": float(sums[-1])}
+
+    monkeypatch.setattr(validation_thread, "_SUMMARY_REST", 1e12)
+    monkeypatch.setattr(validation_thread, "_LOOK_S", 0.001)
+    monkeypatch.setattr(ProgressiveValidation, "close", lambda self, watermark_ms: [watermark_ms])
+    monkeypatch.setattr(ProgressiveValidation, "summary", summary)
+    batch = messages_of(app, 1)[0][1]
+    pieces = (Piece(batch, np.arange(len(batch)), np.full(len(batch), 3, np.uint32), np.zeros(len(batch), np.uint32)),)
+    learned = Learned(np.zeros((len(batch), 2), np.float32), 1.0, (), True)
+    with ValidationThread(app, ValidationSettings(), on_scores=scored.put, learned_before_ms=None) as thread:
+        for number in range(1, 6):
+            late_ms = T_MS + number
+            thread.add(
+                columns_of(Step(number, pieces, Reached((1,), (late_ms,), late_ms, (late_ms,)), len(batch))), learned
+            )
+            wait_until(partial(_has, scored, number), "a window to close", 60)
+            wait_until(lambda: len(sums) == 2, "the first one to be summed up", 60)
+        assert thread.summary == {"windows": 1.0}
+        thread.catch_up()
+        assert thread.summary["windows"] >= 5.0
+        assert len(sums) == 3
+    assert len(sums) == 3
 
 
 def test_what_is_no_number_stays_refused_however_soon_training_ends(tmp_path: Path) -> None:

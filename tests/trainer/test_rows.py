@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from streamlearn.trainer.columns import StepColumns, columns_of
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Packed
 from streamlearn.trainer.loss import TARGETS
-from streamlearn.trainer.rows import Rows, ladder_of
+from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.step import Piece, Step
 from tests.trainer.plain import features_at
 from tests.trainer.runs import local_client
@@ -388,12 +387,3 @@ def test_rows_do_not_decay_where_nothing_is_said_and_ftrl_has_no_decay(tmp_path:
 def declared(path: Path, **tables: Any) -> tuple[TableOptions, ...]:
     folder = learnable_folder(path, {"tables": tables})
     return declared_tables(folder.app.features, folder.settings.tables)
-
-
-@pytest.mark.parametrize("rows_max", [1, 63, 64, 65, 4_096])
-def test_there_are_few_sizes_of_users_and_one_for_every_step(rows_max: int) -> None:
-    sizes = ladder_of(rows_max)
-    assert sizes[-1] == rows_max
-    assert list(sizes) == sorted(set(sizes))
-    assert all(after <= 1.5 * before for before, after in pairwise(sizes))
-    assert len(sizes) <= 12

@@ -178,13 +178,13 @@ class _Serving:
 
 def _add_step(kit: Kit, name: str, model: Any, rows: int) -> None:
     """Add a training step, as a trainer traces it; its golden outputs are those without XLA."""
+    from streamlearn.table.users_ladder import UsersLadder
     from streamlearn.trainer.learner import Learner, Packed
-    from streamlearn.trainer.rows import ladder_of
 
     folder = samples_folder(kit.folder, _KEYS)
     features, settings = folder.app.features, folder.settings
     learner = Learner(folder.app, model, msgspec.structs.replace(settings.trainer, xla="off", step_rows=rows))
-    users = next(size for size in ladder_of(rows) if size >= rows // _ITEMS_PER_REQUEST)
+    users = UsersLadder(rows).holds(rows // _ITEMS_PER_REQUEST)
     rng, user, item = np.random.default_rng(rows), features.pack.user, features.pack.item
 
     def repeated(name: str, *shape: int) -> Any:
