@@ -11,10 +11,11 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from benchmarks.peers.answer import Order
-from benchmarks.peers.peer import PEERS, PeerProcess, ask, command_of, ready_peers
+from benchmarks.peers.peer import PeerProcess, ask, command_of, ready_peers
 from benchmarks.result import Result
 from streamlearn.errors import ServiceError
 
@@ -83,7 +84,9 @@ def run(quick: bool, note: Note) -> Result:
         paired: dict[str, float] = {}
         for group, names in _GROUPS.items():
             note(f"{group} of {keys_count:,} keys on {_CORES} cores")
-            order = Order("", keys_count, (group,), 1, 0.0, steps, windows, True, _WAIT_S_MAX)
+            order = Order(
+                "", keys_count, (group,), window_steps=steps, windows=windows, in_turns=True, wait_s_max=_WAIT_S_MAX
+            )
             sides = {name: side(name, order, _COMMAND, _CORES) for name in names if name == OURS or name in ready}
             figures, ratios = taken_in_turn(sides, windows, note)
             paired |= ratios
@@ -104,9 +107,7 @@ def run(quick: bool, note: Note) -> Result:
 
 def side(name: str, order: Order, ours: Sequence[str], cores: int) -> Callable[[], Side]:
     """Return what starts a side with an order's figures: ours with its command, or a peer."""
-    (group,) = order.figures
-    groups = (group,) if name == OURS or group in PEERS[name].figures else PEERS[name].figures
-    own = Order(**vars(order) | {"peer": name, "figures": groups})
+    own = replace(order, peer=name)
     return lambda: PeerProcess(ours if name == OURS else command_of(own, cores), own, cores)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import keras
@@ -29,7 +28,7 @@ from benchmarks.peers.deepfm import (
     fed,
     use_cores,
 )
-from benchmarks.peers.streamed import fed_from
+from benchmarks.peers.streamed import fed_from, topic_of
 from benchmarks.peers.training_trial import learn
 from benchmarks.trainer_samples import SLOTS, USER_SLOTS, StepSamples
 
@@ -105,12 +104,7 @@ def first_rows(shape: tuple[int, ...], dtype: Any = None) -> NDArray[np.float32]
 
 
 def _learn(order: Order, turn: Turn) -> dict[str, float]:
-    return learn(lambda: StaticLearner(order.keys_count), order, "learn", filled=True, turn=turn)
-
-
-def _stream(order: Order, turn: Turn) -> dict[str, float]:
-    with TemporaryDirectory(prefix="streamlearn-peer-") as place:
-        topic = Path(place)
+    with topic_of(order) as topic:
         return learn(lambda: StaticLearner(order.keys_count, topic=topic), order, "learn", filled=True, turn=turn)
 
 
@@ -119,4 +113,4 @@ def _stock(order: Order, turn: Turn) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    answer_in_turns({"learn": _learn, "stock": _stock, "stream": _stream}, use_cores)
+    answer_in_turns({"learn": _learn, "stock": _stock}, use_cores)

@@ -56,10 +56,10 @@ PEERS: dict[str, Peer] = {
     "mutable_hash_table": Peer("benchmarks.peers.tensorflow_tables", _TENSORFLOW, ("fill", "latency")),
     "tensorflow_ps": Peer("benchmarks.peers.tensorflow_ps", _TENSORFLOW, ("remote",)),
     "keras_static": Peer("benchmarks.peers.keras_static", _TENSORFLOW, ("learn", "stock")),
-    "keras_static_stream": Peer("benchmarks.peers.keras_static", _TENSORFLOW, ("stream",)),
+    "keras_static_stream": Peer("benchmarks.peers.keras_static", _TENSORFLOW, ("learn",)),
     "keras_plain": Peer("benchmarks.peers.keras_plain", _TENSORFLOW, ("learn",)),
     "tfra_dynamic": Peer("benchmarks.peers.tfra_dynamic", Environment("tfra"), ("learn", "grow")),
-    "tfra_stream": Peer("benchmarks.peers.tfra_dynamic", Environment("tfra"), ("stream",)),
+    "tfra_stream": Peer("benchmarks.peers.tfra_dynamic", Environment("tfra"), ("learn",)),
     "torch_static": Peer("benchmarks.peers.torch_static", Environment("torch"), ("fill", "train")),
 }
 
@@ -157,7 +157,7 @@ class PeerProcess:
         while figures is None:  # the process ends itself within the order's limit
             line = self._process.stdout.readline(_ANSWER_BYTES_MAX)
             if not line.endswith(b"\n"):
-                return self.end()
+                return self.end()  # raises, because it has ended
             figures = _parsed(line)  # libraries print lines too before they can be silenced
         self._is_waiting = True
         return figures

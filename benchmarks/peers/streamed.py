@@ -7,22 +7,24 @@ remembered in sorted arrays of NumPy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers.answer import Wrong
+from benchmarks.peers.answer import Order, Wrong
 from benchmarks.peers.training_trial import Padded, padded
 from benchmarks.trainer_samples import ITEM_SLOTS, STEP_SAMPLES, USER_SLOTS, StepSamples
 from benchmarks.trainer_topic import samples_folder, write_samples
 from streamlearn.samples import SampleBatch, SampleCodec
 
-__all__ = ["SeenRows", "fed_from", "streamed"]
+__all__ = ["SeenRows", "fed_from", "streamed", "topic_of"]
 
 _MESSAGES_A_READ, _READ_BYTES, _READ_MS = 8, 1 << 24, 100
-# New rows are sorted into the large array after so many steps.
+# The number of steps after which new rows are moved to the large array.
 _STEPS_A_MERGE = 8
 _ITEMS_A_REQUEST_MAX = 1 << 12
 
@@ -68,6 +70,16 @@ class _Rows(NamedTuple):
     dense: NDArray[np.float32]
     label: NDArray[np.float32]
     identity: NDArray[np.int64]
+
+
+@contextmanager
+def topic_of(order: Order) -> Iterator[Path | None]:
+    """Yield a folder for the topic of a peer that learns from one, and None for others."""
+    if not order.peer.endswith("_stream"):
+        yield None
+        return
+    with TemporaryDirectory(prefix="streamlearn-peer-") as place:
+        yield Path(place)
 
 
 def fed_from(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from benchmarks.peers.deepfm import (
     fed,
     use_cores,
 )
-from benchmarks.peers.streamed import fed_from
+from benchmarks.peers.streamed import fed_from, topic_of
 from benchmarks.peers.training_trial import learn
 from benchmarks.trainer_samples import StepSamples
 
@@ -96,12 +95,7 @@ class DynamicLearner:
 
 
 def _learn(order: Order, turn: Turn) -> dict[str, float]:
-    return learn(lambda: DynamicLearner(order.keys_count), order, "learn", filled=True, turn=turn)
-
-
-def _stream(order: Order, turn: Turn) -> dict[str, float]:
-    with TemporaryDirectory(prefix="streamlearn-peer-") as place:
-        topic = Path(place)
+    with topic_of(order) as topic:
         return learn(lambda: DynamicLearner(order.keys_count, topic=topic), order, "learn", filled=True, turn=turn)
 
 
@@ -110,4 +104,4 @@ def _grow(order: Order, turn: Turn) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    answer_in_turns({"learn": _learn, "grow": _grow, "stream": _stream}, use_cores)
+    answer_in_turns({"learn": _learn, "grow": _grow}, use_cores)

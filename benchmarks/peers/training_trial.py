@@ -24,7 +24,7 @@ from benchmarks.trainer_samples import STEP_SAMPLES, StepSamples, Workload
 __all__ = ["HISTORY_PADDED", "REQUESTS_PADDED", "WARM_STEPS", "Learner", "Padded", "learn", "padded", "steps_of"]
 
 WARM_STEPS = 16
-# Queues of prepared steps fill while a peer waits for its turn: so many are learned before its window.
+# Queues of prepared steps fill while a peer waits for its turn. These steps are learned before its window begins.
 _RESUMED_STEPS = 8
 # More than any step has: compiled graphs need constant shapes.
 REQUESTS_PADDED = 640

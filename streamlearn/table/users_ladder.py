@@ -27,7 +27,7 @@ class UsersLadder:
         self.sizes = tuple(sizes)
 
     def holds(self, users: int) -> int:
-        """Return the least size that holds so many users, of a step of at most `rows_max` rows."""
+        """Return the smallest size that has room for a number of users, which is at most `rows_max`."""
         return self.sizes[bisect_left(self.sizes, users)]
 
     def beside(self, size: int) -> tuple[int, ...]:

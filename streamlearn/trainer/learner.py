@@ -100,7 +100,7 @@ class Learner:
         self._is_compiled = settings.xla == "on" or (settings.xla == "auto" and "GPU" in self._device)
         self._learn = tf.function(self._step, jit_compile=self._is_compiled, autograph=False)
         self._place, self._traced = Place(self._device), dict[tuple[tuple[int | None, ...], ...], TracedFunction]()
-        self._tracing, self._ladder, self._prepared = threading.Lock(), UsersLadder(settings.step_rows), set[int]()
+        self._tracing, self._ladder, self._met_users = threading.Lock(), UsersLadder(settings.step_rows), set[int]()
         self._score_graph = tf.function(self._predictions, autograph=False, reduce_retracing=True)
 
     def reset(self) -> None:
@@ -129,7 +129,7 @@ class Learner:
             is_finite=bool(is_finite),
         )
         self.steps += learned.is_finite
-        if self._is_compiled and len(packed.user_flat) not in self._prepared:
+        if self._is_compiled and len(packed.user_flat) not in self._met_users:
             self._prepare_beside(packed)
         return learned
 
@@ -140,15 +140,15 @@ class Learner:
         with tf.device(self._device):
             variables = [self._whole, *self._slots]
             others = {id(one.handle): tf.Variable(tf.zeros_like(one), trainable=False) for one in variables}
-        # What the executable changes are variables of no use.
+        # It runs on spare variables, so that those of the model stay as they are.
         captured = [others[id(one)].handle if id(one) in others else one for one in traced.captured]
         traced.run(self._place, self._place.tensors(arrays), captured=captured)
 
     def _prepare_beside(self, packed: Packed) -> None:
         """Compile the step for the numbers of users next to this one's, in a thread of its own."""
         users = len(packed.user_flat)
-        sizes = [size for size in self._ladder.beside(users) if size not in self._prepared]
-        self._prepared.add(users)
+        sizes = [size for size in self._ladder.beside(users) if size not in self._met_users]
+        self._met_users.add(users)
 
         def prepare() -> None:
             give_way(BEHIND_LANES)

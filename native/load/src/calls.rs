@@ -251,7 +251,8 @@ async fn connection(settings: &CallsSettings) -> Result<SendRequest<Bytes>, Stri
         let mut builder = Builder::new();
         builder.initial_window_size(STREAM_WINDOW_BYTES).enable_push(false);
         builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        // Answers to calls that were given up count as errors of the node; so many would end the connection.
+        // A late answer to a call that was given up counts as an error of the node. By default 1,024 of them end the
+        // connection.
         builder.max_local_error_reset_streams(None);
         builder.handshake(socket).await.map_err(|error| error.to_string())
     });

@@ -90,11 +90,11 @@ impl Scheduler {
     ) -> Result<Applicant, Refused> {
         let Some(mut allowance) = self.allowance.take() else { return Ok(asked) };
         let left_us = (asked.deadline_us - now_us) as f64;
-        let price =
+        let followed =
             allowance.follow(now_us, starts_us / (left_us - self.slack.us_of(left_us)).max(left_us / 2.0));
+        let price = if self.is_idle() { 0.0 } else { followed };
         let own = self.costs.units(asked.key.length);
         let short = asked.key.length.checked_sub(1).map(|length| self.costs.units(length));
-        let price = if self.is_idle() { 0.0 } else { price };
         let allowed = allowance.choose(price, asked.candidates, &offer.worth, (own, short));
         self.allowance = Some(allowance);
         let action = allowed.ok_or_else(|| Refused::after(Reason::Price, starts_us))?;

@@ -79,7 +79,7 @@ pub(super) struct UnitCosts {
     pub candidate_us: f64,
     /// A candidate's share of what a TensorBatch costs in any case.
     pub shared_us: f64,
-    /// With fewer candidates a request has the share of so many, because no more requests fit.
+    /// Below this number of candidates the share does not shrink: the TensorBatch is full of requests.
     pub shared_from: f64,
 }
 

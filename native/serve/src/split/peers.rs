@@ -153,7 +153,8 @@ async fn connect(address: SocketAddr, door: &PeerDoor) -> io::Result<(SendReques
     };
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
-    // Answers to pieces that were given up count as errors of the peer; so many would end the connection.
+    // A late answer to a piece that was given up counts as an error of the peer. By default 1,024 of them end the
+    // connection.
     builder.max_local_error_reset_streams(None);
     builder.keep_alive_while_idle(true).handshake(TokioIo::new(stream)).await.map_err(io::Error::other)
 }
