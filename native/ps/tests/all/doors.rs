@@ -71,8 +71,7 @@ fn connections_are_private_to_those_who_trust_the_authority() {
     let settings = ServerSettings { tls: Some(files.clone()), ..server_settings("127.0.0.1:0") };
     let server = Server::start(settings, shard(0, 1)).unwrap();
     server.install(tables(), FIRST).unwrap();
-    let limits = ClientLimits { retry_wait_ms_max: 300, ..client_limits() };
-    let settings = |tls| ClientSettings { tls, limits, ..client_settings(server.addresses(), 1) };
+    let settings = |tls| ClientSettings { tls, ..client_settings(server.addresses(), 1) };
     let client = open(settings(Some(trust.clone())));
     learns(&client);
     let (keys, mut rows) = (Chance(1).keys(30_000, u64::MAX), vec![0.0; 30_000 * 16]);
@@ -80,8 +79,9 @@ fn connections_are_private_to_those_who_trust_the_authority() {
 
     let stranger = certificates(&other).1;
     let wrong_name = TlsTrust { server_name: "elsewhere".to_owned(), ..trust.clone() };
+    let limits = ClientLimits { retry_wait_ms_max: 300, ..client_limits() };
     for tls in [Some(stranger), Some(wrong_name), None] {
-        let error = Client::open(settings(tls)).err().unwrap();
+        let error = Client::open(ClientSettings { limits, ..settings(tls) }).err().unwrap();
         assert_eq!(error.trouble, Trouble::Unreachable, "{error}");
     }
     let missing = TlsTrust { ca: folder.0.join("none.pem"), ..trust };

@@ -316,13 +316,13 @@ fn a_shard_that_falls_silent_fails_a_call_by_name_within_its_budget() {
             peers.push(peer);
         }
     });
-    let limits = ClientLimits { reply_wait_ms_max: 15, retry_wait_ms_max: 150, ..client_limits() };
+    let limits = ClientLimits { reply_wait_ms_max: 15, retry_wait_ms_max: 1_000, ..client_limits() };
     let client = open(ClientSettings { limits, ..client_settings(vec![address.clone()], 1) });
     let started = Instant::now();
     let error = client.push(push_of(1, &[1], &[0.0; 16])).unwrap_err();
-    assert!(started.elapsed() >= Duration::from_millis(150));
+    assert!(started.elapsed() >= Duration::from_secs(1));
     assert_eq!((error.trouble, error.shard), (Trouble::Unreachable, Some((0, address.clone()))));
-    assert!(error.text.contains("within 150 ms"), "{}", error.text);
+    assert!(error.text.contains("within 1000 ms"), "{}", error.text);
     assert!(client.stats().shards[0].push.retries > 0 && client.stats().shards[0].in_flight == 0);
     assert_eq!(client.push(push_of(1, &[1], &[0.0; 16])).unwrap_err().trouble, Trouble::Unsure);
     client.close();
