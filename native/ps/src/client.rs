@@ -9,11 +9,13 @@ mod lane;
 mod link;
 mod pull;
 mod push;
+mod reduce;
 mod settings;
 
 pub use fetched_rows::{Fetched, FetchedRows};
 pub use figures::{ClientStats, ClientVerb, LinkStats};
-pub use push::PushOf;
+pub use push::{PartOf, PushOf};
+pub use reduce::ReduceOf;
 pub use settings::{ClientLimits, ClientSettings, Role, TlsTrust};
 
 use std::ops::Range;
@@ -208,7 +210,31 @@ impl Client {
     /// changes since the last commit.
     pub fn push(&self, push: PushOf<'_>) -> Result<Pushed> {
         self.core.check_trains("push")?;
-        push::push(&self.core, &push)
+        push::push(&self.core, &push, None)
+    }
+
+    /// Gives the shards one slice's gradients of a step, exactly once. The shards apply the step when they have
+    /// all slices, as one push of the slices' sums in the order of slices.
+    ///
+    /// Returns what the shards applied with this slice, which is nothing while they hold it.
+    ///
+    /// # Errors
+    /// As `push`.
+    pub fn push_part(&self, part: PartOf, push: PushOf<'_>) -> Result<Pushed> {
+        self.core.check_trains("push a part")?;
+        push::push(&self.core, &push, Some(part))
+    }
+
+    /// Gives a slice's values of a dense vector to the shards, or asks for the sum over all slices of a step.
+    /// Returns `None` while slices are missing, then whether all slices were finite; if they were, `out` holds
+    /// the sum. Otherwise the content of `out` is undefined. An answer of `None` may come before the wait is over.
+    ///
+    /// # Errors
+    /// `Code::WeightsDiffer` if two slices of the step began at different weights. After any error, the slice
+    /// may be given again.
+    pub fn reduce(&self, reduce: ReduceOf, values: &[f32], out: Option<&mut [f32]>) -> Result<Option<bool>> {
+        self.core.check_trains("reduce")?;
+        reduce::reduce(&self.core, &reduce, values, out)
     }
 
     /// Sends an order to the process that embeds the shard, and waits for the answer. It is sent once: if the

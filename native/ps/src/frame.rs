@@ -32,6 +32,10 @@ pub enum Kind {
     Ping = 5,
     /// A refusal; it can answer any request.
     Error = 6,
+    /// Gradients of one slice of a step, for rows.
+    PushPart = 7,
+    /// A slice's dense numbers, for the sum over all slices of a step.
+    Reduce = 8,
 }
 
 /// The header of a frame.
@@ -101,8 +105,8 @@ impl fmt::Display for FrameError {
 impl std::error::Error for FrameError {}
 
 fn kind_of(number: u16) -> Option<Kind> {
-    let kinds = [Kind::Hello, Kind::Pull, Kind::Push, Kind::Order, Kind::Ping, Kind::Error];
-    kinds.into_iter().find(|&kind| kind as u16 == number)
+    use Kind::{Error, Hello, Order, Ping, Pull, Push, PushPart, Reduce};
+    [Hello, Pull, Push, Order, Ping, Error, PushPart, Reduce].into_iter().find(|&kind| kind as u16 == number)
 }
 
 impl Header {

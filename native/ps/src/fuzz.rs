@@ -2,7 +2,10 @@
 //! a test with random bytes.
 
 use crate::intake::{FIRST_BYTES_MAX, Intake};
-use crate::message::{HelloAsk, HelloReply, PullAsk, PushAsk, PushReply, SliceHead, order_of, refusal_of};
+use crate::message::{
+    HelloAsk, HelloReply, PartAsk, PullAsk, PushAsk, PushReply, ReduceAsk, ReduceReply, SliceHead, order_of,
+    refusal_of,
+};
 
 /// Feeds bytes as a server receives them, in pieces whose length depends on the first byte, and decodes every
 /// payload as every message.
@@ -41,6 +44,23 @@ fn read(payload: &[u8]) {
     }
     if let Ok(ask) = PushAsk::decode(payload) {
         assert!(ask.columns.keys.len() * 8 + ask.columns.gradients.len() <= payload.len());
+    }
+    if let Ok(ask) = PartAsk::decode(payload) {
+        // Padding is not read, so only what was encoded here comes back byte by byte.
+        let (mut encoded, mut again) = (Vec::new(), Vec::new());
+        ask.append(&mut encoded);
+        PartAsk::decode(&encoded).expect("what was encoded is decoded").append(&mut again);
+        assert_eq!((encoded.len(), &encoded), (payload.len(), &again));
+    }
+    if let Ok(ask) = ReduceAsk::decode(payload) {
+        let mut encoded = Vec::new();
+        ask.append(&mut encoded);
+        assert_eq!(encoded, payload);
+    }
+    if let Ok(reply) = ReduceReply::decode(payload) {
+        let mut encoded = Vec::new();
+        reply.append(&mut encoded);
+        assert_eq!(encoded, payload);
     }
     if let Ok((head, rows)) = SliceHead::decode(payload) {
         assert!(head.encoding.numbers(rows, head.count as usize * head.dim as usize).is_some());

@@ -7,13 +7,16 @@ compile_error!("frames are read where they lie: this needs a little-endian machi
 
 mod address;
 mod client;
+mod dense_sum;
 mod epoch;
 mod error;
 mod frame;
 mod fuzz;
 mod intake;
+mod merge;
 mod message;
 mod numbers;
+mod open_steps;
 mod pool;
 mod refusal;
 mod server;
@@ -22,15 +25,18 @@ mod tls;
 mod window;
 
 pub use client::{
-    Client, ClientLimits, ClientSettings, ClientStats, ClientVerb, Fetched, FetchedRows, LinkStats, PullAt,
-    PushOf, Role, ShardOf, TlsTrust,
+    Client, ClientLimits, ClientSettings, ClientStats, ClientVerb, Fetched, FetchedRows, LinkStats, PartOf,
+    PullAt, PushOf, ReduceOf, Role, ShardOf, TlsTrust,
 };
 pub use epoch::Epoch;
 pub use error::{PsError, Result, Trouble};
 pub use frame::{FrameError, HEADER_BYTES, Header, Kind, MORE, REPLY};
 pub use fuzz::fuzz;
 pub use intake::{Frame, Intake};
-pub use message::{Columns, HelloAsk, HelloReply, PROTOCOL, PullAsk, PushAsk, PushReply, SliceHead};
+pub use message::{
+    Columns, HelloAsk, HelloReply, PROTOCOL, PartAsk, PartHead, PullAsk, PushAsk, PushReply, ReduceAsk,
+    ReduceHead, ReduceReply, SLICES_MAX, SliceHead,
+};
 pub use numbers::Encoding;
 pub use refusal::{Code, Refusal};
 pub use server::{CLOCK_MS_MAX, Limits, Note, Order, Server, ServerSettings, Shard};

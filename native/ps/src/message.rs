@@ -2,15 +2,21 @@
 
 mod fields;
 mod hello;
+mod part;
 mod pull;
 mod push;
+mod reduce;
 
 pub use hello::{HelloAsk, HelloReply, PROTOCOL};
+pub use part::{PartAsk, PartHead, SLICES_MAX};
 pub use pull::{PullAsk, SliceHead};
 pub use push::{Columns, PushAsk, PushReply};
+pub use reduce::{ReduceAsk, ReduceHead, ReduceReply};
 
+pub(crate) use part::{PART_HEAD_BYTES, check_slice};
 pub(crate) use pull::{PULL_HEAD_BYTES, SLICE_HEAD_BYTES};
 pub(crate) use push::PUSH_HEAD_BYTES;
+pub(crate) use reduce::{REDUCE_HEAD_BYTES, REDUCE_REPLY_HEAD_BYTES};
 
 use fields::{Fields, append_epoch};
 

@@ -66,6 +66,8 @@ codes! {
     Internal = 15, "internal";
     /// A read-only client requested a change.
     ReadsOnly = 16, "reads_only";
+    /// Two slices of a step began at different weights.
+    WeightsDiffer = 17, "weights_differ";
 }
 
 /// A negative reply.
@@ -129,7 +131,7 @@ mod tests {
         }
         words.sort_unstable();
         words.dedup();
-        assert_eq!((words.len(), Code::from_number(0), Code::from_number(17)), (16, None, None));
+        assert_eq!((words.len(), Code::from_number(0), Code::from_number(18)), (17, None, None));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod notes;
 mod orders;
 mod peers;
 mod settings;
+mod slices;
 mod stage;
 mod work;
 
@@ -145,7 +146,9 @@ impl Server {
     /// # Errors
     /// If the epoch is not newer than the last.
     pub fn install(&self, tables: Arc<TableSet>, epoch: Epoch) -> Result<()> {
-        self.core.stage.install(tables, epoch).map_err(|text| PsError::new(Trouble::Settings, text))?;
+        let held_bytes_max = self.core.limits.in_flight_bytes_max;
+        let installed = self.core.stage.install(tables, epoch, held_bytes_max);
+        installed.map_err(|text| PsError::new(Trouble::Settings, text))?;
         self.core.peers.close_older(epoch);
         Ok(())
     }
@@ -154,6 +157,11 @@ impl Server {
     /// peers are aborted.
     pub fn uninstall(&self) {
         self.core.stage.uninstall();
+    }
+
+    /// Returns the ids of the connected clients, in ascending order: those whose hello was accepted.
+    pub fn clients(&self) -> Vec<u128> {
+        self.core.peers.clients().into_iter().collect()
     }
 
     /// Waits for the next order.

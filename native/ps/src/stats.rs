@@ -18,6 +18,10 @@ pub enum Verb {
     Order,
     /// A keepalive.
     Ping,
+    /// Gradients of one slice of a step.
+    Part,
+    /// Dense numbers, for their sum over the slices of a step.
+    Reduce,
 }
 
 /// Upper bounds of the latency buckets, in microseconds; one more bucket counts slower requests.
@@ -26,7 +30,7 @@ pub const BUCKETS_US: [u64; 16] = [
     5_000_000,
 ];
 
-const VERBS: usize = 5;
+const VERBS: usize = 7;
 const CODES: usize = Code::ALL.len();
 
 /// Counters of one request kind.
@@ -51,7 +55,7 @@ pub struct VerbStats {
 /// Statistics since the server started.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
-    /// By kind: hello, pull, push, order, ping.
+    /// By kind: hello, pull, push, order, ping, part, reduce.
     pub verbs: [VerbStats; VERBS],
     /// Connections open now.
     pub connections: usize,

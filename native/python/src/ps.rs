@@ -8,8 +8,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use streamlearn_ps::{
-    Client, ClientLimits, ClientSettings, Code, Encoding, Epoch, Limits, PsError, PullAt, PushOf, Refusal,
-    Role, Server, ServerSettings, Shard, TlsFiles, TlsTrust, Token, Trouble,
+    Client, ClientLimits, ClientSettings, Code, Encoding, Epoch, Limits, PartOf, PsError, PullAt, PushOf,
+    ReduceOf, Refusal, Role, Server, ServerSettings, Shard, TlsFiles, TlsTrust, Token, Trouble,
 };
 
 use crate::arrays::{flat, flat_out};
@@ -18,6 +18,8 @@ use crate::trust::GivenToken;
 
 /// `(run, recovery)`.
 type EpochTuple = (u64, u32);
+/// `(step, slice, slices, is_finite)`.
+type Part = (u64, u16, u16, bool);
 
 fn epoch_of((run, recovery): EpochTuple) -> Epoch {
     Epoch { run, recovery }
@@ -57,6 +59,9 @@ fn class_of(trouble: Trouble) -> (&'static str, &'static str) {
         }
         Trouble::Refused(Code::VersionRefused) => ("VersionRefused", ""),
         Trouble::Refused(Code::ReadsOnly) => ("UsageError", "connect as a trainer to change anything"),
+        Trouble::Refused(Code::WeightsDiffer) => {
+            ("WeightsDiffer", "restore all shards, and load the weights of the same version in every worker")
+        }
         Trouble::Refused(Code::BadRequest) => {
             ("ShardRefused", "correct the request; the shard has not executed any of it")
         }
@@ -202,6 +207,11 @@ impl NativeServer {
         py.detach(|| self.server.uninstall());
     }
 
+    /// The ids of the connected clients.
+    fn clients(&self) -> Vec<u128> {
+        self.server.clients()
+    }
+
     /// The next order; None if none arrived.
     fn next_order(&self, py: Python<'_>, wait_ms: u64) -> Option<NativeOrder> {
         let order = py.detach(|| self.server.next_order(Duration::from_millis(wait_ms)))?;
@@ -228,7 +238,9 @@ impl NativeServer {
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, figures) = (self.server.stats(), PyDict::new(py));
-        for (name, verb) in ["hello", "pull", "push", "order", "ping"].iter().zip(&stats.verbs) {
+        for (name, verb) in
+            ["hello", "pull", "push", "order", "ping", "part", "reduce"].iter().zip(&stats.verbs)
+        {
             figures.set_item(format!("{name}_requests"), verb.requests)?;
             figures.set_item(format!("{name}_errors"), verb.errors)?;
             figures.set_item(format!("{name}_rows"), verb.rows)?;
@@ -384,7 +396,9 @@ impl NativeClient {
         done(py, outcome)
     }
 
-    /// Returns the numbers of keys that learned, were created, and wait.
+    /// Returns the numbers of keys that learned, were created, and wait. With a part, the push belongs to one
+    /// slice of a step.
+    #[pyo3(signature = (table, keys, gradients, options, part=None))]
     fn push(
         &self,
         py: Python<'_>,
@@ -392,6 +406,7 @@ impl NativeClient {
         keys: &Bound<'_, PyAny>,
         gradients: &Bound<'_, PyAny>,
         options: PushOptions<'_>,
+        part: Option<Part>,
     ) -> PyResult<(usize, usize, usize)> {
         let keys = flat::<u64>(keys, "keys", "uint64")?;
         let gradients = flat::<f32>(gradients, "gradients", "float32")?;
@@ -405,9 +420,42 @@ impl NativeClient {
             now_ms: options.now_ms,
             rate_scale: options.rate_scale,
         };
-        let outcome = py.detach(|| self.client.push(push));
+        let outcome = py.detach(|| match part {
+            None => self.client.push(push),
+            Some((step, slice, slices, is_finite)) => {
+                self.client.push_part(PartOf { step, slice, slices, is_finite }, push)
+            }
+        });
         let pushed = done(py, outcome)?;
         Ok((pushed.learned, pushed.created, pushed.waiting))
+    }
+
+    /// Gives a slice's values of a dense vector, without waiting for others.
+    fn reduce(&self, py: Python<'_>, part: Part, values: &Bound<'_, PyAny>, digest: u64) -> PyResult<()> {
+        let (step, slice, slices, is_finite) = part;
+        let values = flat::<f32>(values, "values", "float32")?;
+        let values = values.as_slice()?;
+        let reduce = ReduceOf { step, slice: Some(slice), slices, digest, is_finite, wait: Duration::ZERO };
+        let outcome = py.detach(|| self.client.reduce(reduce, values, None));
+        done(py, outcome).map(drop)
+    }
+
+    /// Asks for the sum of a step's slices: None while slices are missing, else whether all were finite.
+    fn reduced(
+        &self,
+        py: Python<'_>,
+        step: u64,
+        slices: u16,
+        out: &Bound<'_, PyAny>,
+        wait_ms: u64,
+    ) -> PyResult<Option<bool>> {
+        let length = out.len()?;
+        let mut out = flat_out::<f32>(out, ("out", "float32"), length)?;
+        let out = out.as_slice_mut()?;
+        let wait = Duration::from_millis(wait_ms);
+        let reduce = ReduceOf { step, slice: None, slices, digest: 0, is_finite: true, wait };
+        let outcome = py.detach(|| self.client.reduce(reduce, &[], Some(out)));
+        done(py, outcome)
     }
 
     /// Sends one body to each shard; returns each shard's answer or exception.
@@ -424,7 +472,13 @@ impl NativeClient {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let figures_of = |shard: streamlearn_ps::LinkStats| {
             let figures = PyDict::new(py);
-            for (name, verb) in [("pull", shard.pull), ("push", shard.push), ("order", shard.order)] {
+            for (name, verb) in [
+                ("pull", shard.pull),
+                ("push", shard.push),
+                ("order", shard.order),
+                ("part", shard.part),
+                ("reduce", shard.reduce),
+            ] {
                 figures.set_item(format!("{name}_requests"), verb.requests)?;
                 figures.set_item(format!("{name}_errors"), verb.errors)?;
                 figures.set_item(format!("{name}_retries"), verb.retries)?;

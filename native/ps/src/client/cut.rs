@@ -1,10 +1,9 @@
 //! The cut: a call's distinct keys of one shard, ordered by part, and the positions that want each key's row.
 
-use streamlearn_table::{Member, part_of_hash};
+use streamlearn_table::Member;
 
-/// The minimum number of members that are searched for repeats at a time. Blocks hold whole parts, so repeats
-/// of a key are always in the same block.
-const BLOCK: usize = 256;
+use crate::merge::{Met, block_end};
+
 const NONE: u32 = u32::MAX;
 
 /// The distinct keys of one shard in the order of their parts. Keys are found on demand, so that the shard
@@ -17,49 +16,6 @@ pub struct Cut<'a> {
     repeats: Vec<(u32, u32)>,
     rest: &'a [Member],
     is_distinct: bool,
-}
-
-/// A hash table from the keys of one block to their numbers; reused for all blocks.
-#[derive(Default)]
-pub struct Met {
-    /// A key's number plus one; 0 marks a free entry.
-    numbers: Vec<u32>,
-}
-
-impl Met {
-    /// Clears the table and makes room for `keys` keys.
-    pub fn begin(&mut self, keys: usize) {
-        self.numbers.clear();
-        self.numbers.resize((2 * keys).next_power_of_two(), 0);
-    }
-
-    /// Returns the number of the member's key, after adding it as `number` if it is new. `key_of` returns the
-    /// key of a number.
-    #[inline(always)]
-    pub fn meet(&mut self, member: &Member, number: usize, key_of: impl Fn(usize) -> u64) -> usize {
-        let mask = self.numbers.len() - 1;
-        let mut at = member.hash as usize & mask;
-        loop {
-            let entry = self.numbers[at];
-            if entry == 0 {
-                self.numbers[at] = number as u32 + 1;
-                return number;
-            }
-            if key_of(entry as usize - 1) == member.key {
-                return entry as usize - 1;
-            }
-            at = (at + 1) & mask;
-        }
-    }
-}
-
-/// Returns the end of the first block of whole parts.
-pub fn block_end(members: &[Member]) -> usize {
-    if members.len() <= BLOCK {
-        return members.len();
-    }
-    let part = part_of_hash(members[BLOCK - 1].hash);
-    BLOCK + members[BLOCK..].partition_point(|member| part_of_hash(member.hash) == part)
 }
 
 impl<'a> Cut<'a> {
@@ -126,7 +82,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
-    use streamlearn_table::{ByPart, PARTS, mix};
+    use streamlearn_table::{ByPart, PARTS, mix, part_of_hash};
 
     use super::*;
 

@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use streamlearn_table::{ByPart, ReadRows};
 
-use super::cut::{Cut, Met};
+use super::cut::Cut;
 use super::driver::{Work, drive};
 use super::pull::{TablePull, check_lengths};
 use super::{ClientCore, PullAt};
 use crate::epoch::Epoch;
 use crate::error::Result;
 use crate::frame::Kind;
+use crate::merge::Met;
 use crate::message::SliceHead;
 
 /// Rows of keys of several tables, in the order of the request.

@@ -31,6 +31,10 @@ pub struct LinkStats {
     pub push: ClientVerb,
     /// Orders.
     pub order: ClientVerb,
+    /// Pushes of slices.
+    pub part: ClientVerb,
+    /// Slices for dense sums, and requests for the sums.
+    pub reduce: ClientVerb,
     /// Connections made after the first.
     pub reconnects: u64,
     /// Requests that are queued or not answered.
@@ -57,7 +61,7 @@ struct CallMeter {
 /// The live counters of one shard.
 #[derive(Default)]
 pub struct LinkMeter {
-    verbs: [CallMeter; 3],
+    verbs: [CallMeter; 5],
     connects: AtomicU64,
     in_flight: AtomicU64,
 }
@@ -72,6 +76,8 @@ impl LinkMeter {
             Kind::Pull => Some(&self.verbs[0]),
             Kind::Push => Some(&self.verbs[1]),
             Kind::Order => Some(&self.verbs[2]),
+            Kind::PushPart => Some(&self.verbs[3]),
+            Kind::Reduce => Some(&self.verbs[4]),
             Kind::Hello | Kind::Ping | Kind::Error => None,
         }
     }
@@ -123,6 +129,8 @@ impl LinkMeter {
             pull: verb(0),
             push: verb(1),
             order: verb(2),
+            part: verb(3),
+            reduce: verb(4),
             reconnects: load(&self.connects).saturating_sub(1),
             in_flight: load(&self.in_flight) as usize,
         }

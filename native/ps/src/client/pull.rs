@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use streamlearn_table::{ByPart, prefetch_all};
 
-use super::cut::{Cut, Met};
+use super::cut::Cut;
 use super::driver::{Work, drive};
 use super::{ClientCore, PullAt};
 use crate::epoch::Epoch;
 use crate::error::{PsError, Result, Trouble};
 use crate::frame::{self, HEADER_BYTES, Kind};
+use crate::merge::Met;
 use crate::message::{PULL_HEAD_BYTES, PullAsk, SliceHead};
 use crate::numbers::Encoding;
 

@@ -2,20 +2,19 @@
 
 use std::borrow::Cow;
 
-use streamlearn_table::{Admit, ByPart, Member, PARTS, Pushed, prefetch_all};
+use streamlearn_table::{Admit, ByPart, Member, PARTS, Pushed};
 
 use super::ClientCore;
-use super::cut::{Met, block_end};
 use super::driver::{Work, drive};
 use super::pull::check_lengths;
 use crate::epoch::Epoch;
 use crate::error::{PsError, Result, Trouble};
 use crate::frame::{self, HEADER_BYTES, Kind};
-use crate::message::{Columns, PUSH_HEAD_BYTES, PushAsk, PushReply, SliceHead};
+use crate::merge::{Addends, Met, Summed, block_end, runs};
+use crate::message::{
+    Columns, PART_HEAD_BYTES, PUSH_HEAD_BYTES, PartAsk, PartHead, PushAsk, PushReply, SliceHead, check_slice,
+};
 use crate::numbers::{Encoding, bytes_of};
-
-/// How many members ahead gradients are prefetched before they are summed.
-const AHEAD: usize = 16;
 
 /// The arguments of a push.
 #[derive(Debug, Clone, Copy)]
@@ -37,35 +36,54 @@ pub struct PushOf<'a> {
     pub rate_scale: f32,
 }
 
-/// The summed gradients of one shard that are not pushed yet; the buffers are reused.
+/// The slice of a step to which a push belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartOf {
+    /// The step.
+    pub step: u64,
+    /// The slice, from 0.
+    pub slice: u16,
+    /// The number of slices of the step.
+    pub slices: u16,
+    /// Whether the slice's numbers are finite. If they are not, its keys are not sent, and the shards do not
+    /// apply the step.
+    pub is_finite: bool,
+}
+
+/// The summed gradients of one shard that are not pushed yet.
 #[derive(Default)]
-struct Summed {
-    keys: Vec<u64>,
-    counts: Vec<u32>,
-    thresholds: Vec<u32>,
-    sums: Vec<f32>,
+struct Unpushed {
+    summed: Summed,
     /// The first key not pushed yet.
     begin: usize,
+    /// The number of blocks that were pushed.
+    blocks: usize,
 }
 
 struct PushWork<'a> {
     core: &'a ClientCore,
     push: &'a PushOf<'a>,
+    part: Option<PartOf>,
     epoch: Epoch,
     dim: usize,
     /// Members of each shard that are not summed yet.
     members_left: Vec<&'a [Member]>,
     met: Met,
-    summed: Vec<Summed>,
+    unpushed: Vec<Unpushed>,
     /// The maximum number of keys in a block.
     keys_max: usize,
     pushed: Pushed,
 }
 
-/// Push gradients of keys of one table.
-pub fn push(core: &ClientCore, push: &PushOf<'_>) -> Result<Pushed> {
+/// Push gradients of keys of one table, as a whole or as a part of a step.
+pub fn push(core: &ClientCore, push: &PushOf<'_>, part: Option<PartOf>) -> Result<Pushed> {
     let (dim, epoch) = (core.dim(push.table)?, core.epoch()?);
     check(push, dim)?;
+    if let Some(PartOf { slice, slices, .. }) = part {
+        check_slice(slice, slices).map_err(|refusal| PsError::new(Trouble::Settings, refusal.text))?;
+    }
+    let nothing = PushOf { keys: &[], gradients: &[], counts: None, admit: &[], ..*push };
+    let push = if part.is_none_or(|part| part.is_finite) { push } else { &nothing };
     let deadline = core.deadline();
     let _slot = core.enter(deadline)?;
     let by_part = ByPart::new(push.keys);
@@ -75,10 +93,12 @@ pub fn push(core: &ClientCore, push: &PushOf<'_>) -> Result<Pushed> {
         members_left.iter().map(|members| members.len()).sum::<usize>(),
         by_part.of(0..PARTS).len()
     );
-    let summed = members_left.iter().map(|_| Summed::default()).collect();
+    let unpushed = members_left.iter().map(|_| Unpushed::default()).collect();
     let (met, keys_max, pushed) = (Met::default(), core.push_keys_max(dim)?, Pushed::default());
-    let mut push_work = PushWork { core, push, epoch, dim, members_left, met, summed, keys_max, pushed };
-    let result = drive(core, (Kind::Push, epoch), deadline, &mut push_work);
+    let kind = if part.is_some() { Kind::PushPart } else { Kind::Push };
+    let mut push_work =
+        PushWork { core, push, part, epoch, dim, members_left, met, unpushed, keys_max, pushed };
+    let result = drive(core, (kind, epoch), deadline, &mut push_work);
     if let Err(error) = &result {
         core.note_unsure(epoch, error);
     }
@@ -105,7 +125,7 @@ impl ClientCore {
         // columns.
         let key_bytes = 8 + 8 + 4 + self.settings.encoding.number_bytes() * dim;
         let bytes_max = self.plan().frame_bytes_max;
-        let keys_max = bytes_max.saturating_sub(PUSH_HEAD_BYTES + 16) / key_bytes;
+        let keys_max = bytes_max.saturating_sub(PART_HEAD_BYTES + PUSH_HEAD_BYTES + 16) / key_bytes;
         if keys_max == 0 {
             let text =
                 format!("a gradient of {dim} does not fit into the {bytes_max} bytes that shards accept");
@@ -140,18 +160,26 @@ impl ClientCore {
 
 impl Work for PushWork<'_> {
     fn next(&mut self, shard: usize, _block: usize) -> Option<Result<(Vec<u8>, usize)>> {
-        if self.summed[shard].left() < self.keys_max {
-            self.summed[shard].drop_pushed(self.dim);
+        if self.unpushed[shard].left() < self.keys_max {
+            self.unpushed[shard].drop_pushed(self.dim);
         }
-        while self.summed[shard].left() < self.keys_max && !self.members_left[shard].is_empty() {
+        while self.unpushed[shard].left() < self.keys_max && !self.members_left[shard].is_empty() {
             let (members, rest) = self.members_left[shard].split_at(block_end(self.members_left[shard]));
             self.members_left[shard] = rest;
-            self.sum(shard, members);
+            let (addends, summed) =
+                (Given { push: self.push, dim: self.dim }, &mut self.unpushed[shard].summed);
+            summed.add(&addends, self.dim, members, &mut self.met);
         }
-        if self.summed[shard].left() == 0 {
+        let unpushed = &self.unpushed[shard];
+        // A part has a block even without keys: the shard counts which slices it has.
+        if unpushed.left() == 0 && (self.part.is_none() || unpushed.blocks > 0) {
             return None;
         }
-        Some(self.core.take_sequence(shard, self.epoch).map(|sequence| (self.frame(shard, sequence), 0)))
+        let head = self.part.map(|part| self.head(shard, part)).transpose();
+        Some(head.and_then(|head| {
+            let sequence = self.core.take_sequence(shard, self.epoch)?;
+            Ok((self.frame(shard, head, sequence), 0))
+        }))
     }
 
     fn land(&mut self, _block: usize, _head: SliceHead, _rows: &[u8]) -> std::result::Result<(), String> {
@@ -167,80 +195,57 @@ impl Work for PushWork<'_> {
     }
 }
 
-impl Summed {
+impl Unpushed {
     fn left(&self) -> usize {
-        self.keys.len() - self.begin
+        self.summed.keys.len() - self.begin
     }
 
     fn drop_pushed(&mut self, dim: usize) {
-        let begin = std::mem::take(&mut self.begin);
-        self.keys.drain(..begin);
-        self.counts.drain(..begin);
-        self.thresholds.drain(..begin.min(self.thresholds.len()));
-        self.sums.drain(..begin * dim);
+        self.summed.drop_first(std::mem::take(&mut self.begin), dim);
     }
 }
 
-/// Groups adjacent keys of equal thresholds into runs.
-fn runs(thresholds: &[u32]) -> Vec<Admit> {
-    let mut end = 0;
-    let run = |same: &[u32]| {
-        end += same.len();
-        Admit { end, threshold: same[0] }
-    };
-    thresholds.chunk_by(u32::eq).map(run).collect()
+/// The columns of a push.
+struct Given<'a> {
+    push: &'a PushOf<'a>,
+    dim: usize,
 }
 
-impl<'a> PushWork<'a> {
-    fn gradient(&self, member: &Member) -> &'a [f32] {
-        &self.push.gradients[member.at as usize * self.dim..][..self.dim]
+impl Addends for Given<'_> {
+    fn gradient(&self, at: usize) -> &[f32] {
+        &self.push.gradients[at * self.dim..][..self.dim]
     }
 
-    /// Sums the gradients of whole parts as a table does: in the given order, starting with the first.
-    fn sum(&mut self, shard: usize, members: &[Member]) {
-        match self.dim {
-            8 => self.sum_of::<8>(shard, members),
-            16 => self.sum_of::<16>(shard, members),
-            32 => self.sum_of::<32>(shard, members),
-            64 => self.sum_of::<64>(shard, members),
-            _ => self.sum_of::<0>(shard, members),
-        }
+    fn counts(&self) -> Option<&[u32]> {
+        self.push.counts
     }
 
-    fn sum_of<const DIM: usize>(&mut self, shard: usize, members: &[Member]) {
-        let dim = if DIM == 0 { self.dim } else { DIM };
-        self.met.begin(members.len());
-        let first = self.summed[shard].keys.len();
-        for (at, member) in members.iter().enumerate() {
-            if let Some(ahead) = members.get(at + AHEAD) {
-                prefetch_all(self.gradient(ahead));
-            }
-            let (gradient, push) = (self.gradient(member), self.push);
-            let count = push.counts.map_or(1, |counts| counts[member.at as usize]);
-            let (summed, gradient) = (&mut self.summed[shard], &gradient[..dim]);
-            let keys = &summed.keys;
-            let number = first + self.met.meet(member, keys.len() - first, |number| keys[first + number]);
-            if number == summed.keys.len() {
-                summed.keys.push(member.key);
-                summed.counts.push(count);
-                summed.sums.extend_from_slice(gradient);
-                if !push.admit.is_empty() {
-                    let run = push.admit.partition_point(|run| run.end <= member.at as usize);
-                    summed.thresholds.push(push.admit.get(run).map_or(1, |run| run.threshold.max(1)));
-                }
-            } else {
-                summed.counts[number] = summed.counts[number].saturating_add(count);
-                let sum = &mut summed.sums[number * dim..][..dim];
-                sum.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value);
-            }
-        }
+    fn admit(&self) -> &[Admit] {
+        self.push.admit
+    }
+}
+
+impl PushWork<'_> {
+    /// The head of a shard's next block of a part.
+    fn head(&self, shard: usize, part: PartOf) -> Result<PartHead> {
+        let (unpushed, PartOf { step, slice, slices, is_finite }) = (&self.unpushed[shard], part);
+        let block = u16::try_from(unpushed.blocks).map_err(|_| {
+            let text = format!("a slice has more than {} blocks: raise push_block_keys", unpushed.blocks);
+            PsError::new(Trouble::Settings, text)
+        })?;
+        // Members that are left have at least one further key.
+        let is_last = self.members_left[shard].is_empty() && unpushed.left() <= self.keys_max;
+        Ok(PartHead { step, slice, slices, block, is_last, is_finite })
     }
 
     /// Builds the frame of a shard's next block.
-    fn frame(&mut self, shard: usize, sequence: u64) -> Vec<u8> {
-        let (summed, encoding) = (&mut self.summed[shard], self.core.settings.encoding);
-        let block = summed.begin..summed.keys.len().min(summed.begin + self.keys_max);
-        summed.begin = block.end;
+    fn frame(&mut self, shard: usize, head: Option<PartHead>, sequence: u64) -> Vec<u8> {
+        let (unpushed, encoding) = (&mut self.unpushed[shard], self.core.settings.encoding);
+        let begin = unpushed.begin;
+        let block = begin..unpushed.summed.keys.len().min(begin + self.keys_max);
+        unpushed.begin = block.end;
+        unpushed.blocks += 1;
+        let summed = &unpushed.summed;
         let (keys, counts) = (&summed.keys[block.clone()], &summed.counts[block.clone()]);
         let sums = &summed.sums[block.start * self.dim..block.end * self.dim];
         let gradients = match encoding {
@@ -251,8 +256,8 @@ impl<'a> PushWork<'a> {
                 Cow::Owned(bytes)
             }
         };
-        let mut frame =
-            Vec::with_capacity(HEADER_BYTES + PUSH_HEAD_BYTES + 24 * keys.len() + gradients.len() + 16);
+        let head_bytes = HEADER_BYTES + PART_HEAD_BYTES + PUSH_HEAD_BYTES;
+        let mut frame = Vec::with_capacity(head_bytes + 24 * keys.len() + gradients.len() + 16);
         frame::begin(&mut frame);
         let columns = Columns {
             keys: keys.into(),
@@ -261,9 +266,18 @@ impl<'a> PushWork<'a> {
             gradients,
         };
         let PushOf { table, now_ms, rate_scale, .. } = *self.push;
-        PushAsk { epoch: self.epoch, table, encoding, sequence, now_ms, rate_scale, columns }
-            .append(&mut frame);
-        frame::finish(&mut frame, Kind::Push, 0, 0);
+        let push = PushAsk { epoch: self.epoch, table, encoding, sequence, now_ms, rate_scale, columns };
+        let kind = match head {
+            None => {
+                push.append(&mut frame);
+                Kind::Push
+            }
+            Some(head) => {
+                PartAsk { head, push }.append(&mut frame);
+                Kind::PushPart
+            }
+        };
+        frame::finish(&mut frame, kind, 0, 0);
         frame
     }
 }

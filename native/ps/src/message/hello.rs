@@ -7,7 +7,7 @@ use crate::epoch::Epoch;
 use crate::refusal::{Code, Refusal};
 
 /// The version of this protocol.
-pub const PROTOCOL: u16 = 2;
+pub const PROTOCOL: u16 = 3;
 
 const READS_ONLY: u16 = 1;
 

@@ -8,12 +8,14 @@ use bytes::BufMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::ServerCore;
 use super::listen::Socket;
 use super::orders::{Answer, OrderSender};
 use super::peers::{Ending, Entry};
+use super::slices::Parked;
 use crate::address::Stream;
 use crate::frame::{FrameError, HEADER_BYTES, Kind, REPLY, encode};
 use crate::intake::{Frame, Intake};
@@ -76,6 +78,8 @@ pub struct Connection<'a> {
     asks: UnboundedSender<Answer>,
     /// Unanswered orders of this peer.
     orders: usize,
+    /// Reduces that wait for slices; each ends when it can be answered.
+    pub(super) parked: JoinSet<Parked>,
 }
 
 impl Drop for Connection<'_> {
@@ -155,6 +159,7 @@ async fn open<'a>(
         answers,
         asks,
         orders: 0,
+        parked: JoinSet::new(),
     };
     match connection.hello().await {
         Ok(()) => {
@@ -182,7 +187,7 @@ impl Connection<'_> {
             return Err(End::Told(Refusal::new(Code::BadFrame, text)));
         }
         let reply = self.judge(&payload).map_err(End::Told)?.to_payload();
-        self.entry.admit();
+        self.entry.admit(self.client);
         let bytes_out = self.send(Kind::Hello, header.request, &reply).await?;
         let tally = Tally { bytes_in: payload.len() as u64, bytes_out, ..Tally::default() };
         self.core.meter.count(Verb::Hello, began.elapsed(), tally);
@@ -232,16 +237,18 @@ impl Connection<'_> {
         let peer = self.entry.peer.clone();
         loop {
             let is_draining = peer.is_ending(Ending::Drain);
-            if is_draining && (self.orders == 0 || peer.is_ending(Ending::Close)) {
+            let is_idle = self.orders == 0 && self.parked.is_empty();
+            if is_draining && (is_idle || peer.is_ending(Ending::Close)) {
                 return End::Gone;
             }
             let ending = if is_draining { Ending::Close } else { Ending::Drain };
-            let mut answer = None;
+            let (mut answer, mut parked) = (None, None);
             let request = tokio::select! {
                 biased;
                 () = peer.ends(ending) => continue,
                 // Never None: this connection keeps a sender.
                 received = self.answers.recv() => { answer = received; None },
+                Some(ended) = self.parked.join_next() => { parked = ended.ok(); None },
                 request = next_request(
                     self.core, &mut self.stream, &mut self.intake,
                     (&mut self.last_byte_at, &mut self.frame_began_at), &mut self.permit,
@@ -250,10 +257,11 @@ impl Connection<'_> {
                     Err(end) => return end,
                 },
             };
-            let result = match (request, answer) {
-                (Some(request), _) => self.handle(request).await,
-                (None, Some(answer)) => self.forward(answer).await,
-                (None, None) => Ok(()),
+            let result = match (request, answer, parked) {
+                (Some(request), ..) => self.handle(request).await,
+                (_, Some(answer), _) => self.forward(answer).await,
+                (.., Some(parked)) => self.unpark(parked).await,
+                (None, None, None) => Ok(()),
             };
             if let Err(end) = result {
                 return end;
@@ -276,11 +284,22 @@ impl Connection<'_> {
         }
         let (verb, result) = match header.kind {
             Kind::Pull => (Verb::Pull, self.pull(header.request, &payload).await),
-            Kind::Push if self.reads_only => {
-                let text = "the client declared that it only reads, but sent a push";
-                (Verb::Push, Err(End::Refused(Refusal::new(Code::ReadsOnly, text))))
+            kind @ (Kind::Push | Kind::PushPart | Kind::Reduce) if self.reads_only => {
+                let text = format!("the client declared that it only reads, but sent a {kind:?}");
+                (verb_of(kind), Err(End::Refused(Refusal::new(Code::ReadsOnly, text))))
             }
-            Kind::Push => (Verb::Push, self.push(header.request, &payload).await),
+            kind @ (Kind::Push | Kind::PushPart) => {
+                (verb_of(kind), self.push((kind, header.request), &payload).await)
+            }
+            Kind::Reduce => match self.reduce(header.request, &payload, began).await {
+                // Counted when it is answered.
+                Ok(None) => {
+                    self.core.payloads.give(payload);
+                    return Ok(());
+                }
+                Ok(Some(bytes_out)) => (Verb::Reduce, Ok((0, bytes_out))),
+                Err(end) => (Verb::Reduce, Err(end)),
+            },
             Kind::Order => match self.order(header.request, &payload, permit.take()) {
                 // Counted when it is answered.
                 Ok(()) => return Ok(()),
@@ -292,15 +311,26 @@ impl Connection<'_> {
                 return Err(End::Told(Refusal::new(Code::BadFrame, text)));
             }
         };
+        self.core.payloads.give(payload);
+        self.conclude((verb, header.request), result, began, bytes_in).await
+    }
+
+    /// Sends the refusal of a request that was refused, and counts the request.
+    pub(super) async fn conclude(
+        &mut self,
+        (verb, request): (Verb, u64),
+        result: Result<(u64, u64), End>,
+        began: Instant,
+        bytes_in: u64,
+    ) -> Result<(), End> {
         let (rows, bytes_out, is_error) = match result {
             Ok((rows, bytes_out)) => (rows, bytes_out, false),
             Err(End::Refused(refusal)) => {
                 self.core.refuse(&refusal);
-                (0, self.send(Kind::Error, header.request, &refusal_payload(&refusal)).await?, true)
+                (0, self.send(Kind::Error, request, &refusal_payload(&refusal)).await?, true)
             }
             Err(end) => return Err(end),
         };
-        self.core.payloads.give(payload);
         self.core.meter.count(verb, began.elapsed(), Tally { rows, bytes_in, bytes_out, is_error });
         Ok(())
     }
@@ -392,6 +422,15 @@ impl Connection<'_> {
         let _ = self.send(Kind::Error, 0, &refusal_payload(refusal)).await;
         let _ =
             timeout(Duration::from_millis(self.core.limits.write_wait_ms_max), self.stream.shutdown()).await;
+    }
+}
+
+/// The verb of a request that changes something.
+fn verb_of(kind: Kind) -> Verb {
+    match kind {
+        Kind::PushPart => Verb::Part,
+        Kind::Reduce => Verb::Reduce,
+        _ => Verb::Push,
     }
 }
 

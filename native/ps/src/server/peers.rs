@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Instant;
 
 use tokio::sync::Notify;
@@ -28,6 +28,8 @@ pub struct Peer {
     epoch: Mutex<Option<Epoch>>,
     /// Whether it uses the shard's current epoch: it is closed when the epoch changes.
     follows: AtomicBool,
+    /// The client's id, since its hello was accepted.
+    client: OnceLock<u128>,
     ending: AtomicU8,
     ending_changed: Notify,
 }
@@ -102,8 +104,9 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Marks its hello as accepted: it is no longer closed to make room.
-    pub fn admit(&self) {
+    /// Marks the hello of a client as accepted: its connection is no longer closed to make room.
+    pub fn admit(&self, client: u128) {
+        self.peer.client.get_or_init(|| client);
         self.peers.state.lock().expect("no holder panics").strangers.remove(&self.id);
     }
 }
@@ -140,6 +143,12 @@ impl Peers {
     /// Returns the number of connections.
     pub fn count(&self) -> usize {
         self.state.lock().expect("no holder panics").peers.len()
+    }
+
+    /// Returns the ids of the clients whose hello was accepted, in ascending order.
+    pub fn clients(&self) -> BTreeSet<u128> {
+        let state = self.state.lock().expect("no holder panics");
+        state.peers.values().filter_map(|peer| peer.client.get().copied()).collect()
     }
 
     /// Closes the connections that only used older epochs, and those that follow the shard's epoch. Other

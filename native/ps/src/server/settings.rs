@@ -54,7 +54,8 @@ pub struct Limits {
     pub frame_wait_ms_max: u64,
     /// How long a peer may accept no byte of a reply; then its connection is closed.
     pub write_wait_ms_max: u64,
-    /// Bytes of requests being received or processed; further requests wait unread.
+    /// Bytes of requests being received or processed; further requests wait unread. And, counted apart, bytes held
+    /// of steps that miss slices; a further slice is refused as full.
     pub in_flight_bytes_max: usize,
     /// How long a request waits for room within that limit; then it is refused as busy, and its connection
     /// closed.

@@ -11,6 +11,8 @@ use crate::epoch::{Epoch, name};
 use crate::refusal::{Code, Refusal};
 use crate::window::Window;
 
+use super::slices::Slices;
+
 /// The outcome of a push.
 pub type Outcome = Result<Pushed, Refusal>;
 /// A client's window. The task that holds the lock applies that client's pushes.
@@ -22,6 +24,8 @@ pub struct Installed {
     pub tables: Arc<TableSet>,
     /// The epoch.
     pub epoch: Epoch,
+    /// What is held of steps that miss slices.
+    pub slices: Slices,
     windows: Mutex<HashMap<u128, ClientWindow>>,
 }
 
@@ -73,9 +77,9 @@ impl InUse {
     }
 
     /// Waits until these tables must be released.
-    pub async fn is_over(&mut self) {
+    pub async fn is_over(&self) {
         // The sender lives in the stage, which this keeps alive.
-        let _ = self.changes.changed().await;
+        let _ = self.changes.clone().changed().await;
     }
 }
 
@@ -139,8 +143,9 @@ impl Stage {
         Ok(InUse { stage: self.clone(), installed, changes: self.changes.subscribe() })
     }
 
-    /// Installs tables under a newer epoch than any before, once the previous tables are unused.
-    pub fn install(&self, tables: Arc<TableSet>, epoch: Epoch) -> Result<(), String> {
+    /// Installs tables under a newer epoch than any before, once the previous tables are unused. Slices may hold
+    /// `held_bytes_max` bytes.
+    pub fn install(&self, tables: Arc<TableSet>, epoch: Epoch, held_bytes_max: usize) -> Result<(), String> {
         let mut state = self.lock();
         if state.newest >= Some(epoch) {
             return Err(format!("epoch {epoch} cannot follow {}: epochs only grow", name(state.newest)));
@@ -150,7 +155,8 @@ impl Stage {
         if state.newest != Some(epoch) {
             return Err(format!("epoch {epoch} was superseded by {}", name(state.newest)));
         }
-        state.installed = Some(Arc::new(Installed { tables, epoch, windows: Mutex::default() }));
+        let slices = Slices::new(tables.tables().len(), held_bytes_max);
+        state.installed = Some(Arc::new(Installed { tables, epoch, slices, windows: Mutex::default() }));
         Ok(())
     }
 

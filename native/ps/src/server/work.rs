@@ -1,14 +1,17 @@
 //! Work: handles pulls and pushes in slices short enough that other connections of the thread hardly wait.
 
+use std::borrow::Cow;
+
 use streamlearn_table::{Admit, At, PARTS, Pin, Push, Pushed, Table, mix, part_of_hash};
 use streamlearn_wire::checksum::crc32c;
 use tokio::task::yield_now;
 
 use super::ServerCore;
 use super::connection::{Connection, End};
+use super::slices;
 use super::stage::{InUse, Outcome};
 use crate::frame::{CHECK_BYTES, HEADER_BYTES, Header, Kind, MORE, REPLY};
-use crate::message::{PullAsk, PushAsk, PushReply, SLICE_HEAD_BYTES, SliceHead};
+use crate::message::{Columns, PartAsk, PullAsk, PushAsk, PushReply, SLICE_HEAD_BYTES, SliceHead};
 use crate::numbers::{Encoding, bytes_of, bytes_of_mut};
 use crate::refusal::{Code, Refusal};
 use crate::window::Decision;
@@ -18,7 +21,7 @@ const SLICE_BYTES: usize = 256 << 10;
 /// The maximum number of keys read at a time, whatever the size of their rows.
 const READ_KEYS_MAX: usize = 4096;
 /// The maximum number of keys updated at a time.
-const LEARN_KEYS_MAX: usize = 1024;
+pub(super) const LEARN_KEYS_MAX: usize = 1024;
 /// The largest absolute gradient accepted: the sum of squares of a row of any dim stays finite.
 const GRADIENT_MAX: f32 = 1e17;
 /// The largest absolute factor accepted for the learning rate.
@@ -27,7 +30,7 @@ const RATE_SCALE_MAX: f32 = 1e6;
 pub const CLOCK_MS_MAX: i64 = 1 << 53;
 const HEAD_FLOATS: usize = (HEADER_BYTES + SLICE_HEAD_BYTES) / 4;
 
-fn table_of(in_use: &InUse, number: u16) -> Result<&Table, Refusal> {
+pub(super) fn table_of(in_use: &InUse, number: u16) -> Result<&Table, Refusal> {
     let tables = in_use.installed().tables.tables();
     tables
         .get(usize::from(number))
@@ -98,20 +101,20 @@ impl Connection<'_> {
     pub(super) async fn pull(&mut self, request: u64, payload: &[u8]) -> Result<(u64, u64), End> {
         let ask = PullAsk::decode(payload)?;
         self.entry.peer.used_epoch(ask.epoch);
-        let mut in_use = self.core.stage.take(ask.epoch)?;
+        let in_use = self.core.stage.take(ask.epoch)?;
         check_parts(self.core, &ask.keys)?;
         let pin = |version| in_use.installed().tables.pin(version).map_err(Refusal::from);
         let pin = ask.version.map(pin).transpose()?;
         let at = pin.as_ref().map_or(At::Newest, Pin::at);
         let core = self.core;
         let mut slices = Slices { ask: &ask, request, at, frame: core.pool.take(), rows: core.pool.take() };
-        let written = self.write_slices(&mut slices, &mut in_use).await;
+        let written = self.write_slices(&mut slices, &in_use).await;
         core.pool.give(slices.frame);
         core.pool.give(slices.rows);
         Ok((ask.keys.len() as u64, written?))
     }
 
-    async fn write_slices(&mut self, slices: &mut Slices<'_>, in_use: &mut InUse) -> Result<u64, End> {
+    async fn write_slices(&mut self, slices: &mut Slices<'_>, in_use: &InUse) -> Result<u64, End> {
         let dim = table_of(in_use, slices.ask.table)?.settings.dim;
         let keys_max = (SLICE_BYTES / slices.ask.encoding.number_bytes() / dim).clamp(1, READ_KEYS_MAX);
         let (mut first, mut written) = (0, 0);
@@ -132,25 +135,38 @@ impl Connection<'_> {
         }
     }
 
-    /// Handles a push, exactly once. Returns the number of updated rows and the bytes of the reply.
-    pub(super) async fn push(&mut self, request: u64, payload: &[u8]) -> Result<(u64, u64), End> {
-        let pushed = self.push_once(payload).await?;
-        let bytes_out = self.send(Kind::Push, request, &PushReply(pushed).to_payload()).await?;
+    /// Handles a push or a part of one, exactly once. Returns the number of updated rows and the bytes of the
+    /// reply.
+    pub(super) async fn push(
+        &mut self,
+        (kind, request): (Kind, u64),
+        payload: &[u8],
+    ) -> Result<(u64, u64), End> {
+        let pushed = self.push_once(kind, payload).await?;
+        let bytes_out = self.send(kind, request, &PushReply(pushed).to_payload()).await?;
         Ok((pushed.learned as u64, bytes_out))
     }
 
     /// After the decision nothing here waits for the peer, and the future is not dropped before it ends:
     /// every applied push is noted.
-    async fn push_once(&mut self, payload: &[u8]) -> Outcome {
+    async fn push_once(&mut self, kind: Kind, payload: &[u8]) -> Outcome {
         let (core, limits) = (self.core, &self.core.limits);
-        let ask = PushAsk::decode(payload)?;
+        let (part, ask) = if kind == Kind::PushPart {
+            let PartAsk { head, push } = PartAsk::decode(payload)?;
+            (Some(head), push)
+        } else {
+            (None, PushAsk::decode(payload)?)
+        };
         self.entry.peer.used_epoch(ask.epoch);
         let in_use = core.stage.take(ask.epoch)?;
         let window = in_use.installed().window(self.client, limits.clients_max, limits.window_max)?;
         let mut window = window.lock().await;
         match window.decide(ask.sequence) {
             Decision::Apply => {
-                let outcome = apply(core, &in_use, &ask).await;
+                let outcome = match &part {
+                    None => apply(core, &in_use, &ask).await,
+                    Some(head) => slices::give(core, &in_use, (head, &ask), payload).await,
+                };
                 window.note(ask.sequence, outcome.clone());
                 outcome
             }
@@ -175,6 +191,25 @@ impl Connection<'_> {
 
 /// Applies a push to the tables.
 async fn apply(core: &ServerCore, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome {
+    let (table, gradients) = checked(core, in_use, ask)?;
+    let Columns { keys, admit, counts, .. } = &ask.columns;
+    let push = Push {
+        keys,
+        gradients: &gradients,
+        counts: counts.as_deref(),
+        admit,
+        now_ms: ask.now_ms,
+        rate_scale: ask.rate_scale,
+    };
+    learn(table, &push).await
+}
+
+/// Checks a push, and returns its table and its gradients.
+pub(super) fn checked<'a>(
+    core: &ServerCore,
+    in_use: &'a InUse,
+    ask: &'a PushAsk<'_>,
+) -> Result<(&'a Table, Cow<'a, [f32]>), Refusal> {
     let columns = &ask.columns;
     check_parts(core, &columns.keys)?;
     let table = table_of(in_use, ask.table)?;
@@ -191,42 +226,61 @@ async fn apply(core: &ServerCore, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome 
         let text = format!("the admission runs do not end in ascending order within {count} keys");
         return Err(Refusal::new(Code::BadRequest, text));
     }
-    check_numbers(ask, &gradients, dim)?;
+    check_terms(ask)?;
+    check_gradients(&columns.keys, &gradients, dim)?;
+    Ok((table, gradients))
+}
+
+/// Applies gradients of distinct keys, some at a time.
+pub(super) async fn learn(table: &Table, push: &Push<'_>) -> Outcome {
+    let (dim, count) = (table.settings.dim, push.keys.len());
     let mut pushed = Pushed::default();
     for first in (0..count).step_by(LEARN_KEYS_MAX) {
         let end = count.min(first + LEARN_KEYS_MAX);
-        let push = Push {
-            keys: &columns.keys[first..end],
-            gradients: &gradients[first * dim..end * dim],
-            counts: columns.counts.as_ref().map(|counts| &counts[first..end]),
-            admit: &runs_within(&columns.admit, first, end),
-            now_ms: ask.now_ms,
-            rate_scale: ask.rate_scale,
+        let some = Push {
+            keys: &push.keys[first..end],
+            gradients: &push.gradients[first * dim..end * dim],
+            counts: push.counts.map(|counts| &counts[first..end]),
+            admit: &runs_within(push.admit, first, end),
+            now_ms: push.now_ms,
+            rate_scale: push.rate_scale,
         };
-        let slice = table.push(push, 1)?;
-        pushed.learned += slice.learned;
-        pushed.created += slice.created;
-        pushed.waiting += slice.waiting;
+        add(&mut pushed, table.push(some, 1)?);
         yield_now().await;
     }
     Ok(pushed)
 }
 
-/// Refuses values that would corrupt rows: a single NaN or infinity would leave a row without finite numbers
-/// for good.
-fn check_numbers(ask: &PushAsk<'_>, gradients: &[f32], dim: usize) -> Result<(), Refusal> {
-    let bad = |text: String| Err(Refusal::new(Code::BadRequest, text));
+/// Adds up what pushes did.
+pub(super) fn add(total: &mut Pushed, pushed: Pushed) {
+    total.learned += pushed.learned;
+    total.created += pushed.created;
+    total.waiting += pushed.waiting;
+}
+
+fn bad(text: String) -> Result<(), Refusal> {
+    Err(Refusal::new(Code::BadRequest, text))
+}
+
+/// Refuses a time or a factor that would corrupt rows.
+fn check_terms(ask: &PushAsk<'_>) -> Result<(), Refusal> {
     if !(-CLOCK_MS_MAX..=CLOCK_MS_MAX).contains(&ask.now_ms) {
         return bad(format!("a table time of {} ms exceeds the limit of {CLOCK_MS_MAX}", ask.now_ms));
     }
     if ask.rate_scale.is_nan() || ask.rate_scale.abs() > RATE_SCALE_MAX {
         return bad(format!("a rate_scale of {} exceeds the limit of {RATE_SCALE_MAX}", ask.rate_scale));
     }
+    Ok(())
+}
+
+/// Refuses gradients that would corrupt rows: a single NaN or infinity would leave a row without finite numbers
+/// for good.
+pub(super) fn check_gradients(keys: &[u64], gradients: &[f32], dim: usize) -> Result<(), Refusal> {
     // One pass without early exit vectorises; the key is only looked up for an error.
     let is_bad = |number: &f32| number.is_nan() || number.abs() > GRADIENT_MAX;
     if gradients.iter().fold(false, |bad, number| bad | is_bad(number)) {
         let at = gradients.iter().position(is_bad).unwrap_or(0);
-        let key = ask.columns.keys[at / dim];
+        let key = keys[at / dim];
         return bad(format!("the gradient of key {key} has {} at position {}", gradients[at], at % dim));
     }
     Ok(())

@@ -45,7 +45,7 @@ fn frames_and_payloads_have_these_bytes() {
         token: b"t",
     };
     let expected = format!(
-        "0200 0100 0100 6d {} 05000000000000000000000000000000 0300000000000000 01000000 01000000 0100 74",
+        "0300 0100 0100 6d {} 05000000000000000000000000000000 0300000000000000 01000000 01000000 0100 74",
         "aa".repeat(32)
     );
     assert_eq!(hex(&hello.to_payload()), expected.replace(' ', ""));
@@ -62,7 +62,7 @@ fn frames_and_payloads_have_these_bytes() {
         idle_ms_max: 9,
         dims: vec![3],
     };
-    let expected = "0200 0100 01000000 02000000 00020000 00040000 0000000000000000 00000000 00000000 \
+    let expected = "0300 0100 01000000 02000000 00020000 00040000 0000000000000000 00000000 00000000 \
                     10000000 04000000 09000000 03000000";
     assert_eq!(hex(&reply.to_payload()), expected.replace(' ', ""));
     let mut pull = Vec::new();
@@ -76,13 +76,64 @@ fn frames_and_payloads_have_these_bytes() {
     Encoding::F32.append(&[1.0], &mut gradients);
     let (keys, admit) = (vec![9].into(), vec![Admit { end: 1, threshold: 2 }].into());
     let columns = Columns { keys, admit, counts: Some(vec![4].into()), gradients: gradients.into() };
-    PushAsk { epoch, table: 2, encoding: Encoding::F32, sequence: 6, now_ms: -1, rate_scale: 2.0, columns }
-        .append(&mut push);
+    let ask = PushAsk {
+        epoch,
+        table: 2,
+        encoding: Encoding::F32,
+        sequence: 6,
+        now_ms: -1,
+        rate_scale: 2.0,
+        columns,
+    };
+    ask.append(&mut push);
     let expected = "0300000000000000 01000000 0200 00 01 0600000000000000 ffffffffffffffff 00000040 01000000 \
                     01000000 00000000 0900000000000000 01000000 02000000 04000000 00000000 0000803f 00000000";
     assert_eq!(hex(&push), expected.replace(' ', ""));
     let pushed = PushReply(Pushed { learned: 1, created: 2, waiting: 3 });
     assert_eq!(hex(&pushed.to_payload()), "010000000000000002000000000000000300000000000000");
+    let head = PartHead { step: 5, slice: 1, slices: 4, block: 2, is_last: true, is_finite: true };
+    let mut part = Vec::new();
+    PartAsk { head, push: ask }.append(&mut part);
+    assert_eq!(hex(&part), "0500000000000000 0100 0400 0200 0100".replace(' ', "") + &hex(&push));
+}
+
+#[test]
+fn a_reduce_and_its_answer_have_these_bytes() {
+    let head = ReduceHead {
+        epoch: Epoch { run: 3, recovery: 1 },
+        step: 5,
+        slice: Some(1),
+        slices: 4,
+        is_finite: true,
+        wants_sums: false,
+        first: 7,
+        count: 2,
+        wait_ms: 9,
+        digest: 0xd1,
+    };
+    let encoded = |head, values: Vec<f32>| {
+        let mut payload = Vec::new();
+        ReduceAsk { head, values: values.into() }.append(&mut payload);
+        payload
+    };
+    let begin = "0300000000000000 01000000 0500000000000000";
+    let end = "0000 07000000 02000000 09000000 d100000000000000";
+    let expected = format!("{begin} 0100 0400 0200 {end} 0000803f 00000040").replace(' ', "");
+    assert_eq!(hex(&encoded(head, vec![1.0, 2.0])), expected);
+    let asks = ReduceHead { slice: None, wants_sums: true, ..head };
+    assert_eq!(hex(&encoded(asks, vec![])), format!("{begin} ffff 0400 0000 {end}").replace(' ', ""));
+    let infinite = ReduceHead { is_finite: false, ..head };
+    assert_eq!(hex(&encoded(infinite, vec![])), format!("{begin} 0100 0400 0300 {end}").replace(' ', ""));
+    for (head, values) in [(head, vec![1.0]), (asks, vec![1.0, 2.0]), (infinite, vec![1.0, 2.0])] {
+        let refusal = ReduceAsk::decode(&encoded(head, values)).unwrap_err();
+        assert!(refusal.text.contains("bytes of values"), "{refusal}");
+    }
+    let mut reply = Vec::new();
+    ReduceReply { is_complete: true, is_finite: true, sums: vec![1.0].into() }.append(&mut reply);
+    assert_eq!(hex(&reply), "0100 0100 00000000 0000803f".replace(' ', ""));
+    assert_eq!(ReduceReply::decode(&reply).unwrap().sums[..], [1.0]);
+    reply[2] = 0;
+    assert!(ReduceReply::decode(&reply).unwrap_err().text.contains("not complete"));
 }
 
 #[test]
@@ -170,6 +221,28 @@ proptest! {
             prop_assert_eq!(&truncated.columns.keys, &push.columns.keys);
             prop_assert!(truncated.columns.gradients.len() < push.columns.gradients.len());
         }
+        let is_finite = by % 3 > 0 || !push.columns.keys.is_empty();
+        let head = PartHead { step: by, slice: 1, slices: end as u16, block: 3, is_last: by % 2 == 0, is_finite };
+        let (part, mut encoded) = (PartAsk { head, push }, Vec::new());
+        part.append(&mut encoded);
+        prop_assert_eq!(PartAsk::decode(&encoded).unwrap(), part);
+        prop_assert!(PartAsk::decode(&encoded[..end.min(15)]).is_err());
+    }
+
+    #[test]
+    fn a_reduce_comes_back_and_its_truncations_do_not(
+        values in prop::collection::vec(-1e9f32..1e9, 0..40), slice in 0u16..5, by in any::<u64>(),
+    ) {
+        let epoch = Epoch { run: by, recovery: 1 };
+        let (slice, count) = ((slice < 4).then_some(slice), values.len() as u32);
+        let head = ReduceHead {
+            epoch, step: by, slice, slices: 4, is_finite: true, wants_sums: by % 2 == 0, first: 7, count, wait_ms: 3, digest: by,
+        };
+        let values = if slice.is_some() { values.into() } else { vec![].into() };
+        let (ask, mut payload) = (ReduceAsk { head, values }, Vec::new());
+        ask.append(&mut payload);
+        prop_assert_eq!(&ReduceAsk::decode(&payload).unwrap(), &ask);
+        prop_assert!(ReduceAsk::decode(&payload[..by as usize % payload.len()]).is_err());
     }
 
     #[test]

@@ -8,3 +8,4 @@ mod epochs;
 mod peers;
 mod readers;
 mod rig;
+mod slices;

@@ -48,7 +48,7 @@ fn whoever_is_not_meant_is_told_why_with_both_values() {
     payload[0] = 9;
     peer.say(Kind::Hello, 0, &payload);
     let (code, text) = peer.refusal();
-    assert_eq!((code, text.as_str()), (Code::WrongProtocol, "the client uses protocol 9, the shard 2"));
+    assert_eq!((code, text.as_str()), (Code::WrongProtocol, "the client uses protocol 9, the shard 3"));
     assert_eq!(server.stats().refused(Code::Unauthorized), 2);
 
     let client = |token: &str| {

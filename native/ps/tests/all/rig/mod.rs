@@ -1,5 +1,9 @@
 //! The test rig: tables, servers on loopback, their clients, and peers that send raw bytes.
 
+mod proxy;
+
+pub use proxy::Proxy;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
