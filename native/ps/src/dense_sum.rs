@@ -263,7 +263,7 @@ mod tests {
     }
 
     fn text(outcome: Result<Progress<Vec<f32>>, Refusal>) -> String {
-        outcome.err().expect("a refusal").to_string()
+        outcome.unwrap_err().to_string()
     }
 
     fn bits(floats: &[f32]) -> Vec<u32> {

@@ -16,7 +16,7 @@ pub use reduce::{ReduceAsk, ReduceHead, ReduceReply};
 pub(crate) use part::{PART_HEAD_BYTES, check_slice};
 pub(crate) use pull::{PULL_HEAD_BYTES, SLICE_HEAD_BYTES};
 pub(crate) use push::PUSH_HEAD_BYTES;
-pub(crate) use reduce::{REDUCE_HEAD_BYTES, REDUCE_REPLY_HEAD_BYTES};
+pub(crate) use reduce::REDUCE_HEAD_BYTES;
 
 use fields::{Fields, append_epoch};
 

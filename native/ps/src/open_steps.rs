@@ -141,7 +141,7 @@ impl<B> OpenStep<B> {
         }
         if let Some(((_, newest), _)) = newest.filter(|_| is_last) {
             return bad(format!(
-                "step {step}: block {block} of slice {slice} is no last one, {newest} is here"
+                "step {step}: block {block} of slice {slice} cannot be the last: {newest} is here"
             ));
         }
         Ok(())
@@ -163,8 +163,8 @@ mod tests {
         PartHead { step, slice, slices, block, is_last, is_finite: true }
     }
 
-    fn text<B>(outcome: Result<Vec<CompleteStep<B>>, Refusal>) -> String {
-        outcome.err().expect("a refusal").to_string()
+    fn text(outcome: Result<Vec<CompleteStep<char>>, Refusal>) -> String {
+        outcome.unwrap_err().to_string()
     }
 
     proptest! {
@@ -220,7 +220,9 @@ mod tests {
         assert!(refused(head(7, (0, 3), 0, true)).contains("step 7 has 2 slices, the request 3"));
         assert!(refused(head(7, (1, 2), 1, true)).contains("block 1 of slice 1 already"));
         assert!(refused(head(7, (1, 2), 2, false)).contains("block 2 of slice 1 comes after 1, the last"));
-        assert!(refused(head(7, (1, 2), 0, true)).contains("block 0 of slice 1 is no last one, 1 is here"));
+        assert!(
+            refused(head(7, (1, 2), 0, true)).contains("block 0 of slice 1 cannot be the last: 1 is here")
+        );
         let other = Terms { rate_scale: 0.5, ..TERMS };
         assert!(text(steps.give(&head(7, (0, 2), 0, true), other, 'x')).contains("rate_scale of 0.5"));
         assert_eq!(steps.give(&head(7, (1, 2), 0, false), TERMS, 'a'), Ok(vec![]));

@@ -8,9 +8,7 @@ use super::driver::{Work, drive};
 use crate::epoch::Epoch;
 use crate::error::{PsError, Result, Trouble};
 use crate::frame::{self, Kind};
-use crate::message::{
-    REDUCE_HEAD_BYTES, REDUCE_REPLY_HEAD_BYTES, ReduceHead, ReduceReply, SliceHead, check_slice,
-};
+use crate::message::{REDUCE_HEAD_BYTES, ReduceHead, ReduceReply, SliceHead, check_slice};
 use crate::numbers::bytes_of;
 
 /// The longest wait of one request, in milliseconds.
@@ -85,6 +83,7 @@ fn check(core: &ClientCore, head: &ReduceHead, values: usize, length: usize) -> 
         return refused(format!("{values} values for a sum of {length}"));
     }
     let bytes_max = core.plan().frame_bytes_max.min(core.settings.limits.frame_bytes_max as usize);
+    // An answer is shorter than a request.
     let bytes = REDUCE_HEAD_BYTES + 4 * length.div_ceil(core.links.len());
     if bytes > bytes_max || u32::try_from(length).is_err() {
         return refused(format!(
@@ -139,5 +138,3 @@ impl Work for ReduceWork<'_> {
         Ok(())
     }
 }
-
-const _: () = assert!(REDUCE_REPLY_HEAD_BYTES <= REDUCE_HEAD_BYTES, "an answer is no longer than a request");

@@ -9,8 +9,6 @@ use crate::refusal::Refusal;
 
 /// Bytes before the values.
 pub(crate) const REDUCE_HEAD_BYTES: usize = 48;
-/// Bytes before the sums.
-pub(crate) const REDUCE_REPLY_HEAD_BYTES: usize = 8;
 const NO_SLICE: u16 = u16::MAX;
 const NOT_FINITE: u16 = 1;
 const NO_SUMS: u16 = 2;
@@ -119,7 +117,7 @@ impl<'a> ReduceAsk<'a> {
 impl<'a> ReduceReply<'a> {
     /// Appends the encoded payload.
     pub fn append(&self, payload: &mut Vec<u8>) {
-        payload.reserve(REDUCE_REPLY_HEAD_BYTES + 4 * self.sums.len());
+        payload.reserve(8 + 4 * self.sums.len());
         payload.extend_from_slice(&u16::from(self.is_complete).to_le_bytes());
         payload.extend_from_slice(&u16::from(self.is_finite).to_le_bytes());
         payload.extend_from_slice(&[0; 4]);

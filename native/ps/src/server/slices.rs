@@ -89,7 +89,9 @@ impl Slices {
             Ok(room) => Ok(Held { content: content.to_vec(), _room: room }),
             Err(_) => {
                 let left = self.room.available_permits();
-                let text = format!("{bytes} bytes of a slice: {left} KiB of the limit for slices are left");
+                let text = format!(
+                    "{bytes} bytes of a slice: {left} KiB of in_flight_bytes_max are left for slices"
+                );
                 Err(Refusal::new(Code::Full, text))
             }
         }

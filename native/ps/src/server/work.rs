@@ -30,7 +30,7 @@ const RATE_SCALE_MAX: f32 = 1e6;
 pub const CLOCK_MS_MAX: i64 = 1 << 53;
 const HEAD_FLOATS: usize = (HEADER_BYTES + SLICE_HEAD_BYTES) / 4;
 
-pub(super) fn table_of(in_use: &InUse, number: u16) -> Result<&Table, Refusal> {
+fn table_of(in_use: &InUse, number: u16) -> Result<&Table, Refusal> {
     let tables = in_use.installed().tables.tables();
     tables
         .get(usize::from(number))
