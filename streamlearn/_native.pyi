@@ -17,6 +17,7 @@ from streamlearn.load.load_run import LoadLimits, LoadPlan
 from streamlearn.online.redis_address import RedisAddress
 from streamlearn.ps.remote import ClientIdentity
 from streamlearn.ps.server import ShardIdentity
+from streamlearn.ps.slice_part import NativePart
 from streamlearn.serving.front import FrontLimits
 from streamlearn.serving.node import NodeLimits
 from streamlearn.serving.node_features import ReadLimits
@@ -464,6 +465,9 @@ class PsServer:
     def uninstall(self) -> None:
         """Release the tables once no request uses them."""
 
+    def clients(self) -> list[int]:
+        """The ids of the connected clients, in ascending order."""
+
     def next_order(self, wait_ms: int) -> PsOrder | None:
         """The next order; None if none arrived in time."""
 
@@ -510,8 +514,16 @@ class PsClient:
     def pull(self, table: tuple[int, int], keys: _U64, at: int | None, is_distinct: bool, out: _F32) -> None:
         """Write the rows of keys into `out`; `table` is the table's number and dim."""
 
-    def push(self, table: int, keys: _U64, gradients: _F32, options: PushOptions) -> tuple[int, int, int]:
-        """Return the numbers of keys that learned, were created, and wait."""
+    def push(
+        self, table: int, keys: _U64, gradients: _F32, options: PushOptions, part: NativePart | None = None
+    ) -> tuple[int, int, int]:
+        """Return the numbers of keys that learned, were created, and wait; `part` is the slice that the push is of."""
+
+    def reduce(self, part: NativePart, values: _F32, digest: int) -> None:
+        """Give a slice's values of a dense vector, without waiting for others."""
+
+    def reduced(self, step: int, slices: int, out: _F32, wait_ms: int) -> bool | None:
+        """Write the sum into `out`; return None while slices are missing, else whether all were finite."""
 
     def order_all(self, bodies: Sequence[bytes], wait_ms: int) -> list[bytes | Exception]:
         """Send order i to shard i; return the answers or exceptions."""

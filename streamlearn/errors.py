@@ -34,6 +34,7 @@
     │   ├── ShardNotReady                    a shard has not been told which version to load
     │   ├── EpochOver                        another run or recovery has taken over
     │   ├── PushUnsure                       a push may have been applied in part: all shards must be restored
+    │   ├── WeightsDiffer                    workers began a step at different weights: all must restore them
     │   └── CutFailed                        a version was not cut on every shard; the next one includes its changes
     ├── ExecutionFailed                      TensorFlow could not run a graph on some inputs
     ├── LaneLost                             a lane's process ended before its work was scored
@@ -67,7 +68,7 @@ __all__ = [
     "ScoresMissing", "ServiceError", "ShardNotReady", "ShardRefused", "ShardUnreachable", "SpecError", "StatesLost",
     "StatesUnreachable", "StoreError", "StoreUnfit", "StoreUnreachable", "StreamlearnError", "TableBusy", "TableError",
     "TableFull", "TopicError", "TopicExists", "TopicMissing", "TopicReplaced", "TopicUnreachable", "TrainingFailed",
-    "UnknownSchema", "UsageError", "VersionDefect", "VersionRefused",
+    "UnknownSchema", "UsageError", "VersionDefect", "VersionRefused", "WeightsDiffer",
 ]  # fmt: skip
 
 EXIT_DONE = 0
@@ -251,6 +252,10 @@ class PushUnsure(PsError):
     """A push may have been applied in part. All shards must be restored before the next push."""
 
     unsure = True
+
+
+class WeightsDiffer(PsError):
+    """Two slices of one step began at different weights. All workers must restore them before the next step."""
 
 
 class CutFailed(PsError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -17,6 +19,7 @@ from streamlearn.ps.local import LocalLink
 from streamlearn.ps.orders import Epoch
 from streamlearn.ps.remote import RemoteLink
 from streamlearn.ps.shelf import Shelf
+from streamlearn.ps.slice_part import SlicePart
 from streamlearn.resource import Resource
 from streamlearn.settings import PsSettings
 from streamlearn.table import Expiry, Pushed, TableOptions
@@ -33,6 +36,7 @@ Float32s = npt.NDArray[np.float32]
 Uint64s = npt.NDArray[np.uint64]
 Uint32s = npt.NDArray[np.uint32]
 _THRESHOLD_MAX = 15
+_REDUCE_S_MAX = 1.0  # the longest wait for a sum in native code
 Link: TypeAlias = LocalLink | RemoteLink
 """How a client reaches shards: in this process, or in others. It transports calls; the client decides what to call."""
 Kind = TypeVar("Kind", bound=orders.Answer)
@@ -149,22 +153,78 @@ class PsClient(Resource):
             ShardUnreachable: A shard did not answer within `retry_wait_ms_max`.
             PushUnsure: An earlier push may be partly applied; restore all shards.
         """
-        dim, _ = dim_of(self.dims, table), self._epoch("push")
-        keys = flat("keys", keys, np.uint64, (None,))
-        gradients = flat("gradients", gradients, np.float32, (len(keys), dim)).reshape(len(keys), dim)
-        counts = None if counts is None else flat("counts", counts, np.uint32, (len(keys),))
-        runs = [
-            (whole("admit: end", end, 0, len(keys)), whole("admit: threshold", threshold, 1, _THRESHOLD_MAX))
-            for end, threshold in admit
-        ]
-        options = PushOptions(counts, runs, whole("now_ms", now_ms, INT64_MIN, INT64_MAX), float(rate_scale))
-        self._check_sure()
-        try:
+        self._epoch("push")
+        keys, gradients = self._columns(table, keys, gradients)
+        options = _options(len(keys), counts, admit, now_ms, rate_scale)
+        with self._sure():
             return self._link.push(table, keys, gradients, options)
-        except StreamlearnError as error:
-            if not isinstance(error, UsageError):
-                self._unsure = error.message
-            raise
+
+    def push_part(
+        self,
+        part: SlicePart,
+        table: str,
+        keys: Uint64s,
+        gradients: Float32s,
+        *,
+        now_ms: int,
+        counts: Uint32s | None = None,
+        admit: Sequence[tuple[int, int]] = (),
+        rate_scale: float = 1.0,
+        is_finite: bool = True,
+    ) -> Pushed:
+        """Give one slice's gradients of a step, exactly once; each slice gives them for every table.
+
+        The shards hold them until they have all slices. Then they apply the step once, as one push of the slices in
+        their order. Returns what this slice completed, which is nothing while they are held. With `is_finite` false,
+        the gradients are not sent, and the shards do not apply the step to this table.
+
+        Raises:
+            EpochOver, ShardUnreachable, PushUnsure: As `push`.
+            ShardRefused: The slice does not fit the step, or another client has given it.
+            TableBusy: Too many steps of the table miss slices.
+            TableFull: The shards have no room to hold the slice, or the tables are full.
+        """
+        self._epoch("push a slice")
+        native_part = part.native(is_finite)
+        keys, gradients = self._columns(table, keys, gradients)
+        options = _options(len(keys), counts, admit, now_ms, rate_scale)
+        with self._sure():
+            return self._link.push_part(native_part, table, keys, gradients, options)
+
+    def reduce(self, part: SlicePart, values: Float32s, *, digest: int, is_finite: bool) -> None:
+        """Give one slice's values of a dense vector; `reduced` returns the sum over all slices.
+
+        A slice may be given again; only the first time counts. With `is_finite` false the values are not sent, and the
+        step has no sum. `digest` is a hash of the weights before the step.
+
+        Raises:
+            WeightsDiffer: Another slice of the step began at other weights.
+            ShardRefused: The slice does not fit the step, or the step is no longer kept.
+            TableBusy, TableFull: Too many steps miss slices, or the shards have no room to hold the slice.
+        """
+        self._epoch("reduce")
+        values = flat("values", values, np.float32, (None,))
+        self._link.reduce(part.native(is_finite), values, whole("digest", digest, 0, UINT64_MAX))
+
+    def reduced(self, step: int, slices: int, out: Float32s, *, wait_s: float) -> bool | None:
+        """Wait for the sum of a step's slices, and write it into `out`.
+
+        The sum adds the slices in their order, whatever order they came in. Returns True if `out` holds it, False if a
+        slice was not finite, and None if slices are still missing after `wait_s`; `out` is then undefined.
+
+        Raises:
+            WeightsDiffer: Two slices of the step began at different weights.
+            ShardRefused: The step is no longer kept, or has another length or number of slices.
+        """
+        self._epoch("reduce")
+        step, _, slices, _ = SlicePart(step, 0, slices).native(True)
+        into, deadline_s = flat("out", out, np.float32, (None,)), time.monotonic() + wait_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            # In pieces, so that a signal can end a long wait.
+            outcome = self._link.reduced(step, slices, into, round(1e3 * min(max(left_s, 0.0), _REDUCE_S_MAX)))
+            if outcome is not None or left_s <= 0:
+                return outcome
 
     def pack_flat(self, at: At, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Write a flat matrix; `Packing` describes the arguments."""
@@ -187,8 +247,7 @@ class PsClient(Resource):
         """
         self._check_may("restore")
         if self._begun is not None and epoch <= self._begun:
-            message = f"epoch {epoch} cannot follow {self._begun}"
-            raise EpochOver(message, help="each restore needs a higher epoch than the one before")
+            raise _cannot_follow(epoch, self._begun)
         number, sha256 = (None, "") if version is None else (version.version, version.sha256)
         self._begun = epoch
         self._link.begin(epoch)
@@ -199,6 +258,21 @@ class PsClient(Resource):
         self.epoch, self._committed, self._sealed = epoch, number, None
         self._expiries, self._expiry, self._unsure = 0, None, ""
         return restored
+
+    def join(self, epoch: Epoch) -> None:
+        """Take part in an epoch that another client restored, to pull and to give slices.
+
+        The client that restored the epoch cuts its versions.
+
+        Raises:
+            EpochOver: This client has begun a higher epoch.
+        """
+        self._check_may("join an epoch")
+        if self._begun is not None and epoch < self._begun:
+            raise _cannot_follow(epoch, self._begun)
+        self._link.begin(epoch)
+        self._begun = self.epoch = epoch
+        self._committed, self._sealed, self._unsure = None, None, ""
 
     def seal(self, version: int) -> None:
         """Close the open version, on every shard or on none. Call it only while no push is under way.
@@ -298,6 +372,21 @@ class PsClient(Resource):
             raise orders.cut_failed(version, failures)
         return answers
 
+    def _columns(self, table: str, keys: Uint64s, gradients: Float32s) -> tuple[Uint64s, Float32s]:
+        dim, keys = dim_of(self.dims, table), flat("keys", keys, np.uint64, (None,))
+        return keys, flat("gradients", gradients, np.float32, (len(keys), dim)).reshape(len(keys), dim)
+
+    @contextmanager
+    def _sure(self) -> Iterator[None]:
+        """Push inside the context; after a failure, further pushes and cuts are refused until a restore."""
+        self._check_sure()
+        try:
+            yield
+        except StreamlearnError as error:
+            if not isinstance(error, UsageError):
+                self._unsure = error.message
+            raise
+
     def _check_sure(self) -> None:
         if self._unsure:
             message = f"a push failed and may be partly applied: {self._unsure}"
@@ -323,6 +412,23 @@ def _all_of(answers: Sequence[orders.Answer | BaseException], kind: type[Kind]) 
         if isinstance(answer, BaseException):
             raise answer
     return [answer for answer in answers if isinstance(answer, kind)]
+
+
+def _options(
+    keys: int, counts: Uint32s | None, admit: Sequence[tuple[int, int]], now_ms: int, rate_scale: float
+) -> PushOptions:
+    """The checked arguments of a push beside its columns."""
+    counts = None if counts is None else flat("counts", counts, np.uint32, (keys,))
+    runs = [
+        (whole("admit: end", end, 0, keys), whole("admit: threshold", threshold, 1, _THRESHOLD_MAX))
+        for end, threshold in admit
+    ]
+    return PushOptions(counts, runs, whole("now_ms", now_ms, INT64_MIN, INT64_MAX), float(rate_scale))
+
+
+def _cannot_follow(epoch: Epoch, begun: Epoch) -> EpochOver:
+    message = f"epoch {epoch} cannot follow {begun}"
+    return EpochOver(message, help="each restore needs a higher epoch than the one before")
 
 
 def _version(at: At) -> int | None:

@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from streamlearn.errors import EpochOver, StreamlearnError, TableBusy
+from streamlearn.errors import EpochOver, StreamlearnError, TableBusy, UsageError
 from streamlearn.ps.orders import Answer, Epoch, Export, Order
 from streamlearn.ps.place import Place
 from streamlearn.ps.shard import Shard
 from streamlearn.ps.shelf import Shelf
+from streamlearn.ps.slice_part import NativePart
 from streamlearn.settings import PsSettings
 from streamlearn.table import Pushed, TableOptions, TableSet
 from streamlearn.table.pin import At
@@ -57,6 +58,18 @@ class LocalLink:
         """Apply gradients once."""
         with self._tables() as tables:
             return tables[table].push_checked(keys, gradients.reshape(-1), options, self._threads)
+
+    def push_part(self, part: NativePart, table: str, keys: Any, gradients: Any, options: PushOptions) -> Pushed:
+        """Refuse: the only worker of these tables has no slices to share."""
+        raise _no_slices()
+
+    def reduce(self, part: NativePart, values: Any, digest: int) -> None:
+        """Refuse."""
+        raise _no_slices()
+
+    def reduced(self, step: int, slices: int, out: Any, wait_ms: int) -> bool | None:
+        """Refuse."""
+        raise _no_slices()
 
     def pack_flat(self, at: int | None, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Pack from the tables."""
@@ -120,6 +133,11 @@ class LocalLink:
                 self._users -= 1
                 if not self._users:
                     self._changed.notify_all()
+
+
+def _no_slices() -> UsageError:
+    message = "these tables are in this process: no other worker can learn slices of their steps"
+    return UsageError(message, help="slices need shards of their own: set `ps.addresses`")
 
 
 def _at(version: int | None) -> At:

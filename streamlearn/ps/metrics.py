@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardCollector", "serve_shard_metrics"]
 
-_VERBS = ("hello", "pull", "push", "order", "ping")
+_VERBS = ("hello", "pull", "push", "order", "ping", "part", "reduce")
 
 
 class ShardCollector:

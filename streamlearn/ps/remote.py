@@ -13,6 +13,7 @@ from streamlearn.access.renewal import GivenToken
 from streamlearn.errors import ShardRefused, StreamlearnError
 from streamlearn.native import native
 from streamlearn.ps.orders import Answer, Epoch, Failed, Order, decode_answer
+from streamlearn.ps.slice_part import NativePart
 from streamlearn.ps.specification import difference, fingerprint_of
 from streamlearn.settings import PsSettings
 from streamlearn.table import Pushed, TableOptions
@@ -67,14 +68,19 @@ class RemoteLink:
         self.shards = len(settings.addresses)
         self._numbers = {name: number for number, name in enumerate(self.dims)}
         tls = (settings.tls_ca, settings.tls_server_name) if settings.tls_ca else None
-        identity = ClientIdentity(
+        self._identity = ClientIdentity(
             list(settings.addresses), role, secrets.randbits(128), model, fingerprint_of(options),
             list(self.dims.values()), settings.encoding, secrets.randbits(64),
         )  # fmt: skip
         limits = [(name, getattr(settings, name)) for name in _LIMITS]
         limits.append(("in_flight_max", settings.in_flight_blocks_max))
         with self._explained():
-            self._client = native.PsClient(identity, token, tls, limits)
+            self._client = native.PsClient(self._identity, token, tls, limits)
+
+    @property
+    def client(self) -> int:
+        """The number under which shards know this client."""
+        return self._identity.client
 
     def begin(self, epoch: Epoch) -> None:
         """Send all further calls in this epoch; calls of the previous one fail."""
@@ -90,6 +96,22 @@ class RemoteLink:
         with self._explained():
             pushed = self._client.push(self._numbers[table], keys, gradients.reshape(-1), options)
         return Pushed(*pushed)
+
+    def push_part(self, part: NativePart, table: str, keys: Any, gradients: Any, options: PushOptions) -> Pushed:
+        """Give one slice's gradients of a step once, to the shards that own the keys."""
+        with self._explained():
+            pushed = self._client.push(self._numbers[table], keys, gradients.reshape(-1), options, part)
+        return Pushed(*pushed)
+
+    def reduce(self, part: NativePart, values: Any, digest: int) -> None:
+        """Give one slice's values of a dense vector to the shards, a range to each."""
+        with self._explained():
+            self._client.reduce(part, values, digest)
+
+    def reduced(self, step: int, slices: int, out: Any, wait_ms: int) -> bool | None:
+        """Ask for the sum over the slices of a step; None while slices are missing, else whether all were finite."""
+        with self._explained():
+            return self._client.reduced(step, slices, out, wait_ms)
 
     def pack_flat(self, at: int | None, columns: Sequence[ColumnArrays], shape: PackShape, out: Any) -> None:
         """Fetch the distinct rows and pack them."""

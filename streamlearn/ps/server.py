@@ -106,6 +106,10 @@ class ShardServer:
         counts: dict[str, float] = self._server.stats()
         return counts
 
+    def clients(self) -> list[int]:
+        """The numbers of the clients that are connected now."""
+        return self._server.clients()
+
     def stop(self) -> None:
         """Finish the work that was begun, and close everything; further calls do nothing."""
         if self._stopped.is_set():
