@@ -36,6 +36,7 @@
     │   ├── PushUnsure                       a push may have been applied in part: all shards must be restored
     │   ├── WeightsDiffer                    workers began a step at different weights: all must restore them
     │   └── CutFailed                        a version was not cut on every shard; the next one includes its changes
+    ├── WorkerLost                           a worker that held a part of a step is gone; all go back together
     ├── ExecutionFailed                      TensorFlow could not run a graph on some inputs
     ├── LaneLost                             a lane's process ended before its work was scored
     ├── NodeNotReady                         a serving node has no version to answer with at the moment
@@ -68,7 +69,7 @@ __all__ = [
     "ScoresMissing", "ServiceError", "ShardNotReady", "ShardRefused", "ShardUnreachable", "SpecError", "StatesLost",
     "StatesUnreachable", "StoreError", "StoreUnfit", "StoreUnreachable", "StreamlearnError", "TableBusy", "TableError",
     "TableFull", "TopicError", "TopicExists", "TopicMissing", "TopicReplaced", "TopicUnreachable", "TrainingFailed",
-    "UnknownSchema", "UsageError", "VersionDefect", "VersionRefused", "WeightsDiffer",
+    "UnknownSchema", "UsageError", "VersionDefect", "VersionRefused", "WeightsDiffer", "WorkerLost",
 ]  # fmt: skip
 
 EXIT_DONE = 0
@@ -260,6 +261,10 @@ class WeightsDiffer(PsError):
 
 class CutFailed(PsError):
     """A version could not be cut on every shard; the next one includes its changes."""
+
+
+class WorkerLost(StreamlearnError):
+    """A worker that held a slice of a step is gone; training continues from the newest version."""
 
 
 class StoreError(StreamlearnError):

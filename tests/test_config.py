@@ -225,7 +225,7 @@ COUNTS = {
     "join.logged_share", "replay.partitions", "serving.golden_difference_max",
     "serving.lanes",
     "tables.rate", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",
-    "trainer.seed", "up.nodes",
+    "trainer.seed", "up.nodes", "up.workers",
 }  # fmt: skip
 UNITS = (
     "_s",

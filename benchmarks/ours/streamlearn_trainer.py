@@ -36,7 +36,7 @@ from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.recent import RecentSamples
 from streamlearn.trainer.intake.step_cutter import StepCutter
 from streamlearn.trainer.learner import Learner, Packed
-from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, Tally
+from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, OwnSteps, Tally
 from streamlearn.trainer.quarantine import Quarantine
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.shared_marks import SharedMarks
@@ -130,7 +130,7 @@ class StreamLearner:
             recent.add(done.step.pieces, done.step.reached.watermark_ms)
 
         self._learning = LearningLoop(
-            self.folder, feed.steps(), self._learner, self.rows, marks,
+            self.folder, feed.steps(), OwnSteps(self._learner, self.rows), marks,
             quarantine=quarantine, tally=Tally(), on_step=pushed,
         )  # fmt: skip
         run = self._learning.run(threading.Event())

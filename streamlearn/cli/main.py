@@ -46,6 +46,8 @@ from streamlearn.cli.run.ps import ps
 from streamlearn.cli.run.serve import serve
 from streamlearn.cli.run.train import train
 from streamlearn.cli.run.up import up
+from streamlearn.cli.run.work import work
+from streamlearn.cli.run.workers import workers
 from streamlearn.cli.settings import settings
 from streamlearn.errors import EXIT_FAILED, StreamlearnError
 from streamlearn.extras import missing_extra
@@ -86,7 +88,7 @@ def _options(
 for verb in (
     access, backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest,
     manifest, migrate, new, note, peek, probe, promote, release, replay, report, rewind, rollback, schema, settings,
-    show, switch, topics, train, up, verify, versions,
+    show, switch, topics, train, up, verify, versions, work, workers,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))
 cli.add_typer(features, name="features")

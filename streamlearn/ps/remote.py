@@ -20,7 +20,7 @@ from streamlearn.table import Pushed, TableOptions
 from streamlearn.table.source import ColumnArrays, PackShape
 from streamlearn.table.table import PushOptions
 
-__all__ = ["ClientIdentity", "RemoteLink", "Role"]
+__all__ = ["ClientIdentity", "RemoteLink", "Role", "client_limits"]
 
 Role = Literal["trains", "reads", "asks"]
 
@@ -28,6 +28,11 @@ _LIMITS = (
     "connect_wait_ms_max", "reply_wait_ms_max", "retry_wait_ms_max", "backoff_first_ms", "backoff_ms_max", "calls_max",
     "pull_block_keys", "push_block_keys", "frame_bytes_max",
 )  # fmt: skip
+
+
+def client_limits(settings: PsSettings) -> list[tuple[str, int]]:
+    """The limits of a native client."""
+    return [*((name, getattr(settings, name)) for name in _LIMITS), ("in_flight_max", settings.in_flight_blocks_max)]
 
 
 class ClientIdentity(NamedTuple):
@@ -72,10 +77,8 @@ class RemoteLink:
             list(settings.addresses), role, secrets.randbits(128), model, fingerprint_of(options),
             list(self.dims.values()), settings.encoding, secrets.randbits(64),
         )  # fmt: skip
-        limits = [(name, getattr(settings, name)) for name in _LIMITS]
-        limits.append(("in_flight_max", settings.in_flight_blocks_max))
         with self._explained():
-            self._client = native.PsClient(self._identity, token, tls, limits)
+            self._client = native.PsClient(self._identity, token, tls, client_limits(settings))
 
     @property
     def client(self) -> int:

@@ -21,6 +21,7 @@ from streamlearn.settings.topics import KafkaSettings, TopicsSettings
 from streamlearn.settings.trainer import TrainerSettings, ValidationSettings
 from streamlearn.settings.up import UpSettings
 from streamlearn.settings.versions import RegistrySettings, ReplicaSettings, VersionSettings
+from streamlearn.settings.workers import WorkersSettings
 
 __all__ = ["Settings"]
 
@@ -39,6 +40,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     features: FeatureSettings = FeatureSettings()
     tables: TableSettings = TableSettings()
     trainer: TrainerSettings = TrainerSettings()
+    workers: WorkersSettings = WorkersSettings()
     validation: ValidationSettings = ValidationSettings()
     versions: VersionSettings = VersionSettings()
     registry: RegistrySettings = RegistrySettings()

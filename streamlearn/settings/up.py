@@ -16,6 +16,8 @@ class UpSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     nodes: Annotated[int, Meta(ge=0, le=64)] = 1
     """Number of serving nodes; `--nodes` overrides it."""
+    workers: Annotated[int, Meta(ge=0, le=64)] = 0
+    """Number of workers that learn with the trainer. They need `workers.slices` above 1, and shards."""
     restarts_max: Annotated[int, Meta(ge=0, le=1_000)] = 5
     """How often one process may be restarted within 600 s. At the limit `up` stops all processes and ends with status
     1."""

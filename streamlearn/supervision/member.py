@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ACCESS", "FOLD", "INGEST", "NODES", "SHARDS", "TRAINER", "Member"]
+__all__ = ["ACCESS", "FOLD", "INGEST", "NODES", "SHARDS", "TRAINER", "WORKERS", "Member"]
 
 # The stages in which members are stopped, producers first: ingest writes what is due, interactions are folded, the
-# trainer learns and publishes, and nodes answer until then and take that version. What leads callers to nodes ends
-# before them. Shards are last, because the trainer needs them to seal its last version.
-INGEST, FOLD, TRAINER, ACCESS, NODES, SHARDS = range(6)
+# trainer and its workers learn and publish, and nodes answer until then and take that version. What leads callers to
+# nodes ends before them. Shards are last, because the trainer needs them to seal its last version.
+INGEST, FOLD, TRAINER, WORKERS, ACCESS, NODES, SHARDS = range(7)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from streamlearn.access.address import host_and_port
 from streamlearn.apps import AppFolder
 from streamlearn.errors import UsageError
 from streamlearn.loopback import is_loopback
-from streamlearn.supervision.member import ACCESS, FOLD, INGEST, NODES, SHARDS, TRAINER, Member
+from streamlearn.settings import Settings
+from streamlearn.supervision.member import ACCESS, FOLD, INGEST, NODES, SHARDS, TRAINER, WORKERS, Member
 from streamlearn.supervision.ports import LOOPBACK, free_ports, is_taken, taken_error
 
 __all__ = ["Plan", "UpOptions", "planned"]
@@ -83,20 +84,34 @@ def planned(
     makes = not folder.app.samples_of
     folds = makes and bool(folder.app.features.entities)
     access = _access_address(folder)
-    count = 2 + makes + folds + bool(access) + len(here) + nodes
+    workers, leader = settings.up.workers, _leader_address(settings, shards, ports)
+    count = 2 + makes + folds + bool(access) + len(here) + workers + nodes
     metrics = _metrics_addresses(settings.telemetry.listen, count, ports)
     _check_free([*(address for _, address in here), *own, *filter(None, [access]), *metrics], taken)
     changes = [*asked.changes]
     if shards:
         changes.append(f"ps.addresses={json.dumps(shards)}")
+    if leader and not settings.workers.listen:
+        changes.append(f"workers.listen={json.dumps([leader])}")
     commands = _Commands(folder, asked, changes, iter(metrics[1:]))
     members = [commands.shard(number, len(shards), address) for number, address in here]
     needs = tuple(member.name for member in members)
     members += [*([commands.ingest()] if makes else []), commands.trainer(needs)]
+    members += [commands.worker(number, leader) for number in range(1, workers + 1)]
     members += [commands.fold()] if folds else []
     members += [commands.node(number, *addresses) for number, addresses in enumerate(zip(grpc, http, strict=True), 1)]
     members += [commands.access(tuple(member.name for member in members if member.stage == NODES))] if access else []
     return Plan(tuple(members), metrics[0])
+
+
+def _leader_address(settings: Settings, shards: Sequence[str], ports: Iterator[int]) -> str:
+    """Return where the trainer listens for workers; empty if `up` starts none."""
+    if not settings.up.workers:
+        return ""
+    if settings.workers.slices == 1 or not shards:
+        message = f"up.workers is {settings.up.workers}, with {settings.workers.slices} slices and {len(shards)} shards"
+        raise UsageError(message, help="set workers.slices to 2 or more, and give --shards or set ps.addresses")
+    return settings.workers.listen[0] if settings.workers.listen else f"{LOOPBACK}:{next(ports)}"
 
 
 def _access_address(folder: AppFolder) -> str:
@@ -149,6 +164,12 @@ class _Commands:
         words = ["train", str(self._folder.folder), *_option("--token-file", self._asked.shards_token_file)]
         command, where = self._command(words)
         return Member("trainer", TRAINER, command, needs=needs, where=where)
+
+    def worker(self, number: int, leader: str) -> Member:
+        """Return a worker, which learns with the trainer."""
+        words = ["work", str(self._folder.folder), "--leader", leader]
+        command, where = self._command([*words, *_option("--token-file", self._asked.shards_token_file)])
+        return Member(f"worker-{number}", WORKERS, command, needs=("trainer",), where=where)
 
     def node(self, number: int, grpc: str, http: str) -> Member:
         """Return a serving node, which ends by itself if it is not ready in time."""

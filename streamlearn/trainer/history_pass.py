@@ -19,10 +19,8 @@ from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.sample_range import SampleRange
 from streamlearn.trainer.intake.shuffle import shuffled
-from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, Tally
+from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, StepLearner, Tally
 from streamlearn.trainer.quarantine import Quarantine
-from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.versions.format.manifest import Skip
 
@@ -54,8 +52,7 @@ class HistoryPass:
 
     folder: AppFolder
     topic: Topic
-    learner: Learner
-    rows: Rows
+    learner: StepLearner
     expiry: ExpirySchedule
     quarantine: Quarantine
     begin: Reached
@@ -96,7 +93,7 @@ class HistoryPass:
         if self.is_shuffled:
             to_learn = shuffled(to_learn, np.random.default_rng([self.folder.settings.trainer.seed, ahead % (1 << 32)]))
         learning = LearningLoop(
-            self.folder, to_learn, self.learner, self.rows, reading.marks,
+            self.folder, to_learn, self.learner, reading.marks,
             quarantine=self.quarantine, tally=tally, on_step=learned, ahead_ms=ahead_ms, clock=self.clock,
         )  # fmt: skip
         with closing(reading.feed), closing(learning.run(stop)) as steps:

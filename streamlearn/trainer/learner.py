@@ -27,7 +27,7 @@ from streamlearn.table.users_ladder import UsersLadder
 from streamlearn.trainer.device import device_of
 from streamlearn.trainer.loss import loss_of
 
-__all__ = ["Learned", "Learner", "Packed"]
+__all__ = ["Learned", "Learner", "Packed", "SliceGradients"]
 
 Float32s = npt.NDArray[np.float32]
 
@@ -35,6 +35,8 @@ _BETA1, _BETA2, _ADAM_EPSILON = 0.9, 0.999, 1e-8
 _INITIAL_ACCUMULATOR, _ADAGRAD_EPSILON = 0.1, 1e-10
 # The bound of a row gradient: a larger one counts as a blow-up. Sums of squares stay finite, and shards accept it.
 _GRADIENT_MAX = 1e12
+# The bound of a slice's gradient for a weight: the squares of a sum of slices stay finite.
+_SLICE_GRADIENT_MAX = 1e14
 # The number of arrays of the weights' size that each optimizer keeps.
 _SLOTS = {"adam": 2, "adagrad": 1, "sgd": 0}
 # Of the arrays of a step, those of users come first, then those of items.
@@ -58,6 +60,17 @@ class Packed:
     def sides(self) -> tuple[Float32s, ...]:
         """The inputs that have gradients."""
         return (self.user_flat, self.user_sequence, self.item_flat, self.item_sequence)
+
+
+@dataclass(frozen=True, eq=False)
+class SliceGradients:
+    """The gradients of a slice of a step, which changed nothing yet."""
+
+    logits: Float32s  # as in `Learned`
+    loss: float
+    of_weights: Float32s  # float32[weights]: the gradient of the summed loss for all weights
+    of_rows: tuple[Float32s, ...]  # the gradients for `Packed.sides`, in their order
+    is_finite: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +112,8 @@ class Learner:
         # XLA compiles each shape. Without it one graph serves any number of rows and users.
         self._is_compiled = settings.xla == "on" or (settings.xla == "auto" and "GPU" in self._device)
         self._learn = tf.function(self._step, jit_compile=self._is_compiled, autograph=False)
+        self._learn_slice = tf.function(self._slice_step, jit_compile=self._is_compiled, autograph=False)
+        self._apply_sum = tf.function(self._apply, jit_compile=self._is_compiled, autograph=False)
         self._place, self._traced = Place(self._device), dict[tuple[tuple[int | None, ...], ...], TracedFunction]()
         self._tracing, self._ladder, self._met_users = threading.Lock(), UsersLadder(settings.step_rows), set[int]()
         self._score_graph = tf.function(self._predictions, autograph=False, reduce_retracing=True)
@@ -120,7 +135,7 @@ class Learner:
             logits, loss, is_finite, *gradients = traced.run(self._place, inputs, is_small=is_small)
         except ExecutionFailed:
             # This fails as well, and names the line of the model.
-            self._learn(tuple(inputs[:_SIDES]), *inputs[_SIDES:])
+            self._learn(*inputs)
             raise
         learned = Learned(
             logits=logits.numpy()[: packed.rows],
@@ -132,6 +147,26 @@ class Learner:
         if self._is_compiled and len(packed.user_flat) not in self._met_users:
             self._prepare_beside(packed)
         return learned
+
+    def gradients(self, packed: Packed, number: int, step_rows: int) -> SliceGradients:
+        """Return the gradients of slice `number`, of a step of `step_rows` rows; `apply` learns their sum."""
+        *sides, index, targets, _, seed = self.arrays(packed)
+        share = np.array([1.0 / max(step_rows, 1)], np.float32)
+        # Dropout leaves out other outputs in each slice.
+        arrays = (*sides, index, targets, share, seed + np.array([0, number << 24], np.int32))
+        traced = self._traced_for(self._learn_slice, arrays, is_small=False)
+        logits, loss, is_finite, of_weights, *of_rows = traced.run(self._place, self._place.tensors(arrays))
+        return SliceGradients(
+            logits=logits.numpy()[: packed.rows], loss=float(loss), of_weights=of_weights.numpy(),
+            of_rows=tuple(gradient.numpy() for gradient in of_rows), is_finite=bool(is_finite),
+        )  # fmt: skip
+
+    def apply(self, gradient: Float32s, step_rows: int) -> None:
+        """Learn a step of `step_rows` rows from the sum of its slices' gradients, all of which are finite."""
+        arrays = (gradient, self._scalars(step_rows))
+        traced = self._traced_for(self._apply_sum, arrays, is_small=True)
+        traced.run(self._place, self._place.tensors(arrays))
+        self.steps += 1
 
     def prepare(self, packed: Packed) -> None:
         """Compile the step for inputs of these shapes, and learn nothing."""
@@ -161,14 +196,17 @@ class Learner:
 
     def arrays(self, packed: Packed) -> tuple[npt.NDArray[Any], ...]:
         """Return what the next step takes besides weights and slots: a packed step, two scalars and the seed."""
+        seed = np.array([self.steps & 0x7FFFFFFF, self._settings.seed & 0xFFFFFF], np.int32)
+        return (*packed.sides, packed.user_index, packed.targets, self._scalars(packed.rows), seed)
+
+    def _scalars(self, rows: int) -> Float32s:
+        """Return the share of one of a step's rows, and the learning rate."""
         rate = self._settings.rate * self.rate_scale
         # Adam's bias correction, in double precision.
         if self._settings.optimizer == "adam":
             number = self.steps + 1
             rate *= math.sqrt(1 - _BETA2**number) / (1 - _BETA1**number)
-        scalars = np.array([1.0 / max(packed.rows, 1), rate], np.float32)
-        seed = np.array([self.steps & 0x7FFFFFFF, self._settings.seed & 0xFFFFFF], np.int32)
-        return (*packed.sides, packed.user_index, packed.targets, scalars, seed)
+        return np.array([1.0 / max(rows, 1), rate], np.float32)
 
     def lowered(self, packed: Packed, stage: str) -> tuple[bytes, list[str]]:
         """Return the step for inputs of these shapes as XLA compiles it, and the types of its operations before.
@@ -180,20 +218,24 @@ class Learner:
         return traced.lowered(self._place, self._place.tensors(arrays), stage), traced.operations()
 
     def _step_of(self, arrays: Sequence[npt.NDArray[Any]], *, is_small: bool) -> TracedFunction:
-        """Return the step for arrays of these shapes, traced at first."""
+        return self._traced_for(self._learn, arrays, is_small=is_small)
+
+    def _traced_for(self, function: Any, arrays: Sequence[npt.NDArray[Any]], *, is_small: bool) -> TracedFunction:
+        """Return a function for arrays of these shapes, traced at first."""
         # Known shapes need no operations that find them out. Each number of users is traced if XLA compiles it anyway,
         # or if steps are so small that there are few.
         is_any = not (self._is_compiled or is_small)
         shapes = tuple(
             (None, *array.shape[1:]) if is_any and at < _USER_ARRAYS else array.shape for at, array in enumerate(arrays)
         )
+        # Functions differ in the number of their arrays, or in the shape of the last ones.
         if (known := self._traced.get(shapes)) is not None:
             return known
         with self._tracing:
             if shapes not in self._traced:
                 specs = [tf.TensorSpec(shape, array.dtype) for shape, array in zip(shapes, arrays, strict=True)]
                 with tf.device(self._device):
-                    concrete = self._learn.get_concrete_function(tuple(specs[:_SIDES]), *specs[_SIDES:])
+                    concrete = function.get_concrete_function(*specs)
                 self._traced[shapes] = TracedFunction(concrete)
             return self._traced[shapes]
 
@@ -243,6 +285,20 @@ class Learner:
         slots = {f"slot{number}": slot.numpy().copy() for number, slot in enumerate(self._slots)}
         return {"steps": np.array([self.steps], np.int64), **slots}
 
+    def state(self) -> list[Float32s]:
+        """Return copies of all weights as one vector and of the optimizer's slots; see `load_state`."""
+        return [self.weights(), *(slot.numpy().copy() for slot in self._slots)]
+
+    def load_state(self, state: Sequence[Float32s], steps: int) -> None:
+        """Continue from what the learner of another process returned as its state, after as many steps."""
+        variables = [self._whole, *self._slots]
+        if [len(vector) for vector in state] != [int(variable.shape[0]) for variable in variables]:
+            message = f"the state of another process has {len(state)} vectors, which do not fit this model"
+            raise UsageError(message, help="give all processes of a job the same application and settings")
+        for variable, vector in zip(variables, state, strict=True):
+            variable.assign(vector)
+        self.steps = steps
+
     def load(self, dense: Mapping[str, Float32s], state: Mapping[str, npt.NDArray[np.generic]]) -> None:
         """Continue from saved weights and optimizer state; those of another model or optimizer raise a UsageError."""
         whole = self.end_to_end(dense)
@@ -272,37 +328,60 @@ class Learner:
         logits, numbers = self._head.said(weights, user, user_index, item)
         return tf.cast(logits, tf.float32), numbers
 
-    def _step(self, sides: tuple[Any, ...], user_index: Any, targets: Any, scalars: Any, seed: Any) -> tuple[Any, ...]:
+    def _step(self, *arrays: Any) -> tuple[Any, ...]:
+        *_, scalars, _ = arrays
+        logits, loss, total, of_weights, of_sides = self._backward(arrays)
+        share, rate = tf.unstack(scalars)
+        is_finite = self._learn_from(of_weights, share, rate, total, of_sides)
+        return logits, loss, is_finite, *self._of_rows(of_sides, share)
+
+    def _slice_step(self, *arrays: Any) -> tuple[Any, ...]:
+        *_, share, _ = arrays
+        logits, loss, total, of_weights, of_sides = self._backward(arrays)
+        bounds = [(gradient, _GRADIENT_MAX) for gradient in of_sides] + [(of_weights, _SLICE_GRADIENT_MAX)]
+        is_finite = _are_bounded(total, bounds)
+        return logits, loss, is_finite, of_weights, *self._of_rows(of_sides, share[0])
+
+    def _apply(self, gradient: Any, scalars: Any) -> tuple[Any]:
+        share, rate = tf.unstack(scalars)
+        return (self._learn_from(gradient, share, rate, 0.0, ()),)
+
+    def _backward(self, arrays: Sequence[Any]) -> tuple[Any, Any, Any, Any, list[Any]]:
+        """Return logits, loss, the sum of all losses, and its gradients for the weights and for the sides."""
+        *sides, user_index, targets, _, seed = arrays
         whole = self._whole.read_value()
         with tf.GradientTape() as tape:
             tape.watch([whole, *sides])
             with learning(seed) as drops:
-                said, numbers = self._said(whole, sides, user_index)
+                said, numbers = self._said(whole, tuple(sides), user_index)
             loss = loss_of(said, targets, self._outputs)
             total = loss
             if self._head.has_calibrations:  # which learn from what the model says, and the model nothing from them
                 total += loss_of(self._head.calibrated(tf.stop_gradient(said), numbers), targets, self._outputs)
         if drops.layers:  # predictions are those of a node, which leaves out nothing
-            said, numbers = self._said(whole, sides, user_index)
+            said, numbers = self._said(whole, tuple(sides), user_index)
         logits = self._head.predictions(said, numbers)
         zero = tf.UnconnectedGradients.ZERO
         # TensorFlow returns indexed slices as the gradient of a gathered tensor.
         all_gradients = tape.gradient(total, [whole, *sides], unconnected_gradients=zero)
-        of_whole, *of_sides = map(tf.convert_to_tensor, all_gradients)
-        share, rate = tf.unstack(scalars)
-        gradient = of_whole * share
+        of_weights, *of_sides = map(tf.convert_to_tensor, all_gradients)
+        return logits, loss, total, of_weights, of_sides
+
+    def _learn_from(self, of_weights: Any, share: Any, rate: Any, total: Any, of_sides: Sequence[Any]) -> Any:
+        """Update the weights if all numbers are finite; returns whether they are."""
+        gradient = of_weights * share
         if self._settings.l2:
-            gradient += self._settings.l2 * whole
+            gradient += self._settings.l2 * self._whole.read_value()
         half_square = tf.nn.l2_loss(gradient)
-        bounded = [tf.reduce_all(tf.abs(gradient) <= _GRADIENT_MAX) for gradient in of_sides]
-        is_finite = tf.reduce_all([tf.math.is_finite(total + half_square), *bounded])
+        is_finite = _are_bounded(total + half_square, [(gradient, _GRADIENT_MAX) for gradient in of_sides])
         if self._settings.clip_norm:
             length = tf.sqrt(2.0 * half_square)
             gradient *= tf.minimum(1.0, self._settings.clip_norm / tf.maximum(length, 1e-30))
         self._update(gradient, rate, is_finite)
-        if self._settings.row_gradients == "mean":
-            of_sides = [gradient * share for gradient in of_sides]
-        return logits, loss, is_finite, tuple(of_sides)
+        return is_finite
+
+    def _of_rows(self, of_sides: Sequence[Any], share: Any) -> Sequence[Any]:
+        return [gradient * share for gradient in of_sides] if self._settings.row_gradients == "mean" else of_sides
 
     def _update(self, gradient: Any, rate: Any, is_finite: Any) -> None:
         """Update weights and optimizer, in one operation; nothing changes if the step is not finite."""
@@ -327,6 +406,11 @@ class Learner:
         shapes = self.shapes.values()
         parts = tf.split(whole, [math.prod(shape) for shape in shapes]) if shapes else []
         return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _are_bounded(number: Any, bounds: Sequence[tuple[Any, float]]) -> Any:
+    """Return whether a number is finite and each tensor within its bound."""
+    return tf.reduce_all([tf.math.is_finite(number), *(tf.reduce_all(tf.abs(one) <= most) for one, most in bounds)])
 
 
 def _side(side: Any, flat: Any, sequence: Any) -> PackedSide:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
@@ -23,9 +25,70 @@ from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.stages import Stages, Work
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["LearnedStep", "LearningLoop", "Tally", "TrainReport"]
+__all__ = ["LearnedStep", "LearningLoop", "OwnSteps", "StepLearner", "Tally", "TrainReport"]
 
 _LOG = logging.getLogger("streamlearn.trainer.LearningLoop")
+
+
+class StepLearner(Protocol):
+    """Learns steps in three stages, each in a thread of its own; a step goes through them in order.
+
+    `packed` is what `pack` returned for a step. `learn` is called once all that the step before changed may be read as
+    one state; until then, nothing of a packed step may be seen in rows or weights.
+    """
+
+    @property
+    def steps(self) -> int:
+        """The steps that the dense weights have learned."""
+
+    @property
+    def rate_scale(self) -> float:
+        """The factor of all learning rates at the next step."""
+
+    def session(self) -> AbstractContextManager[None]:
+        """Learn within the block; an error ends what was begun."""
+
+    def pack(self, columns: StepColumns, now_ms: int) -> Any:
+        """Prepare a step that has rows; `now_ms` is table time."""
+
+    def learn(self, packed: Any) -> Learned:
+        """Learn a step."""
+
+    def push(self, columns: StepColumns, packed: Any, learned: Learned, now_ms: int, rate_scale: float) -> int:
+        """Have the rows learn, too, and return how many there are; not called if the step is not finite."""
+
+
+class OwnSteps:
+    """Learns steps in this process."""
+
+    def __init__(self, learner: Learner, rows: Rows) -> None:
+        self._learner, self._rows = learner, rows
+
+    @property
+    def steps(self) -> int:
+        """See `StepLearner`."""
+        return self._learner.steps
+
+    @property
+    def rate_scale(self) -> float:
+        """See `StepLearner`."""
+        return self._learner.rate_scale
+
+    def session(self) -> AbstractContextManager[None]:
+        """See `StepLearner`."""
+        return nullcontext()
+
+    def pack(self, columns: StepColumns, now_ms: int) -> Packed:
+        """Pull the rows of a step."""
+        return self._rows.pack(columns)
+
+    def learn(self, packed: Packed) -> Learned:
+        """Learn a step."""
+        return self._learner.learn(packed)
+
+    def push(self, columns: StepColumns, packed: Packed, learned: Learned, now_ms: int, rate_scale: float) -> int:
+        """Push the gradients of a step's rows."""
+        return self._rows.push(columns, learned.gradients, now_ms, rate_scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +96,7 @@ class LearnedStep:
     """A step that was learned."""
 
     columns: StepColumns
+    packed: Any  # what `StepLearner.pack` returned for it
     learned: Learned | None  # the result; None for a step without rows
     rate_scale: float  # the factor of the learning rates in this step
     steps: int  # the number of steps that the dense weights have learned, this one included
@@ -82,8 +146,7 @@ class LearningLoop:
         self,
         folder: AppFolder,
         steps: Iterable[Step | None],
-        learner: Learner,
-        rows: Rows,
+        learner: StepLearner,
         marks: SharedMarks,
         *,
         quarantine: Quarantine,
@@ -94,7 +157,7 @@ class LearningLoop:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         settings = folder.settings.trainer
-        self._settings, self._read, self._learner, self._rows = settings, steps, learner, rows
+        self._settings, self._read, self._learner = settings, steps, learner
         self._codec = SampleCodec(folder.app, folder.settings.samples)
         self._marks, self._quarantine, self.tally = marks, quarantine, tally
         self._on_step, self._on_refused = on_step, on_refused
@@ -112,7 +175,7 @@ class LearningLoop:
         Between two items `stages.drain` makes a step boundary.
         """
         self._stop = stop
-        with self.stages:
+        with self._learner.session(), self.stages:
             for done in self.stages.learned():
                 if done is not None:
                     self.reached = done.step.reached
@@ -124,22 +187,25 @@ class LearningLoop:
                 return
             yield step
 
-    def _pull(self, columns: StepColumns) -> tuple[StepColumns, Packed | None]:
-        return columns, self._rows.pack(columns) if len(columns) else None
+    def _pull(self, columns: StepColumns) -> tuple[StepColumns, Any]:
+        return columns, self._learner.pack(columns, self._now_ms(columns.step)) if len(columns) else None
 
-    def _learn(self, pulled: tuple[StepColumns, Packed | None]) -> LearnedStep:
+    def _learn(self, pulled: tuple[StepColumns, Any]) -> LearnedStep:
         columns, packed = pulled
         scale = self._learner.rate_scale
         learned = None if packed is None else self._learner.learn(packed)
-        return LearnedStep(columns, learned, scale, self._learner.steps)
+        return LearnedStep(columns, packed, learned, scale, self._learner.steps)
+
+    def _now_ms(self, step: Step) -> int:
+        clock_ms = step.reached.clock_ms
+        assert clock_ms is not None  # a step with rows has a message
+        return clock_ms + self._ahead_ms
 
     def _push(self, done: LearnedStep) -> None:
         learned, step = done.learned, done.step
         if learned is not None and learned.is_finite:
-            clock_ms = step.reached.clock_ms
-            assert clock_ms is not None  # a step with rows has a message
-            now_ms = clock_ms + self._ahead_ms
-            self.tally.keys += self._rows.push(done.columns, learned.gradients, now_ms, done.rate_scale)
+            now_ms = self._now_ms(step)
+            self.tally.keys += self._learner.push(done.columns, done.packed, learned, now_ms, done.rate_scale)
             self._refused_in_a_row = 0
             self.tally.steps += 1
             self.tally.rows += len(step)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from streamlearn.errors import UsageError
+from streamlearn.errors import (
+    EpochOver,
+    PushUnsure,
+    ShardNotReady,
+    ShardUnreachable,
+    UsageError,
+    WeightsDiffer,
+    WorkerLost,
+)
 from streamlearn.topics import Position as TopicPosition
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import beginning_of
@@ -13,7 +21,10 @@ from streamlearn.versions import Chain, load_tensors
 from streamlearn.versions.format.loading import load_bytes
 from streamlearn.versions.format.manifest import Position
 
-__all__ = ["check_samples_after", "positions_of", "restore"]
+__all__ = ["RECOVERABLE", "check_samples_after", "positions_of", "restore"]
+
+RECOVERABLE = (PushUnsure, ShardNotReady, ShardUnreachable, EpochOver, WeightsDiffer, WorkerLost)
+"""After these errors all shards are restored to the newest committed version, and training continues from there."""
 
 
 def restore(chain: Chain | None, topic: Topic, learner: Learner, remembered: SharedMarks) -> Reached:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import App
 from streamlearn.ps import PsClient
+from streamlearn.ps.slice_part import SlicePart
+from streamlearn.samples import FeatureColumns
 from streamlearn.settings.tables import TableSettings
 from streamlearn.table import Packing, Scatter
 from streamlearn.table.derivation import with_derived
@@ -16,10 +20,24 @@ from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Packed
 from streamlearn.trainer.thresholds import Thresholds
 
-__all__ = ["Rows"]
+__all__ = ["Inputs", "Rows"]
 
 Float32s = npt.NDArray[np.float32]
 _KEYS_MAX = 1 << 26
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What is learned from N rows of U requests, before their keys have become numbers."""
+
+    requests: int  # U
+    user: FeatureColumns  # one entry a request
+    item: FeatureColumns  # one entry a row
+    request_index: npt.NDArray[np.int32]  # int32[N]: the request of each row
+    targets: Float32s  # float32[N, labels, 4], see `TARGETS`
+
+    def __len__(self) -> int:
+        return len(self.request_index)
 
 
 class Rows:
@@ -39,52 +57,81 @@ class Rows:
         self._loss_weights = [float(label.loss_weight) for label in app.labels]
         self._outputs = app.outputs
 
+    def inputs(self, columns: StepColumns) -> Inputs:
+        """Return the inputs of a step's columns."""
+        return Inputs(columns.requests, columns.user, columns.item, columns.request_index, self._targets(columns))
+
     def pack(self, columns: StepColumns, *, at: At = "newest") -> Packed:
         """Pull the rows of a step and pack them; raises as `PsClient.pull` does."""
-        rows, requests = len(columns), columns.requests
+        return self.pack_inputs(self.inputs(columns), at=at)
+
+    def pack_inputs(self, inputs: Inputs, *, at: At = "newest") -> Packed:
+        """Pull the rows of inputs and pack them; raises as `PsClient.pull` does."""
+        rows, requests = len(inputs), inputs.requests
         padded, users = self._step_rows, self._ladder.holds(requests)
         user, item = self._user.side, self._item.side
         user_flat = np.empty((users, user.flat_width), np.float32)
         user_sequence = np.empty((users, user.sequence_length, user.sequence_width), np.float32)
         item_flat = np.empty((padded, item.flat_width), np.float32)
         item_sequence = np.empty((padded, item.sequence_length, item.sequence_width), np.float32)
-        of_users, of_items = with_derived(self._plan, columns.user, columns.item, columns.request_index)
+        of_users, of_items = with_derived(self._plan, inputs.user, inputs.item, inputs.request_index)
         self._user.flat(of_users, requests, at=at, out=user_flat)
         self._user.sequences(of_users, requests, at=at, out=user_sequence)
         self._item.flat(of_items, rows, at=at, out=item_flat)
         self._item.sequences(of_items, rows, at=at, out=item_sequence)
         user_index = np.zeros(padded, np.int32)
-        user_index[:rows] = columns.request_index
-        targets = self._targets(columns, padded)
+        user_index[:rows] = inputs.request_index
+        # Padding rows have targets of zero, which add no loss.
+        targets = np.zeros((padded, *inputs.targets.shape[1:]), np.float32)
+        targets[:rows] = inputs.targets
         return Packed(user_flat, user_sequence, item_flat, item_sequence, user_index, targets, rows)
 
-    def push(self, columns: StepColumns, gradients: tuple[Float32s, ...], now_ms: int, rate_scale: float) -> int:
+    def push(
+        self,
+        inputs: StepColumns | Inputs,
+        gradients: tuple[Float32s, ...],
+        now_ms: int,
+        rate_scale: float,
+        *,
+        part: SlicePart | None = None,
+    ) -> int:
         """Push the gradients of `Packed.sides` and return the number of distinct keys; raises as `PsClient.push` does.
 
-        `now_ms` is table time; `rate_scale` multiplies the rows' learning rate.
+        `now_ms` is table time; `rate_scale` multiplies the rows' learning rate. With `part` they belong to a slice.
         """
         scatter, (user_flat, user_sequence, item_flat, item_sequence) = self._scatter, gradients
         scatter.clear()
-        user, item = with_derived(self._plan, columns.user, columns.item, columns.request_index)
-        scatter.flat(self._user, user, columns.requests, user_flat)
-        scatter.sequences(self._user, user, columns.requests, user_sequence)
-        scatter.flat(self._item, item, len(columns), item_flat)
-        scatter.sequences(self._item, item, len(columns), item_sequence)
-        pushed = 0
-        for table in self._client.dims:
+        user, item = with_derived(self._plan, inputs.user, inputs.item, inputs.request_index)
+        scatter.flat(self._user, user, inputs.requests, user_flat)
+        scatter.sequences(self._user, user, inputs.requests, user_sequence)
+        scatter.flat(self._item, item, len(inputs), item_flat)
+        scatter.sequences(self._item, item, len(inputs), item_sequence)
+        pushed, client = 0, self._client
+        for table in client.dims:
             keys, sums, counts = scatter.gradients(table)
-            if len(keys):
-                admit = self._thresholds.runs(table, keys, {"user": user, "item": item})
-                self._client.push(table, keys, sums, now_ms=now_ms, counts=counts, admit=admit, rate_scale=rate_scale)
-                pushed += len(keys)
+            admit = self._thresholds.runs(table, keys, {"user": user, "item": item})
+            if part is not None:
+                client.push_part(
+                    part, table, keys, sums, now_ms=now_ms, counts=counts, admit=admit, rate_scale=rate_scale
+                )
+            elif len(keys):
+                client.push(table, keys, sums, now_ms=now_ms, counts=counts, admit=admit, rate_scale=rate_scale)
+            pushed += len(keys)
         return pushed
 
-    def _targets(self, columns: StepColumns, padded: int) -> Float32s:
-        """Return the targets described by `TARGETS`; padding rows are zero, which adds no loss."""
-        rows = len(columns)
-        targets = np.zeros((padded, len(self._loss_weights), 4), np.float32)
+    def push_none(self, part: SlicePart, now_ms: int, rate_scale: float, *, is_finite: bool) -> None:
+        """Tell the shards that a slice has no gradients; unless they are finite, its step is not applied."""
+        for table, dim in self._client.dims.items():
+            keys, gradients = np.zeros(0, np.uint64), np.zeros((0, dim), np.float32)
+            self._client.push_part(
+                part, table, keys, gradients, now_ms=now_ms, rate_scale=rate_scale, is_finite=is_finite
+            )
+
+    def _targets(self, columns: StepColumns) -> Float32s:
+        """Return the targets described by `TARGETS`."""
+        targets = np.zeros((len(columns), len(self._loss_weights), 4), np.float32)
         for label, loss_weight in enumerate(self._loss_weights):
-            bit, channels = np.uint32(1 << label), targets[:rows, label]
+            bit, channels = np.uint32(1 << label), targets[:, label]
             weight = columns.weights[:, label] * np.float32(loss_weight)
             output = self._outputs[label]
             if output.followed is not None:

@@ -19,8 +19,6 @@ from streamlearn.errors import (
     EpochOver,
     Oversize,
     PositionLost,
-    PushUnsure,
-    ShardNotReady,
     ShardRefused,
     ShardUnreachable,
     StreamlearnError,
@@ -46,10 +44,10 @@ from streamlearn.trainer.intake.refill import refill
 from streamlearn.trainer.intake.sample_range import SampleRange, horizon_ms_of
 from streamlearn.trainer.intake.split import history_until
 from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, Tally, TrainReport
+from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, OwnSteps, StepLearner, Tally, TrainReport
 from streamlearn.trainer.meters import Meters
 from streamlearn.trainer.quarantine import Quarantine
-from streamlearn.trainer.restore import check_samples_after, positions_of, restore
+from streamlearn.trainer.restore import RECOVERABLE, check_samples_after, positions_of, restore
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.step import Piece
@@ -68,8 +66,6 @@ __all__ = ["COUNTED", "TrainReport", "Trainer"]
 Show: TypeAlias = "Callable[[Trainer], None]"
 
 _LOG = logging.getLogger("streamlearn.trainer.Trainer")
-# After these errors all shards are restored to the newest committed version, and training continues from there.
-_RECOVERABLE = (PushUnsure, ShardNotReady, ShardUnreachable, EpochOver)
 _RECOVERIES_MAX = 20
 _QUARANTINE_FOLDER = ".streamlearn/kept"
 _MEASURE_S = 0.5
@@ -89,7 +85,7 @@ class Trainer:
     or all there is; with `is_shuffled` in another order each time. `compact` writes the bases that replace long chains,
     and `clean` removes old versions; None does neither. With `accept_lost`, training continues from the earliest
     samples if the next ones are gone. The pushing thread calls `on_step` for each learned step, and the scoring thread
-    `on_scores` with the scores of closed windows.
+    `on_scores` with the scores of closed windows. `lead` returns what learns steps; workers may.
     """
 
     def __init__(
@@ -110,6 +106,7 @@ class Trainer:
         is_shuffled: bool = False,
         on_step: Callable[[LearnedStep], None] = lambda step: None,
         on_scores: Callable[[Sequence[WindowScore]], None] = lambda scores: None,
+        lead: Callable[[Learner, Rows], StepLearner] = OwnSteps,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         app, settings = folder.app, folder.settings
@@ -119,6 +116,7 @@ class Trainer:
         self._codec = SampleCodec(app, settings.samples)
         self._learner = Learner(app, model, settings.trainer)
         self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables)
+        self._step_learner = lead(self._learner, self._rows)
         self._quarantine = Quarantine(folder.folder / _QUARANTINE_FOLDER, settings.trainer.kept_bytes_max)
         self._recent = RecentSamples(app, settings.judge.scored_rows_max, SCORED_ROWS)
         scorer = VersionScorer(app.name, store, self._learner, Rows(app, client, SCORED_ROWS, settings.tables))
@@ -191,7 +189,7 @@ class Trainer:
                     break
                 with PULSE.patience(self._apart_s_max):
                     resumed = self.publisher.resume()
-            except _RECOVERABLE as error:
+            except RECOVERABLE as error:
                 # Failures are counted per committed version, so a long run can always recover.
                 failures = failures + 1 if self.publisher.committed == failed_at else 1
                 failed_at = self.publisher.committed
@@ -300,7 +298,7 @@ class Trainer:
             self._folder, self._topic, known, self._history_ms, keep_aside=self._quarantine.add, clock=self._clock
         )
         history = HistoryPass(
-            self._folder, self._topic, self._learner, self._rows, self._expiry, self._quarantine, self._reached,
+            self._folder, self._topic, self._step_learner, self._expiry, self._quarantine, self._reached,
             Until(ends), self._skips, span_ms, self._clock, self._is_shuffled,
         )  # fmt: skip
         for number in range(1, self._passes + 1):
@@ -368,7 +366,7 @@ class Trainer:
             )  # fmt: skip
             self._feed = ends.enter_context(closing(reading.feed))
             learning = LearningLoop(
-                self._folder, reading.feed.steps(), self._learner, self._rows, self._marks, quarantine=self._quarantine,
+                self._folder, reading.feed.steps(), self._step_learner, self._marks, quarantine=self._quarantine,
                 tally=self.tally, on_step=self._pushed, on_refused=refuse, clock=self._clock,
             )  # fmt: skip
 

@@ -21,8 +21,10 @@ from streamlearn.publisher.bases import Compact
 from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import Until
+from streamlearn.trainer.learning_loop import OwnSteps
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.validation.score_log import ScoreLog, scores_folder
+from streamlearn.trainer.workers.setup import lead
 from streamlearn.versions import Store, open_registry, open_store
 from streamlearn.versions.format.graphs import put_graph
 from streamlearn.versions.format.log import Log
@@ -38,6 +40,7 @@ def train(
     *,
     until: Callable[[Topic], Until] = lambda topic: Until(),
     token: GivenToken | None = None,
+    tls: tuple[Path, Path] | None = None,
     accept_lost: bool = False,
     passes: int = 1,
     history_ms: int | None = None,
@@ -47,7 +50,8 @@ def train(
 ) -> TrainReport:
     """Train an application's model from its samples until `stop` is set or the open topic's `until` is reached.
 
-    The run ends at a step boundary, with a version. The shards require `token`. With `accept_lost`, training continues
+    The run ends at a step boundary, with a version. The shards require `token`, and workers must send it; `tls` has the
+    certificate and the key with which the leader of workers listens. With `accept_lost`, training continues
     from the earliest samples if the next ones are gone. A model without versions learns what was shown before
     `history_ms` (all there is) `passes` times before the first one, with `is_shuffled` in another order each time.
     `show` is called between steps.
@@ -61,11 +65,13 @@ def train(
         client = ends.enter_context(_client(folder, store, token))
         validation = folder.settings.validation
         log = ends.enter_context(ScoreLog(scores_folder(folder.folder, validation), validation, clock=clock))
+        slices = folder.settings.workers.slices
+        leads = OwnSteps if slices == 1 else lead(folder, client, token, tls, ends, clock=clock)
         trainer = Trainer(
             folder, model, topic, client, store,
             registry=registry, graph=put_graphs(folder, model, store), on_scores=log.offer, clock=clock,
             compact=_compact(folder), clean=partial(_clean, folder), accept_lost=accept_lost,
-            passes=passes, history_ms=history_ms, is_shuffled=is_shuffled,
+            passes=passes, history_ms=history_ms, is_shuffled=is_shuffled, lead=leads,
         )  # fmt: skip
         return trainer.run(stop, until=until(topic), show=show)
 

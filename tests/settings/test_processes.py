@@ -10,20 +10,25 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from streamlearn import metrics_server
 from streamlearn.cli.model import console as console_verb
 from streamlearn.console import server as console_server
-from streamlearn.ps import remote, server
+from streamlearn.errors import UsageError, WorkerLost
+from streamlearn.ps import Epoch, remote, server
 from streamlearn.supervision import planned
 from streamlearn.supervision.course import Act, Order, State
-from streamlearn.supervision.member import NODES
+from streamlearn.supervision.member import NODES, WORKERS
 from streamlearn.supervision.plan import UpOptions
 from streamlearn.supervision.ports import free_ports
 from streamlearn.supervision.supervisor import Supervisor
 from streamlearn.testing import ManualClock
 from streamlearn.trainer import trainer_setup
+from streamlearn.trainer.workers.leader import Leader
+from streamlearn.trainer.workers.messages import Ask
+from streamlearn.trainer.workers.slice_worker import Clients
 from streamlearn.versions import open_store
 from tests.console.gathered import gathered, moved
 from tests.settings.conftest import Load
@@ -91,6 +96,35 @@ def test_up_runs_the_processes_of_the_settings_at_their_addresses(small: Load) -
     assert [member.where["frames"] for member in plan.members if "frames" in member.where] == ["127.0.0.1:9401"]
     assert plan.metrics == "127.0.0.1:9301"
     assert [member.where["metrics"] for member in plan.members] == [f"127.0.0.1:{port}" for port in range(9_302, 9_308)]
+
+
+@heeds("up.workers", "workers.listen")
+def test_up_runs_the_workers_of_the_settings_with_the_trainer(small: Load) -> None:
+    folder = small("up.workers=3", "workers.slices=4", 'workers.listen=["127.0.0.1:9501"]')
+    plan = planned(folder, UpOptions(shards=1), taken=lambda *_: False)
+    workers = [member for member in plan.members if member.stage == WORKERS]
+    assert [member.name for member in workers] == ["worker-1", "worker-2", "worker-3"]
+    assert all(member.needs == ("trainer",) and "127.0.0.1:9501" in member.command for member in workers)
+    for change, shards in (("workers.slices=1", 1), ("workers.slices=4", 0)):
+        with pytest.raises(UsageError, match=r"up\.workers is 3"):
+            planned(small("up.workers=3", change), UpOptions(shards=shards), taken=lambda *_: False)
+
+
+@heeds("workers.slices", "workers.leader_learns", "workers.worker_wait_s_max")
+def test_a_leader_divides_steps_as_the_settings_say(small: Load) -> None:
+    settings = small("workers.slices=3", "workers.leader_learns=false", "workers.worker_wait_s_max=0.5").settings
+    clock, client = ManualClock(), SimpleNamespace(epoch=Epoch(1))
+    learner = SimpleNamespace(weights=lambda: np.zeros(1, np.float32), state=list, steps=0)
+    clients, rows = Clients(client, client), SimpleNamespace()  # type: ignore[arg-type]
+    leader = Leader(learner, rows, clients, settings.workers, "", clock=clock)  # type: ignore[arg-type]
+    with leader.session():
+        assert leader.workers == []  # it does not learn
+        leader.answer(Ask("ab", "host:1", "", 1))
+        step, _ = leader._roster.offer(), leader._roster.take("ab", clock.monotonic_s())
+        assert len(leader._roster._open[step].free) == 2
+        clock.sleep(0.6)
+        with pytest.raises(WorkerLost, match="silent"):
+            leader._check()
 
 
 @heeds("up.restarts_max", "up.silence_s_max", "up.stop_s_max")

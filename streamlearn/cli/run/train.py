@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlearn.cli.options import AcceptLostOption, AppArgument, JsonOption, SetOption
+from streamlearn.cli.options import (
+    AcceptLostOption,
+    AppArgument,
+    JsonOption,
+    SetOption,
+    TlsCertOption,
+    TlsKeyOption,
+    tls_files,
+)
 from streamlearn.cli.output.progress import LINE_S
 from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.cli.output.units import counted
@@ -53,8 +61,10 @@ def train(
         bool, typer.Option("--shuffle", help="With --passes: mix requests of every 16 steps, again in each pass.")
     ] = False,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with the token that the shards expect.")
+        Path | None, typer.Option(metavar="FILE", help="File with the token that the shards expect, and workers send.")
     ] = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
     accept_lost: AcceptLostOption = False,
     set_: SetOption = None,
     json: JsonOption = False,
@@ -87,8 +97,8 @@ def train(
     with serve_metrics(folder.settings.telemetry), stop_on_signals() as stop, _show_training() as show:
         try:
             report = train_model(
-                folder, stop, until=end_of, token=token, accept_lost=accept_lost, passes=passes, history_ms=history_ms,
-                is_shuffled=shuffle, show=show,
+                folder, stop, until=end_of, token=token, tls=tls_files(tls_cert, tls_key), accept_lost=accept_lost,
+                passes=passes, history_ms=history_ms, is_shuffled=shuffle, show=show,
             )  # fmt: skip
         finally:
             PULSE.stopping()

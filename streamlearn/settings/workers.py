@@ -1,0 +1,27 @@
+"""Settings of workers: processes that learn one model together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from streamlearn.settings.constant import Fixed
+
+__all__ = ["WorkersSettings"]
+
+
+class WorkersSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Workers that learn one model together with the trainer, which is their leader."""
+
+    slices: Annotated[int, Meta(ge=1, le=1_024)] = 1
+    """Slices of a step, each learned by one worker. The result depends on this number and not on the number of workers.
+    Above 1 the model needs shards of its own (`ps.addresses`). Keep `trainer.step_rows` at 2,048 times this or more."""
+    listen: list[str] = field(default_factory=list)
+    """Addresses at which the leader listens for workers: `HOST:PORT`, or `unix:/PATH`. If empty, no worker can join."""
+    leader_learns: bool = True
+    """Whether the leader learns slices too. Turn it off when workers have GPUs and the leader has none."""
+    worker_wait_s_max: Annotated[float, Meta(gt=0, le=3_600)] = 5.0
+    """How long a worker that holds slices may be silent before all go back to the newest version without it."""
+    slice_wait_s_max: Fixed[float] = 120.0
+    """How long a worker may take for a slice, with the time to compile the step."""

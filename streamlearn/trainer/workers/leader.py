@@ -1,0 +1,303 @@
+"""Leader: has workers learn the slices of each step, and learns from their sum. It is a worker itself."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import UsageError, WorkerLost
+from streamlearn.ps import Epoch
+from streamlearn.pulse import PULSE
+from streamlearn.settings.workers import WorkersSettings
+from streamlearn.telemetry import gauge, histogram
+from streamlearn.trainer.columns import StepColumns
+from streamlearn.trainer.learner import Learned, Learner
+from streamlearn.trainer.rows import Inputs, Rows
+from streamlearn.trainer.workers.messages import (
+    Answer,
+    Array,
+    Ask,
+    Idle,
+    Leave,
+    Report,
+    SliceWork,
+    Welcome,
+    WorkerState,
+    arrays_of,
+)
+from streamlearn.trainer.workers.roster import Roster
+from streamlearn.trainer.workers.slice_worker import Clients, SliceWorker
+from streamlearn.trainer.workers.slices import cut
+
+__all__ = ["Leader"]
+
+Float32s = npt.NDArray[np.float32]
+_LOG = logging.getLogger("streamlearn.trainer.workers")
+_OWN = "leader"
+_LOOK_S, _ASK_S = 0.05, 0.5
+_ERROR_CHARS = 256
+_SLICE_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 4.0, 15.0, 60.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Offered:
+    """A step whose slices are given to workers."""
+
+    number: int
+    now_ms: int
+    inputs: Sequence[Inputs]
+    reports: dict[int, tuple[Report, Float32s]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """The rows of the step."""
+        return sum(map(len, self.inputs))
+
+    def learned(self) -> Learned:
+        """Return the result of the step, which is the same in whatever order its slices came."""
+        reports = [self.reports[number] for number in range(len(self.inputs))]
+        logits = np.concatenate([logits for _, logits in reports])
+        loss = float(sum(report.loss for report, _ in reports))
+        return Learned(logits, loss, (), all(report.is_finite for report, _ in reports))
+
+
+class Leader:
+    """A `StepLearner` whose steps are learned by workers.
+
+    `setup` is a digest of all that must be equal in every
+    process. `on_change` is called, by any thread, when what workers wait for may have come.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        rows: Rows,
+        clients: Clients,
+        settings: WorkersSettings,
+        setup: str,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._learner, self._rows, self._clients = learner, rows, clients
+        self._settings, self._setup, self._clock = settings, setup, clock
+        self._changed = threading.Condition()
+        self._roster, self._steps = Roster(settings.slices), dict[int, _Offered]()
+        self._told = dict[str, tuple[int, int]]()
+        self._answered = dict[str, tuple[int, tuple[Answer, Sequence[Array] | Inputs]]]()
+        self._session, self._lost = 0, ""
+        self._own_error: BaseException | None = None
+        self._own = SliceWorker(_OWN, learner, rows, clients.sums, self, changed=self._changed, clock=clock)
+        self._count = gauge("trainer", "workers", "processes", "Processes that learn slices, the trainer among them")
+        help = "Time that a worker works on a slice"
+        self._slice_seconds = histogram("trainer", "slice", "seconds", help, _SLICE_S)
+        self.on_change: Callable[[], None] = lambda: None
+        self.connected: Callable[[], set[str]] = set
+
+    @property
+    def steps(self) -> int:
+        """The steps that the dense weights have learned."""
+        return self._learner.steps
+
+    @property
+    def rate_scale(self) -> float:
+        """The factor of all learning rates at the next step."""
+        return self._learner.rate_scale
+
+    @property
+    def workers(self) -> list[WorkerState]:
+        """The workers, the leader among them if it learns."""
+        with self._changed:
+            return [
+                WorkerState(member.name, member.slices, member.slice_s, len(member.held))
+                for member in self._roster.members.values()
+            ]
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Let workers learn within the block; an error ends what they have begun."""
+        self._clients.join(self._epoch)
+        stop = threading.Event()
+        with self._changed:
+            self._roster.drop()
+            self._steps.clear()
+            self._told.clear()
+            self._answered.clear()
+            self._session, self._lost, self._own_error = secrets.randbits(62) | 1, "", None
+            begin = (self._session, self._roster.complete, self._settings.slices, stop)
+        thread = threading.Thread(target=self._learn_own, args=begin, name="streamlearn-trainer-slices", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            with self._changed:
+                self._session = 0
+                self._changed.notify_all()
+            self._own.end()
+            self.on_change()
+            thread.join()
+
+    def pack(self, columns: StepColumns, now_ms: int) -> _Offered:
+        """Offer the slices of a step to workers."""
+        inputs = list(cut(self._rows.inputs(columns), self._settings.slices))
+        with self._changed:
+            offered = _Offered(self._roster.offer(), now_ms, inputs)
+            self._steps[offered.number] = offered
+            self._changed.notify_all()
+        self.on_change()
+        return offered
+
+    def learn(self, offered: _Offered) -> Learned:
+        """Wait until the shards have all slices of a step and the weights have learned it.
+
+        Raises:
+            WorkerLost: A worker that holds a slice is gone.
+        """
+        with self._changed:
+            self._roster.release(offered.number)
+            self._count.set(len(self._roster.members))
+            self._changed.notify_all()
+        self.on_change()
+        with self._changed:
+            while min(self._own.applied, self._roster.complete) < offered.number:
+                self._check()
+                self._changed.wait(_LOOK_S)
+            del self._steps[offered.number]
+        return offered.learned()
+
+    def push(self, columns: StepColumns, offered: _Offered, learned: Learned, now_ms: int, rate_scale: float) -> int:
+        """Return how many rows were pushed: workers have pushed them."""
+        return sum(report.keys for report, _ in offered.reports.values())
+
+    def answer(self, ask: Ask, *, always: bool = False) -> tuple[Answer, Sequence[Array] | Inputs] | None:
+        """Return the answer to a worker; None as long as there is nothing new for it, unless `always`."""
+        if ask.setup != self._setup:
+            message = f"worker {ask.name} has another release, other settings, other code or another kind of processor"
+            raise UsageError(message, help="give all workers the application, settings and release of the leader")
+        with self._changed:
+            if not self._session:
+                return (Idle(0, 0, 0), ()) if always else None
+            now_s = self._clock.monotonic_s()
+            if ask.session != self._session:
+                return self._welcome(ask, now_s)
+            self._roster.see(ask.worker, ask.name, now_s)
+            number, answer = self._answered.get(ask.worker, (0, None))
+            if number != ask.number or answer is None:  # else the answer was lost
+                answer = self._next(ask.worker, now_s, always=always)
+            if answer is not None:
+                self._answered[ask.worker] = (ask.number, answer)
+            return answer
+
+    def report(self, report: Report, logits: Float32s) -> None:
+        """Take what a worker tells of a slice; what was given up since is left out."""
+        with self._changed:
+            offered = self._steps.get(report.step)
+            if report.session != self._session or offered is None or report.slice >= len(offered.inputs):
+                return
+            shape = offered.inputs[report.slice].targets.shape[:2]
+            if logits.shape != shape:
+                message = f"predictions of shape {logits.shape}, but slice {report.slice} has {shape}"
+                raise UsageError(message, help="give all workers the application of the leader")
+            now_s = self._clock.monotonic_s()
+            if not self._roster.done(report.worker, report.step, report.slice, report.busy_s, now_s):
+                return
+            offered.reports[report.slice] = (report, logits)
+            self._slice_seconds.observe(report.busy_s)
+            self._changed.notify_all()
+        self.on_change()
+
+    def leave(self, leave: Leave) -> None:
+        """Let a worker go; if it holds slices, the step under way fails."""
+        with self._changed:
+            member = self._roster.members.get(leave.worker)
+            name = leave.worker if member is None else member.name
+            self._answered.pop(leave.worker, None)
+            if self._roster.remove(leave.worker):
+                self._lost = f"{name} left with slices: {leave.error[:_ERROR_CHARS] or 'it was stopped'}"
+            self._changed.notify_all()
+        _LOG.info("worker %s left%s", name, f": {leave.error[:_ERROR_CHARS]}" if leave.error else "")
+
+    def ask(self, session: int, applied: int) -> tuple[Idle | SliceWork, Inputs | None] | None:
+        """Answer the worker in this process; see `Source`."""
+        deadline_s = self._clock.monotonic_s() + _ASK_S
+        with self._changed:
+            while session == self._session:
+                now_s = self._clock.monotonic_s()
+                if self._settings.leader_learns:
+                    self._roster.see(_OWN, _OWN, now_s)
+                found = self._next(_OWN, now_s, always=now_s >= deadline_s)
+                if found is not None:
+                    head, inputs = found
+                    assert not isinstance(head, Welcome)
+                    return head, inputs if isinstance(inputs, Inputs) else None
+                self._changed.wait(_LOOK_S)
+        return None
+
+    def _next(self, worker: str, now_s: float, *, always: bool) -> tuple[Idle | SliceWork, Inputs | tuple[()]] | None:
+        roster = self._roster
+        news = (roster.complete, roster.released)
+        taken = roster.take(worker, now_s) if worker in roster.members else None
+        if taken is None:
+            if self._told.get(worker) == news and not always:
+                return None
+            self._told[worker] = news
+            return Idle(self._session, *news), ()
+        self._told[worker] = news
+        step, number = taken
+        offered = self._steps[step]
+        inputs = offered.inputs[number]
+        user, item, _ = arrays_of(inputs)
+        return SliceWork(
+            self._session, *news, step, number, offered.rows, offered.now_ms, inputs.requests, user, item
+        ), inputs  # fmt: skip
+
+    def _welcome(self, ask: Ask, now_s: float) -> tuple[Welcome, Sequence[Float32s]]:
+        """Give a worker the weights of now; one that comes again has lost the slices that it held."""
+        self._answered.pop(ask.worker, None)
+        if self._roster.remove(ask.worker):
+            self._lost = f"{ask.name} began again with slices that it had not finished"
+            self._changed.notify_all()
+        self._roster.see(ask.worker, ask.name, now_s)
+        _LOG.info("worker %s joins at step %d", ask.name, self._own.applied)
+        state = self._learner.state()
+        head = Welcome(self._session, self._epoch, self._own.applied, self._learner.steps, self._settings.slices)
+        return head, state
+
+    @property
+    def _epoch(self) -> Epoch:
+        epoch = self._clients.rows.epoch
+        assert epoch is not None  # shards were restored
+        return epoch
+
+    def _check(self) -> None:
+        """Raise what keeps a step from its end; called with the lock held."""
+        if self._own_error is not None:
+            raise self._own_error
+        settings, now_s = self._settings, self._clock.monotonic_s()
+        connected, limits = self.connected() | {_OWN}, (settings.worker_wait_s_max, settings.slice_wait_s_max)
+        for worker in self._roster.overdue(connected, limits, now_s):
+            name = self._roster.members[worker].name
+            _LOG.warning("worker %s is gone, silent, or too long at a slice", name)
+            if self._roster.remove(worker):
+                self._lost = f"{name} is gone, silent, or too long at a slice"
+        if self._lost:
+            message = f"a worker was lost: {self._lost}"
+            raise WorkerLost(message, help="see the log of that worker; the others go on from the newest version")
+        if PULSE.is_due:  # it waits for workers, each of which has a deadline of its own
+            PULSE.beat()
+
+    def _learn_own(self, session: int, applied: int, slices: int, stop: threading.Event) -> None:
+        try:
+            self._own.learn(session, applied, slices, stop)
+        except BaseException as error:
+            with self._changed:
+                self._own_error = error
+                self._changed.notify_all()

@@ -1,0 +1,136 @@
+"""LeaderLink: how a worker reaches its leader, by orders of the shards' protocol."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.access.renewal import GivenToken
+from streamlearn.apps import AppFolder
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import ShardUnreachable
+from streamlearn.native import native
+from streamlearn.ps.remote import ClientIdentity, client_limits
+from streamlearn.ps.specification import fingerprint_of
+from streamlearn.pulse import PULSE
+from streamlearn.resource import Resource
+from streamlearn.table import declared_tables
+from streamlearn.trainer.rows import Inputs
+from streamlearn.trainer.workers.messages import (
+    Ask,
+    Idle,
+    Leave,
+    Members,
+    Message,
+    Report,
+    SliceWork,
+    Welcome,
+    Who,
+    WorkerState,
+    decode,
+    encode,
+    inputs_of,
+)
+
+__all__ = ["LeaderLink"]
+
+Float32s = npt.NDArray[np.float32]
+# A leader answers within half a second.
+_ANSWER_MS, _LEAVE_MS, _AGAIN_S = 2_000, 500, 0.1
+
+
+class LeaderLink(Resource):
+    """A worker's connection to the leader at an address; it is a `Source` of slices.
+
+    While the leader is away, calls wait `retry_wait_ms_max`, or until `stop` is set.
+
+    Attributes:
+        worker: The name under which the leader knows this process.
+        welcome: The newest state of the job and its arrays, if the leader has sent one that was not taken.
+    """
+
+    def __init__(
+        self,
+        folder: AppFolder,
+        address: str,
+        setup: str = "",
+        token: GivenToken | None = None,
+        *,
+        stop: threading.Event | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        options, settings = declared_tables(folder.app.features, folder.settings.tables), folder.settings.ps
+        client = secrets.randbits(128)
+        self.worker, self._setup = f"{client:x}", setup
+        self._name, self._wait_s = f"{socket.gethostname()}:{os.getpid()}", settings.retry_wait_ms_max / 1e3
+        self._stop, self._clock, self._asked = stop or threading.Event(), clock, 0
+        self.welcome: tuple[Welcome, list[npt.NDArray[np.float32]]] | None = None
+        tls = (settings.tls_ca, settings.tls_server_name) if settings.tls_ca else None
+        dims = [table.spec.dim for table in options]
+        identity = ClientIdentity(
+            [address], "asks", client, folder.app.name, fingerprint_of(options), dims, "float32", secrets.randbits(64)
+        )
+        self._client = native.PsClient(identity, token, tls, client_limits(settings))
+
+    def ask(self, session: int, applied: int) -> tuple[Idle | SliceWork, Inputs | None] | None:
+        """Wait a little for a slice or for news; None if the session is over. See `welcome` then.
+
+        Raises:
+            ShardUnreachable: The leader does not answer.
+            ShardRefused: It refuses this worker.
+        """
+        if PULSE.is_due:
+            PULSE.beat()
+        self._asked += 1
+        ask = Ask(self.worker, self._name, self._setup, self._asked, session, applied)
+        head, arrays = decode(self._order(ask), "answer")
+        if isinstance(head, Welcome):
+            self.welcome = (head, arrays)
+            return None
+        if head.session != session:
+            return None
+        return head, inputs_of(head, arrays) if isinstance(head, SliceWork) else None
+
+    def report(self, report: Report, logits: Float32s) -> None:
+        """Tell that all shards have a slice; raises as `ask` does."""
+        self._order(report, [logits])
+
+    def who(self, wait_s: float) -> list[WorkerState]:
+        """Return who learns; raises as `ask` does, after this time."""
+        head, _ = decode(self._order_once(Who(), (), round(wait_s * 1e3)), "answer")
+        assert isinstance(head, Members)
+        return head.workers
+
+    def leave(self, error: str = "") -> None:
+        """Take leave, if the leader is there."""
+        with suppress(ShardUnreachable):
+            self._order_once(Leave(self.worker, error[:256]), (), _LEAVE_MS)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._client.close()
+
+    def _order(self, head: Message, arrays: Sequence[Float32s] = ()) -> bytes:
+        """Send a message and return the answer; repeated until the leader, which may be starting again, answers."""
+        deadline_s = self._clock.monotonic_s() + self._wait_s
+        while True:
+            begin_s = self._clock.monotonic_s()
+            try:
+                return self._order_once(head, arrays)
+            except ShardUnreachable:
+                now_s = self._clock.monotonic_s()
+                if now_s > deadline_s or self._stop.wait(max(0.0, begin_s + _AGAIN_S - now_s)):
+                    raise
+
+    def _order_once(self, head: Message, arrays: Sequence[Float32s], wait_ms: int = _ANSWER_MS) -> bytes:
+        (answer,) = self._client.order_all([encode(head, arrays)], wait_ms)
+        if isinstance(answer, BaseException):
+            raise answer
+        return bytes(answer)

@@ -1,0 +1,132 @@
+"""Roster: which worker learns which slice, and how far all are. It decides; it sends nothing and reads no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+__all__ = ["Member", "Roster"]
+
+_SHARE_OF_NEW = 0.2  # of the moving average of the time that a slice takes
+_GONE_S = 1.0  # so that a connection that is lost may be made again
+_HELD_MAX = 2  # so that a worker has the next slice before it has finished one
+
+
+@dataclass
+class Member:
+    """A worker."""
+
+    name: str
+    seen_s: float  # when it last asked
+    slice_s: float = 0.0  # the moving average of the time that it works on a slice; 0 before the first
+    slices: int = 0  # how many it has learned
+    held: set[tuple[int, int]] = field(default_factory=set)  # (step, slice)
+    waits_s: float = 0.0  # since when it has held one
+
+
+@dataclass
+class _OpenStep:
+    free: list[int]  # slices that nobody learns yet, ascending
+    given: dict[str, int] = field(default_factory=dict)  # how many slices each worker was given
+    left: int = 0  # slices that are not done
+
+
+class Roster:
+    """The workers of a job and the slices of its open steps.
+
+    Attributes:
+        members: The workers, by id.
+        complete: The newest step that is done with all before it.
+        released: The newest step whose results may be given to the shards.
+    """
+
+    def __init__(self, slices: int) -> None:
+        self._slices, self._open = slices, dict[int, _OpenStep]()
+        self.members: dict[str, Member] = {}
+        self.complete = self.released = self._offered = 0
+
+    def see(self, worker: str, name: str, now_s: float) -> None:
+        """Note that a worker is there; a new one joins."""
+        self.members.setdefault(worker, Member(name, now_s)).seen_s = now_s
+
+    def remove(self, worker: str) -> bool:
+        """Forget a worker; returns whether it held slices, which nobody learns now."""
+        member = self.members.pop(worker, None)
+        return member is not None and bool(member.held)
+
+    def offer(self) -> int:
+        """Open the next step and return its number."""
+        self._offered += 1
+        self._open[self._offered] = _OpenStep(list(range(self._slices)), left=self._slices)
+        return self._offered
+
+    def release(self, step: int) -> None:
+        """Allow workers to give the results of a step to the shards."""
+        self.released = step
+
+    def take(self, worker: str, now_s: float) -> tuple[int, int] | None:
+        """Return the step and slice that a worker shall learn next; None if it has enough, or nothing is left for it.
+
+        A step's slices are divided so that all workers end at about the same time: a slow one gets fewer.
+        """
+        member = self.members[worker]
+        if len(member.held) >= _HELD_MAX:
+            return None
+        for number, step in self._open.items():
+            if step.free and self._share(worker, step):
+                chosen = (number, step.free.pop(0))
+                step.given[worker] = step.given.get(worker, 0) + 1
+                member.waits_s = member.waits_s if member.held else now_s
+                member.held.add(chosen)
+                return chosen
+        return None
+
+    def done(self, worker: str, step: int, number: int, busy_s: float, now_s: float) -> bool:
+        """Note that a worker has learned a slice; returns whether it held that slice."""
+        member = self.members.get(worker)
+        if member is None or (step, number) not in member.held:
+            return False
+        member.held.remove((step, number))
+        member.slice_s += (busy_s - member.slice_s) * (_SHARE_OF_NEW if member.slices else 1.0)
+        member.slices += 1
+        member.waits_s = now_s
+        self._open[step].left -= 1
+        while (first := self._open.get(self.complete + 1)) is not None and not first.left:
+            del self._open[self.complete + 1]
+            self.complete += 1
+        return True
+
+    def drop(self) -> None:
+        """Give up all open steps; numbers continue after them."""
+        self._open.clear()
+        self.complete = self.released = self._offered
+        for member in self.members.values():
+            member.held.clear()
+
+    def overdue(self, connected: Collection[str], limits: tuple[float, float], now_s: float) -> list[str]:
+        """Return the workers that are gone, silent for too long, or too long at a slice.
+
+        `limits` has the most seconds of silence, and of work on a slice.
+        """
+        silent_s, slice_s = limits
+        late = []
+        for worker, member in self.members.items():
+            silence_s = now_s - member.seen_s
+            is_gone = worker not in connected and silence_s > _GONE_S
+            is_slow = bool(member.held) and now_s - member.waits_s > slice_s
+            if is_gone or is_slow or silence_s > silent_s:
+                late.append(worker)
+        return late
+
+    def _share(self, worker: str, step: _OpenStep) -> bool:
+        """Whether a worker is among those that end first if each gets the slices that it should."""
+        known = [member.slice_s for member in self.members.values() if member.slices]
+        usual_s = sum(known) / len(known) if known else 1.0
+        seconds = {one: (member.slice_s if member.slices else usual_s) for one, member in self.members.items()}
+        given = dict.fromkeys(seconds, 0) | {one: count for one, count in step.given.items() if one in seconds}
+        for _ in step.free:
+            first = min(seconds, key=lambda one: ((given[one] + 1) * max(seconds[one], 1e-6), one))
+            if first == worker:
+                return True
+            given[first] += 1
+        return False

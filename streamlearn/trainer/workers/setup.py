@@ -1,0 +1,150 @@
+"""The setup of a job: what must be equal in all its processes, and how a leader and a worker are made from it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from streamlearn import __version__
+from streamlearn.access.renewal import GivenToken
+from streamlearn.apps import AppFolder
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import (
+    ConfigError,
+    EpochOver,
+    PushUnsure,
+    ShardNotReady,
+    StreamlearnError,
+)
+from streamlearn.features import PackSide
+from streamlearn.models import model_of
+from streamlearn.ps import PsClient
+from streamlearn.pulse import PULSE
+from streamlearn.table import declared_tables
+from streamlearn.trainer.learner import Learner, Packed
+from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.workers.leader import Leader
+from streamlearn.trainer.workers.leader_link import LeaderLink
+from streamlearn.trainer.workers.slice_worker import Clients, SliceWorker
+from streamlearn.trainer.workers.slices import slice_rows
+from streamlearn.trainer.workers.worker_door import WorkerDoor
+
+__all__ = ["lead", "setup_of", "work"]
+
+_LOG = logging.getLogger("streamlearn.trainer.workers")
+_PROBE_USERS = 64
+
+
+def setup_of(folder: AppFolder, learner: Learner) -> str:
+    """Return a digest of what must be equal in all processes of a job; call it before the learner has learned.
+
+    It includes the gradients of fixed numbers: a model whose code differs, or a processor that computes other bits,
+    has another digest.
+    """
+    settings = folder.settings
+    parts = (__version__, folder.app.model_fingerprint, settings.trainer, settings.tables, settings.workers.slices)
+    digest = hashlib.sha256(msgspec.json.encode(parts))
+    rows = slice_rows(settings.trainer.step_rows, settings.workers.slices)
+    found = learner.gradients(_probe(folder, rows), 0, rows)
+    for array in (found.logits, found.of_weights, *found.of_rows):
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _probe(folder: AppFolder, rows: int) -> Packed:
+    app, rng = folder.app, np.random.default_rng(7)
+    plan, users = app.features.pack, min(_PROBE_USERS, rows)
+
+    def side(of: PackSide, count: int) -> tuple[np.ndarray, np.ndarray]:
+        shapes = ((count, of.flat_width), (count, of.sequence_length, of.sequence_width))
+        flat, sequence = (rng.normal(0, 0.1, shape).astype(np.float32) for shape in shapes)
+        return flat, sequence
+
+    targets = np.zeros((rows, len(app.labels), 4), np.float32)
+    targets[:, :, 0], targets[:, :, 1] = rng.integers(0, 2, targets.shape[:2]), 1.0
+    index = np.sort(rng.integers(0, users, rows)).astype(np.int32)
+    return Packed(*side(plan.user, users), *side(plan.item, rows), index, targets, rows)
+
+
+def _connect(folder: AppFolder, token: GivenToken | None) -> PsClient:
+    settings = folder.settings
+    if not settings.ps.addresses:
+        message = f"workers.slices is {settings.workers.slices}, but ps.addresses is empty"
+        help = "slices meet at shards of their own: start `streamlearn ps`, and set ps.addresses to where they listen"
+        raise ConfigError(message, help=help)
+    return PsClient.connect(folder.app.name, declared_tables(folder.app.features, settings.tables), settings.ps, token)
+
+
+def lead(
+    folder: AppFolder,
+    client: PsClient,
+    token: GivenToken | None,
+    tls: tuple[Path, Path] | None,
+    ends: ExitStack,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Callable[[Learner, Rows], Leader]:
+    """Return what makes the leader of a job, which workers can join until `ends` is closed."""
+    app, settings = folder.app, folder.settings
+
+    def make(learner: Learner, rows: Rows) -> Leader:
+        sums = ends.enter_context(_connect(folder, token))
+        slices = Rows(app, client, slice_rows(settings.trainer.step_rows, settings.workers.slices), settings.tables)
+        clients, setup = Clients(client, sums), setup_of(folder, learner)
+        leader = Leader(learner, slices, clients, settings.workers, setup, clock=clock)
+        if settings.workers.listen:
+            ends.enter_context(WorkerDoor(leader, folder, token=token, tls=tls, clock=clock))
+        return leader
+
+    return make
+
+
+def work(
+    folder: AppFolder,
+    address: str,
+    stop: threading.Event,
+    *,
+    token: GivenToken | None = None,
+    show: Callable[[str], None] = lambda text: None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> None:
+    """Learn slices for the leader at an address until `stop` is set.
+
+    Raises:
+        ShardUnreachable: The leader or a shard does not answer.
+        ShardRefused: The leader refuses this worker, because something differs.
+    """
+    app, settings = folder.app, folder.settings
+    learner = Learner(app, model_of(folder), settings.trainer)
+    setup = setup_of(folder, learner)
+    with ExitStack() as ends:
+        link = ends.enter_context(LeaderLink(folder, address, setup, token, stop=stop, clock=clock))
+        clients = Clients(*(ends.enter_context(_connect(folder, token)) for _ in range(2)))
+        rows = Rows(app, clients.rows, slice_rows(settings.trainer.step_rows, settings.workers.slices), settings.tables)
+        worker = SliceWorker(link.worker, learner, rows, clients.sums, link, clock=clock)
+        PULSE.ready()
+        try:
+            while not stop.is_set():
+                if link.welcome is None:
+                    link.ask(0, 0)
+                    continue
+                (welcome, state), link.welcome = link.welcome, None
+                try:
+                    learner.load_state(state, welcome.steps)
+                    clients.join(welcome.epoch)
+                    show(f"learns slices of {app.name} from step {welcome.applied}")
+                    worker.learn(welcome.session, welcome.applied, welcome.slices, stop)
+                except (EpochOver, PushUnsure, ShardNotReady) as error:
+                    _LOG.warning("%s; asking the leader again", error.message)
+        except StreamlearnError as error:
+            link.leave(error.message)
+            if not stop.is_set():
+                raise
+        link.leave()

@@ -1,0 +1,210 @@
+"""SliceWorker: learns slices of steps, in this process or for a leader in another. It decides nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.native import native
+from streamlearn.ps import Epoch, PsClient
+from streamlearn.ps.slice_part import SlicePart
+from streamlearn.trainer.learner import Learner, Packed, SliceGradients
+from streamlearn.trainer.rows import Inputs, Rows
+from streamlearn.trainer.stages import Stages, Work
+from streamlearn.trainer.workers.messages import Idle, Report, SliceWork
+
+__all__ = ["Clients", "SliceWorker", "Source"]
+
+Float32s = npt.NDArray[np.float32]
+_SUM_WAIT_S = 0.5
+# The stages of a worker wait for the leader, not for each other.
+_STALENESS = 64
+
+
+class Clients(NamedTuple):
+    """Two clients of the same shards: dense sums wait for other workers, and rows must not wait behind them."""
+
+    rows: PsClient
+    sums: PsClient
+
+    def join(self, epoch: Epoch) -> None:
+        """Take part in an epoch."""
+        for client in self:
+            if client.epoch != epoch:
+                client.join(epoch)
+
+
+class Source(Protocol):
+    """Where slices come from."""
+
+    def ask(self, session: int, applied: int) -> tuple[Idle | SliceWork, Inputs | None] | None:
+        """Wait a little for a slice or for news; None if the session is over."""
+
+    def report(self, report: Report, logits: Float32s) -> None:
+        """Tell that all shards have a slice."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Slice:
+    work: SliceWork
+    inputs: Inputs
+    scale: float = 1.0  # the factor of the learning rates
+    packed: Packed | None = None
+    gradients: SliceGradients | None = None
+    digest: int = 0  # of the weights that they were computed with
+    busy_s: float = 0.0
+
+
+_Item: TypeAlias = _Slice | int  # a number is a step that all shards have
+
+
+class _SessionOver(Exception):
+    """The leader has ended the session, or this worker stops."""
+
+
+class SliceWorker:
+    """Learns the slices of one session, and follows the dense weights step by step.
+
+    `sums` sends dense gradients. `changed` is notified when `applied` moves, and guards it together with the learner's
+    weights.
+
+    Attributes:
+        applied: The newest step that the weights have learned.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        learner: Learner,
+        rows: Rows,
+        sums: PsClient,
+        source: Source,
+        *,
+        changed: threading.Condition | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._name, self._learner, self._rows, self._sums = name, learner, rows, sums
+        self._source, self._clock = source, clock
+        self._changed = changed or threading.Condition()
+        self._session = self._slices = self._released = self.applied = 0
+        self._is_over = False
+        self._sum = np.zeros(0, np.float32)
+
+    def learn(self, session: int, applied: int, slices: int, stop: threading.Event) -> None:
+        """Learn slices until the session is over or `stop` is set; raises what shards and the model raise."""
+        with self._changed:
+            self._session, self._slices, self._released, self.applied = session, slices, 0, applied
+            self._is_over = False
+        # The last number is that of the step's rows.
+        self._sum = np.zeros(len(self._learner.weights()) + 1, np.float32)
+        stages = Stages(
+            Work(self._asks(stop), lambda item: item, self._pull, self._learn, self._push),
+            queue_max=_STALENESS, staleness=_STALENESS, clock=self._clock,
+        )  # fmt: skip
+        try:
+            with stages:
+                for _ in stages.learned():
+                    pass
+        except _SessionOver:
+            pass
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End the session: whatever waits for the leader or for other workers stops waiting."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _asks(self, stop: threading.Event) -> Iterator[_Item | None]:
+        complete = self.applied
+        while not (self._is_over or stop.is_set()):
+            answer = self._source.ask(self._session, self.applied)
+            if answer is None:
+                break
+            head, inputs = answer
+            with self._changed:
+                if head.released > self._released:
+                    self._released = head.released
+                    self._changed.notify_all()
+            if inputs is not None:
+                assert isinstance(head, SliceWork)
+                yield _Slice(head, inputs)
+            elif head.complete > complete:
+                complete = head.complete
+                yield complete
+            else:
+                yield None
+        self.end()
+        raise _SessionOver
+
+    def _pull(self, item: _Item) -> _Item:
+        if isinstance(item, int):
+            return item
+        begin_s = self._clock.monotonic_s()
+        packed = self._rows.pack_inputs(item.inputs) if len(item.inputs) else None
+        return _Slice(item.work, item.inputs, packed=packed, busy_s=self._clock.monotonic_s() - begin_s)
+
+    def _learn(self, item: _Item) -> _Item:
+        if isinstance(item, int):
+            self._catch_up(item)
+            return item
+        self._catch_up(item.work.step - 1)
+        begin_s, work, learner = self._clock.monotonic_s(), item.work, self._learner
+        gradients = None if item.packed is None else learner.gradients(item.packed, work.slice, work.step_rows)
+        digest = (learner.steps << 32 | native.crc32c(learner.weights().view(np.uint8))) & ((1 << 64) - 1)
+        busy_s = item.busy_s + self._clock.monotonic_s() - begin_s
+        return _Slice(work, item.inputs, learner.rate_scale, None, gradients, digest, busy_s)
+
+    def _push(self, item: _Item) -> None:
+        if isinstance(item, int):
+            return
+        work, gradients = item.work, item.gradients
+        with self._changed:
+            while self._released < work.step and not self._is_over:
+                self._changed.wait()
+            if self._is_over:
+                raise _SessionOver
+        begin_s, part = self._clock.monotonic_s(), SlicePart(work.step, work.slice, self._slices)
+        values = np.zeros(len(self._sum), np.float32)
+        values[-1] = len(item.inputs)
+        is_finite = gradients is None or gradients.is_finite
+        if gradients is not None and is_finite:
+            values[:-1] = gradients.of_weights
+        self._sums.reduce(part, values, digest=item.digest, is_finite=is_finite)
+        keys = 0
+        if gradients is None or not is_finite:
+            self._rows.push_none(part, work.now_ms, item.scale, is_finite=is_finite)
+        else:
+            keys = self._rows.push(item.inputs, gradients.of_rows, work.now_ms, item.scale, part=part)
+        busy_s = item.busy_s + self._clock.monotonic_s() - begin_s
+        report = Report(
+            self._name, self._session, work.step, work.slice, 0.0 if gradients is None else gradients.loss,
+            is_finite, keys, busy_s,
+        )  # fmt: skip
+        self._source.report(report, _logits_of(gradients, item.inputs))
+
+    def _catch_up(self, step: int) -> None:
+        """Learn the sums of all steps up to one; each has to be complete."""
+        while self.applied < step:
+            number = self.applied + 1
+            is_finite = self._sums.reduced(number, self._slices, self._sum, wait_s=_SUM_WAIT_S)
+            if self._is_over:
+                raise _SessionOver
+            if is_finite is None:
+                continue
+            with self._changed:
+                if is_finite:
+                    self._learner.apply(self._sum[:-1], round(float(self._sum[-1])))
+                self.applied = number
+                self._changed.notify_all()
+
+
+def _logits_of(gradients: SliceGradients | None, inputs: Inputs) -> Float32s:
+    return np.zeros(inputs.targets.shape[:2], np.float32) if gradients is None else gradients.logits

@@ -1,0 +1,1 @@
+"""Tests of workers: several processes that learn one model."""

@@ -1,0 +1,234 @@
+"""A job: whatever the number of workers, whoever comes, goes or dies, the versions have the same bytes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamlearn.apps import AppFolder, load_app
+from streamlearn.errors import ConfigError, ShardRefused
+from streamlearn.ps import Place, ShardServer, Shelf
+from streamlearn.samples import SampleBatch
+from streamlearn.table import declared_tables
+from streamlearn.testing import wait_until
+from streamlearn.trainer.trainer import Trainer, TrainReport
+from streamlearn.trainer.trainer_setup import train
+from streamlearn.trainer.workers.leader import Leader
+from streamlearn.trainer.workers.setup import work
+from tests.trainer.processes import job as process_of
+from tests.trainer.processes import newest, write_app
+from tests.trainer.runs import known_of, state_of, until_end
+from tests.trainer.stream import messages_of, outcomes, write_messages
+
+_ROOT = Path(__file__).parent.parent.parent.parent
+_STRICT = {"order": "strict", "step_rows": 64, "rate": 0.01, "warmup_steps": 5}
+
+
+class Job:
+    """An application with samples, and shards of its own in this process."""
+
+    def __init__(self, folder: Path, ends: ExitStack, **trainer: Any) -> None:
+        base = write_app(folder, {"trainer": {**_STRICT, **trainer}})
+        self.messages = messages_of(base.app, 12)
+        options = declared_tables(base.app.features, base.settings.tables)
+        shelf = Shelf.of(base)
+        self.shards = [
+            ends.enter_context(ShardServer(Place(number, 2), options, shelf, base.settings.ps)) for number in range(2)
+        ]
+        self.changes = [
+            f"ps.addresses={[shard.addresses[0] for shard in self.shards]}".replace("'", '"'),
+            f'workers.listen=["unix:{folder}/leader.sock"]',
+            "workers.slices=4",
+            "publisher.publish_interval_s=3600.0",
+        ]
+        self.path = folder
+
+    def folder(self, *changes: str) -> AppFolder:
+        """The application with some settings changed."""
+        return load_app(self.path, (*self.changes, *changes))
+
+    def train(self, *changes: str, show: Callable[[Trainer], None] = lambda trainer: None) -> TrainReport:
+        """Learn all there is."""
+        return train(self.folder(*changes), threading.Event(), until=until_end, show=show)
+
+    @contextmanager
+    def workers(self, count: int, *changes: str) -> Iterator[list[BaseException]]:
+        """Workers in threads of this process; yields what they raised."""
+        stop, errors = threading.Event(), list[BaseException]()
+        address = self.folder().settings.workers.listen[0]
+
+        def run() -> None:
+            try:
+                work(self.folder(*changes), address, stop)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield errors
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    with ExitStack() as ends:
+        count = iter(range(9))
+        yield lambda **trainer: Job(tmp_path / f"job{next(count)}", ends, **trainer)
+
+
+def bytes_of(job: Job) -> dict[str, bytes]:
+    return state_of(job.folder())
+
+
+def wait_for(count: int) -> Callable[[Trainer], None]:
+    """Wait for a number of workers before the first step, the leader among them."""
+    joined = threading.Event()
+
+    def show(trainer: Trainer) -> None:
+        if not joined.is_set():
+            leader = trainer._step_learner
+            assert isinstance(leader, Leader)
+            wait_until(lambda: len(leader.workers) == count, f"{count} workers")
+            joined.set()
+
+    return show
+
+
+@contextmanager
+def worker_process(job: Job, *changes: str) -> Iterator[subprocess.Popen[str]]:
+    """`streamlearn work` as a process; it is killed in the end."""
+    words = [word for change in (*job.changes, *changes) for word in ("--set", change)]
+    call = [sys.executable, "-m", "streamlearn", "work", str(job.path), *words]
+    with (job.path / "worker.log").open("a") as log:
+        process = subprocess.Popen(call, stdout=log, stderr=log, text=True, cwd=_ROOT)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("trainer", [{}, {"optimizer": "sgd", "row_gradients": "mean", "clip_norm": 0.5, "l2": 0.01}])
+def test_versions_have_the_same_bytes_for_one_two_and_four_workers(job: Callable[..., Job], trainer: Any) -> None:
+    found = []
+    for count in (0, 1, 3):
+        one = job(**trainer)
+        write_messages(one.folder(), one.messages)
+        with one.workers(count) as errors:
+            report = one.train(show=wait_for(count + 1))
+        assert not errors
+        assert (report.recoveries, report.tally.refused_steps) == (0, 0)
+        assert known_of(one.folder(), one.messages) == outcomes(one.messages)
+        found.append(bytes_of(one))
+    assert found[0].keys() == found[1].keys() == found[2].keys()
+    for name in found[0]:
+        assert found[0][name] == found[1][name] == found[2][name], name
+
+
+def test_a_worker_that_stops_and_goes_on_and_one_that_is_killed_change_no_byte(job: Callable[..., Job]) -> None:
+    alone, struck = job(), job()
+    for one in (alone, struck):
+        write_messages(one.folder(), one.messages)
+    alone.train()
+    done = list[str]()
+    with worker_process(struck) as worker:
+        first, waited = wait_for(2), 0
+
+        def strike(trainer: Trainer) -> None:
+            nonlocal waited
+            first(trainer)
+            steps = trainer.tally.steps
+            if steps >= 2 and not done:
+                worker.send_signal(signal.SIGSTOP)  # it is silent: the others begin again without it
+                done.append("stopped")
+            elif done == ["stopped"] and trainer._recoveries:
+                worker.send_signal(signal.SIGCONT)
+                leader = trainer._step_learner
+                assert isinstance(leader, Leader)
+                wait_until(lambda: len(leader.workers) == 2, "its return")
+                done.append("went on")
+                waited = steps
+            elif done[-1:] == ["went on"] and steps > waited + 1:
+                worker.kill()
+                done.append("killed")
+
+        report = struck.train("workers.worker_wait_s_max=0.4", show=strike)
+    assert done == ["stopped", "went on", "killed"]
+    assert report.recoveries >= 1
+    assert known_of(struck.folder(), struck.messages) == outcomes(struck.messages)
+    expected, found = bytes_of(alone), bytes_of(struck)
+    assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def test_a_leader_that_is_killed_finds_its_worker_again(job: Callable[..., Job]) -> None:
+    alone, struck = job(), job()
+    for one in (alone, struck):
+        write_messages(one.folder(), one.messages)
+    alone.train()
+    folder = struck.folder()
+    words = [word for change in struck.changes for word in ("--set", change)]
+    with struck.workers(1) as errors:
+        with process_of(folder, *words) as leader:
+            wait_until(lambda: newest(folder) is not None, "the first version")
+            leader.kill()
+        report = struck.train(show=wait_for(2))
+    assert not errors
+    assert report.run == 2
+    expected, found = bytes_of(alone), bytes_of(struck)
+    assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def test_a_slice_that_is_not_finite_takes_its_whole_step_with_it(job: Callable[..., Job]) -> None:
+    found = []
+    for count in (0, 2):
+        one = job()
+        write_messages(one.folder(), [*one.messages[:2], (0, spoilt(one.messages[2][1])), *one.messages[3:]])
+        with one.workers(count) as errors:
+            report = one.train(show=wait_for(count + 1))
+        assert not errors
+        assert report.tally.refused_steps > 0
+        found.append((report.tally.refused_rows, report.tally.rows, bytes_of(one)))
+    assert found[0] == found[1]
+
+
+def spoilt(batch: SampleBatch) -> SampleBatch:
+    """One row's number is none, as are then its gradients."""
+    numbers = batch.item.dense["length"].copy()
+    numbers[7] = np.nan
+    return replace(batch, item=replace(batch.item, dense={**batch.item.dense, "length": numbers}))
+
+
+@pytest.mark.parametrize("change", ["trainer.rate=0.02", "tables.rate=0.3", "workers.slices=2"])
+def test_a_worker_with_other_settings_is_refused(job: Callable[..., Job], change: str) -> None:
+    one = job()
+    write_messages(one.folder(), one.messages)
+    with one.workers(1, change) as errors:
+
+        def show(trainer: Trainer) -> None:
+            wait_until(lambda: errors, "the refusal")
+
+        one.train(show=show)
+    assert isinstance(errors[0], ShardRefused), errors
+    assert any(word in errors[0].message for word in ("settings", "optimizer.rate")), errors[0].message
+
+
+def test_slices_need_shards(job: Callable[..., Job]) -> None:
+    one = job()
+    write_messages(one.folder(), one.messages)
+    with pytest.raises(ConfigError, match=r"ps\.addresses is empty"):
+        one.train("ps.addresses=[]")

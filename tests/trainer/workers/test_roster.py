@@ -1,0 +1,118 @@
+"""The roster: every slice is learned once, in the order of steps, and those who are slow get fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlearn.trainer.workers.roster import Roster
+from tests.campaign import examples
+
+
+def roster(slices: int, *workers: str) -> Roster:
+    made = Roster(slices)
+    for worker in workers:
+        made.see(worker, f"host:{worker}", 0.0)
+    return made
+
+
+def taken(of: Roster, worker: str, now_s: float = 0.0) -> Iterator[tuple[int, int]]:
+    while (chosen := of.take(worker, now_s)) is not None:
+        yield chosen
+
+
+@settings(max_examples=examples(200))
+@given(st.integers(1, 9), st.integers(1, 5), st.data())
+def test_each_slice_is_learned_once_by_somebody_who_is_there(slices: int, steps: int, data: st.DataObject) -> None:
+    names = [f"{number}" for number in range(data.draw(st.integers(1, 4)))]
+    under_test, learned = roster(slices, *names), list[tuple[int, int]]()
+    for _ in range(steps):
+        under_test.offer()
+    held: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
+    while under_test.complete < steps:
+        name = data.draw(st.sampled_from(names))
+        if data.draw(st.booleans()) and (chosen := under_test.take(name, 0.0)) is not None:
+            held[name].append(chosen)
+        elif held[name]:
+            step, number = held[name].pop(0)
+            assert under_test.done(name, step, number, 1.0, 0.0)
+            assert not under_test.done(name, step, number, 1.0, 0.0), "it is done once"
+            learned.append((step, number))
+        else:  # whoever holds nothing is given something as long as there is anything for it
+            for other in names:
+                held[other] += taken(under_test, other)
+            assert any(held.values())
+        assert all(len(ones) <= 2 for ones in held.values())
+        whole = {step for step in range(1, steps + 1) if all((step, one) in learned for one in range(slices))}
+        assert under_test.complete == max(n for n in range(steps + 1) if set(range(1, n + 1)) <= whole)
+    assert sorted(learned) == [(step, number) for step in range(1, steps + 1) for number in range(slices)]
+
+
+def test_the_slices_of_a_step_are_divided_so_that_all_end_together() -> None:
+    under_test, busy_s = roster(8, "fast", "slow"), {"fast": 1.0, "slow": 3.0}
+    shares = dict.fromkeys(busy_s, 0)
+    for _ in range(2):
+        step, shares = under_test.offer(), dict.fromkeys(busy_s, 0)
+        while under_test.complete < step:
+            for worker in busy_s:
+                if (chosen := under_test.take(worker, 0.0)) is not None:
+                    shares[worker] += 1
+                    under_test.done(worker, *chosen, busy_s[worker], 0.0)
+    assert shares == {"fast": 6, "slow": 2}
+
+
+def test_one_of_several_idle_workers_does_not_take_what_is_for_the_others() -> None:
+    under_test = roster(2, "a", "b")
+    under_test.offer()
+    assert len(list(taken(under_test, "a"))) == 1
+    assert list(taken(under_test, "b")) == [(1, 1)]
+    under_test.offer()  # the slice of the next step is given ahead, and no third one
+    assert list(taken(under_test, "a")) == [(2, 0)]
+    under_test.offer()
+    assert not list(taken(under_test, "a"))
+
+
+def test_a_worker_that_goes_with_slices_is_known_to_have_held_them() -> None:
+    under_test = roster(2, "a", "b")
+    under_test.offer()
+    list(taken(under_test, "a"))
+    assert not under_test.remove("b")
+    assert under_test.remove("a")
+    assert not under_test.remove("a")
+
+
+@pytest.mark.parametrize(
+    ("connected", "seen_s", "now_s", "late"),
+    [
+        ({"a", "idle"}, 4.0, 5.0, []),
+        ({"idle"}, 4.0, 4.9, []),  # its connection may come back
+        ({"idle"}, 4.0, 5.1, ["a"]),
+        ({"a"}, 4.0, 5.0, ["idle"]),
+        ({"a", "idle"}, 4.0, 9.5, ["a"]),
+        ({"a", "idle"}, 99.0, 101.0, ["a"]),
+    ],
+)
+def test_a_worker_is_overdue_when_it_is_gone_or_silent_or_too_long_at_a_slice(
+    connected: set[str], seen_s: float, now_s: float, late: list[str]
+) -> None:
+    under_test = roster(1, "a", "idle")
+    under_test.offer()
+    assert under_test.take("a", 0.0) is not None
+    under_test.see("a", "a", seen_s)
+    under_test.see("idle", "idle", 3.0 if "idle" not in connected else now_s)
+    assert under_test.overdue(connected, (5.0, 100.0), now_s) == late
+
+
+def test_steps_that_are_given_up_are_not_counted_as_learned_and_numbers_go_on() -> None:
+    under_test = roster(1, "a")
+    under_test.offer()
+    chosen = under_test.take("a", 0.0)
+    under_test.drop()
+    assert chosen is not None
+    assert not under_test.done("a", *chosen, 1.0, 0.0)
+    assert (under_test.complete, under_test.released) == (1, 1)
+    assert under_test.offer() == 2
+    assert under_test.take("a", 0.0) == (2, 0)
