@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -94,17 +95,18 @@ class SliceWorker:
         self._changed = changed or threading.Condition()
         self._session = self._slices = self._released = self.applied = 0
         self._is_over = False
+        self._error: BaseException | None = None  # the first one of any stage
         self._sum = np.zeros(0, np.float32)
 
     def learn(self, session: int, applied: int, slices: int, stop: threading.Event) -> None:
         """Learn slices until the session is over or `stop` is set; raises what shards and the model raise."""
         with self._changed:
             self._session, self._slices, self._released, self.applied = session, slices, 0, applied
-            self._is_over = False
+            self._is_over, self._error = False, None
         # The last number is that of the step's rows.
         self._sum = np.zeros(len(self._learner.weights()) + 1, np.float32)
         stages = Stages(
-            Work(self._asks(stop), lambda item: item, self._pull, self._learn, self._push),
+            Work(self._asks(stop), lambda item: item, *map(self._guarded, (self._pull, self._learn, self._push))),
             queue_max=_STALENESS, staleness=_STALENESS, clock=self._clock,
         )  # fmt: skip
         try:
@@ -115,6 +117,8 @@ class SliceWorker:
             pass
         finally:
             self.end()
+        if self._error is not None:
+            raise self._error
 
     def end(self) -> None:
         """End the session: whatever waits for the leader or for other workers stops waiting."""
@@ -122,10 +126,31 @@ class SliceWorker:
             self._is_over = True
             self._changed.notify_all()
 
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """End the session if the block fails: no stage shall wait for what cannot come any more."""
+        try:
+            yield
+        except _SessionOver:
+            raise
+        except BaseException as error:
+            with self._changed:
+                self._error = self._error or error
+            self.end()
+            raise
+
+    def _guarded(self, stage: Callable[[_Item], Any]) -> Callable[[_Item], Any]:
+        def guarded(item: _Item) -> Any:
+            with self._ending():
+                return stage(item)
+
+        return guarded
+
     def _asks(self, stop: threading.Event) -> Iterator[_Item | None]:
         complete = self.applied
         while not (self._is_over or stop.is_set()):
-            answer = self._source.ask(self._session, self.applied)
+            with self._ending():
+                answer = self._source.ask(self._session, self.applied)
             if answer is None:
                 break
             head, inputs = answer
