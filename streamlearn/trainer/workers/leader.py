@@ -131,8 +131,9 @@ class Leader:
             self._told.clear()
             self._answered.clear()
             self._session, self._lost, self._own_error = secrets.randbits(62) | 1, "", None
-            begin = (self._session, self._roster.complete, self._settings.slices, stop)
-        thread = threading.Thread(target=self._learn_own, args=begin, name="streamlearn-trainer-slices", daemon=True)
+            # Who joins before the thread runs must be welcomed at this step, too.
+            self._own.begin(self._session, self._roster.complete, self._settings.slices)
+        thread = threading.Thread(target=self._learn_own, args=(stop,), name="streamlearn-trainer-slices", daemon=True)
         thread.start()
         try:
             yield
@@ -294,9 +295,9 @@ class Leader:
         if PULSE.is_due:  # it waits for workers, each of which has a deadline of its own
             PULSE.beat()
 
-    def _learn_own(self, session: int, applied: int, slices: int, stop: threading.Event) -> None:
+    def _learn_own(self, stop: threading.Event) -> None:
         try:
-            self._own.learn(session, applied, slices, stop)
+            self._own.learn(stop)
         except BaseException as error:
             with self._changed:
                 self._own_error = error

@@ -140,7 +140,8 @@ def work(
                     learner.load_state(state, welcome.steps)
                     clients.join(welcome.epoch)
                     show(f"learns slices of {app.name} from step {welcome.applied}")
-                    worker.learn(welcome.session, welcome.applied, welcome.slices, stop)
+                    worker.begin(welcome.session, welcome.applied, welcome.slices)
+                    worker.learn(stop)
                 except (EpochOver, PushUnsure, ShardNotReady) as error:
                     _LOG.warning("%s; asking the leader again", error.message)
         except StreamlearnError as error:

@@ -98,11 +98,14 @@ class SliceWorker:
         self._error: BaseException | None = None  # the first one of any stage
         self._sum = np.zeros(0, np.float32)
 
-    def learn(self, session: int, applied: int, slices: int, stop: threading.Event) -> None:
-        """Learn slices until the session is over or `stop` is set; raises what shards and the model raise."""
+    def begin(self, session: int, applied: int, slices: int) -> None:
+        """Begin a session, with weights that have learned up to a step; `learn` follows."""
         with self._changed:
             self._session, self._slices, self._released, self.applied = session, slices, 0, applied
             self._is_over, self._error = False, None
+
+    def learn(self, stop: threading.Event) -> None:
+        """Learn slices until the session is over or `stop` is set; raises what shards and the model raise."""
         # The last number is that of the step's rows.
         self._sum = np.zeros(len(self._learner.weights()) + 1, np.float32)
         stages = Stages(

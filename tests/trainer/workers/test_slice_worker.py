@@ -77,7 +77,8 @@ def learn(source: Sources, fails: Callable[[str, int], None] = lambda call, numb
 
     def run() -> None:
         try:
-            worker.learn(1, 0, 2, threading.Event())
+            worker.begin(1, 0, 2)
+            worker.learn(threading.Event())
             raised.append(None)
         except BaseException as error:
             raised.append(error)

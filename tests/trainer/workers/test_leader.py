@@ -1,0 +1,65 @@
+"""The leader: what it answers, whom it waits for, and what it keeps of those that are gone."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamlearn.clock import SYSTEM_CLOCK
+from streamlearn.ps import Epoch
+from streamlearn.samples import FeatureColumns
+from streamlearn.settings.workers import WorkersSettings
+from streamlearn.trainer.rows import Inputs
+from streamlearn.trainer.workers.leader import Leader
+from streamlearn.trainer.workers.messages import Ask, SliceWork, Welcome
+from streamlearn.trainer.workers.slice_worker import Clients
+
+_NONE = FeatureColumns({}, {})
+
+
+class Parts:
+    """A learner, rows and clients that do nothing."""
+
+    steps, rate_scale, epoch = 0, 1.0, Epoch(1)
+
+    def weights(self) -> Any:
+        return np.zeros(2, np.float32)
+
+    def state(self) -> Any:
+        return [self.weights()]
+
+    def inputs(self, columns: Any) -> Inputs:
+        return Inputs(1, _NONE, _NONE, np.zeros(4, np.int32), np.zeros((4, 1, 4), np.float32))
+
+
+def leader(**settings: Any) -> Leader:
+    """A leader that learns nothing itself."""
+    parts: Any = Parts()
+    made = Leader(parts, parts, Clients(parts, parts), WorkersSettings(slices=2, leader_learns=False, **settings), "s")
+    made._own.learn = lambda *_: threading.Event().wait(0.05)  # type: ignore[method-assign]
+    return made
+
+
+def ask(worker: str, number: int = 1, session: int = 0, applied: int = 0) -> Ask:
+    return Ask(worker, f"host:{worker}", "s", number, session, applied)
+
+
+def welcome(of: Leader, worker: str) -> Welcome:
+    answer = of.answer(ask(worker))
+    assert answer is not None
+    assert isinstance(answer[0], Welcome)
+    return answer[0]
+
+
+def test_who_joins_before_the_leader_has_begun_is_welcomed_at_the_newest_step() -> None:
+    under_test = leader()
+    with under_test.session():
+        for _ in range(3):
+            under_test.pack(Any, 0)  # type: ignore[arg-type]
+    with under_test.session():  # the three steps were given up
+        assert welcome(under_test, "a").applied == 3
+        offered = under_test.pack(Any, 0)  # type: ignore[arg-type]
+        assert offered.number == 4
