@@ -67,19 +67,19 @@ class Roster:
     def take(self, worker: str, now_s: float) -> tuple[int, int] | None:
         """Return the step and slice that a worker shall learn next; None if it has enough, or nothing is left for it.
 
-        A step's slices are divided so that all workers end at about the same time: a slow one gets fewer.
+        A step's slices are divided so that all workers end at about the same time: a slow one gets fewer. All slices of
+        a step are given before those of the next one: a worker learns them in the order in which it got them, and one
+        of a later step has to wait for all of an earlier step.
         """
-        member = self.members[worker]
-        if len(member.held) >= _HELD_MAX:
+        member, opened = self.members[worker], self._open.items()
+        number, step = next(((number, step) for number, step in opened if step.free), (0, _OpenStep([])))
+        if len(member.held) >= _HELD_MAX or not self._share(worker, step):
             return None
-        for number, step in self._open.items():
-            if step.free and self._share(worker, step):
-                chosen = (number, step.free.pop(0))
-                step.given[worker] = step.given.get(worker, 0) + 1
-                member.waits_s = member.waits_s if member.held else now_s
-                member.held.add(chosen)
-                return chosen
-        return None
+        chosen = (number, step.free.pop(0))
+        step.given[worker] = step.given.get(worker, 0) + 1
+        member.waits_s = member.waits_s if member.held else now_s
+        member.held.add(chosen)
+        return chosen
 
     def done(self, worker: str, step: int, number: int, busy_s: float, now_s: float) -> bool:
         """Note that a worker has learned a slice; returns whether it held that slice."""

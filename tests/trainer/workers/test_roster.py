@@ -32,18 +32,24 @@ def test_each_slice_is_learned_once_by_somebody_who_is_there(slices: int, steps:
     for _ in range(steps):
         under_test.offer()
     held: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
+    newest = dict.fromkeys(names, 0)
     while under_test.complete < steps:
         name = data.draw(st.sampled_from(names))
         if data.draw(st.booleans()) and (chosen := under_test.take(name, 0.0)) is not None:
             held[name].append(chosen)
+            # It learns them in this order, and would wait for a slice that it has to learn after that one.
+            assert chosen[0] >= newest[name]
+            newest[name] = chosen[0]
         elif held[name]:
             step, number = held[name].pop(0)
-            assert under_test.done(name, step, number, 1.0, 0.0)
+            busy_s = data.draw(st.sampled_from([0.1, 1.0, 30.0]))
+            assert under_test.done(name, step, number, busy_s, 0.0)
             assert not under_test.done(name, step, number, 1.0, 0.0), "it is done once"
             learned.append((step, number))
         else:  # whoever holds nothing is given something as long as there is anything for it
             for other in names:
                 held[other] += taken(under_test, other)
+                newest[other] = max([newest[other], *(step for step, _ in held[other])])
             assert any(held.values())
         assert all(len(ones) <= 2 for ones in held.values())
         whole = {step for step in range(1, steps + 1) if all((step, one) in learned for one in range(slices))}
@@ -62,6 +68,20 @@ def test_the_slices_of_a_step_are_divided_so_that_all_end_together() -> None:
                     shares[worker] += 1
                     under_test.done(worker, *chosen, busy_s[worker], 0.0)
     assert shares == {"fast": 6, "slow": 2}
+
+
+def test_no_worker_is_given_a_slice_of_an_earlier_step_after_one_of_a_later_step() -> None:
+    under_test = roster(4, "slow", "fast")
+    for worker, slice_s in (("slow", 3.0), ("fast", 1.0)):
+        member = under_test.members[worker]
+        member.slices, member.slice_s = 1, slice_s
+    for _ in range(2):
+        under_test.offer()
+    fast, slow = list(taken(under_test, "fast")), list(taken(under_test, "slow"))
+    assert fast == [(1, 0), (1, 1)]
+    assert slow == [(1, 2)]  # the last one is for the fast one, and those of the next step come after it
+    under_test.done("fast", 1, 0, 60.0, 0.0)  # which is slow now
+    assert list(taken(under_test, "slow")) == [(1, 3)]
 
 
 def test_one_of_several_idle_workers_does_not_take_what_is_for_the_others() -> None:
