@@ -163,7 +163,7 @@ class Leader:
             WorkerLost: A worker that holds a slice is gone.
         """
         with self._changed:
-            self._roster.release(offered.number)
+            self._roster.release(offered.number, self._clock.monotonic_s())
             self._count.set(len(self._roster.members))
             self._changed.notify_all()
         self.on_change()

@@ -21,7 +21,7 @@ class Member:
     slice_s: float = 0.0  # the moving average of the time that it works on a slice; 0 before the first
     slices: int = 0  # how many it has learned
     held: set[tuple[int, int]] = field(default_factory=set)  # (step, slice)
-    waits_s: float = 0.0  # since when it has held one
+    waits_s: float = 0.0  # since when it could have finished one
 
 
 @dataclass
@@ -60,9 +60,11 @@ class Roster:
         self._open[self._offered] = _OpenStep(list(range(self._slices)), left=self._slices)
         return self._offered
 
-    def release(self, step: int) -> None:
-        """Allow workers to give the results of a step to the shards."""
+    def release(self, step: int, now_s: float) -> None:
+        """Allow workers to give the results of a step to the shards. Until then, those who hold one had to wait."""
         self.released = step
+        for member in self.members.values():
+            member.waits_s = now_s
 
     def take(self, worker: str, now_s: float) -> tuple[int, int] | None:
         """Return the step and slice that a worker shall learn next; None if it has enough, or nothing is left for it.

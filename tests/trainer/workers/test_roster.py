@@ -136,3 +136,14 @@ def test_steps_that_are_given_up_are_not_counted_as_learned_and_numbers_go_on() 
     assert (under_test.complete, under_test.released) == (1, 1)
     assert under_test.offer() == 2
     assert under_test.take("a", 0.0) == (2, 0)
+
+
+def test_the_time_before_a_step_may_be_given_to_shards_is_nobodys_delay() -> None:
+    under_test, limits = roster(1, "a"), (5.0, 100.0)
+    step = under_test.offer()
+    assert under_test.take("a", 0.0) is not None
+    under_test.see("a", "a", 500.0)  # while the step waits for a version to be cut
+    under_test.release(step, 500.0)
+    assert under_test.overdue({"a"}, limits, 501.0) == []
+    under_test.see("a", "a", 601.0)
+    assert under_test.overdue({"a"}, limits, 601.0) == ["a"]
