@@ -25,9 +25,13 @@ from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.stages import Stages, Work
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["LearnedStep", "LearningLoop", "OwnSteps", "StepLearner", "Tally", "TrainReport"]
+__all__ = ["LearnedStep", "LearningLoop", "NobodyLearns", "OwnSteps", "StepLearner", "Tally", "TrainReport"]
 
 _LOG = logging.getLogger("streamlearn.trainer.LearningLoop")
+
+
+class NobodyLearns(Exception):
+    """Training shall stop, and nobody is there who could learn the steps that were read."""
 
 
 class StepLearner(Protocol):
@@ -45,14 +49,14 @@ class StepLearner(Protocol):
     def rate_scale(self) -> float:
         """The factor of all learning rates at the next step."""
 
-    def session(self) -> AbstractContextManager[None]:
-        """Learn within the block; an error ends what was begun."""
+    def session(self, stop: threading.Event) -> AbstractContextManager[None]:
+        """Learn within the block; an error ends what was begun. `stop` is set when training shall stop."""
 
     def pack(self, columns: StepColumns, now_ms: int) -> Any:
         """Prepare a step that has rows; `now_ms` is table time."""
 
     def learn(self, packed: Any) -> Learned:
-        """Learn a step."""
+        """Learn a step; raises NobodyLearns if nobody is there to learn it when training shall stop."""
 
     def push(self, columns: StepColumns, packed: Any, learned: Learned, now_ms: int, rate_scale: float) -> int:
         """Have the rows learn, too, and return how many there are; not called if the step is not finite."""
@@ -74,7 +78,7 @@ class OwnSteps:
         """See `StepLearner`."""
         return self._learner.rate_scale
 
-    def session(self) -> AbstractContextManager[None]:
+    def session(self, stop: threading.Event) -> AbstractContextManager[None]:
         """See `StepLearner`."""
         return nullcontext()
 
@@ -175,11 +179,15 @@ class LearningLoop:
         Between two items `stages.drain` makes a step boundary.
         """
         self._stop = stop
-        with self._learner.session(), self.stages:
-            for done in self.stages.learned():
-                if done is not None:
-                    self.reached = done.step.reached
-                yield done
+        with self._learner.session(stop), self.stages:
+            try:
+                for done in self.stages.learned():
+                    if done is not None:
+                        self.reached = done.step.reached
+                    yield done
+            except NobodyLearns:
+                _LOG.warning("training stops with steps that nobody is there to learn; the next run learns them")
+                self.stages.drain()
 
     def _steps(self) -> Iterator[Step | None]:
         for step in self._read:

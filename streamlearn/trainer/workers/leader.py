@@ -20,6 +20,7 @@ from streamlearn.settings.workers import WorkersSettings
 from streamlearn.telemetry import gauge, histogram
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Learned, Learner
+from streamlearn.trainer.learning_loop import NobodyLearns
 from streamlearn.trainer.rows import Inputs, Rows
 from streamlearn.trainer.workers.messages import (
     Answer,
@@ -92,7 +93,8 @@ class Leader:
         self._roster, self._steps = Roster(settings.slices), dict[int, _Offered]()
         self._told = dict[str, tuple[int, int]]()
         self._answered = dict[str, tuple[int, tuple[Answer, Sequence[Array] | Inputs]]]()
-        self._session, self._lost = 0, ""
+        self._session, self._lost, self._misses_workers = 0, "", False
+        self._stop = threading.Event()
         self._own_error: BaseException | None = None
         self._own = SliceWorker(_OWN, learner, rows, clients.sums, self, changed=self._changed, clock=clock)
         self._count = gauge("trainer", "workers", "processes", "Processes that learn slices, the trainer among them")
@@ -121,10 +123,10 @@ class Leader:
             ]
 
     @contextmanager
-    def session(self) -> Iterator[None]:
-        """Let workers learn within the block; an error ends what they have begun."""
+    def session(self, stop: threading.Event) -> Iterator[None]:
+        """Let workers learn within the block; an error ends what they have begun. See `StepLearner`."""
         self._clients.join(self._epoch)
-        stop = threading.Event()
+        self._stop, over = stop, threading.Event()
         with self._changed:
             self._roster.drop()
             self._steps.clear()
@@ -133,12 +135,12 @@ class Leader:
             self._session, self._lost, self._own_error = secrets.randbits(62) | 1, "", None
             # Who joins before the thread runs must be welcomed at this step, too.
             self._own.begin(self._session, self._roster.complete, self._settings.slices)
-        thread = threading.Thread(target=self._learn_own, args=(stop,), name="streamlearn-trainer-slices", daemon=True)
+        thread = threading.Thread(target=self._learn_own, args=(over,), name="streamlearn-trainer-slices", daemon=True)
         thread.start()
         try:
             yield
         finally:
-            stop.set()
+            over.set()
             with self._changed:
                 self._session = 0
                 self._changed.notify_all()
@@ -161,6 +163,7 @@ class Leader:
 
         Raises:
             WorkerLost: A worker that holds a slice is gone.
+            NobodyLearns: No worker is there, and training shall stop.
         """
         with self._changed:
             self._roster.release(offered.number, self._clock.monotonic_s())
@@ -292,12 +295,18 @@ class Leader:
         if self._lost:
             message = f"a worker was lost: {self._lost}"
             raise WorkerLost(message, help="see the log of that worker; the others go on from the newest version")
+        if not self._roster.members:
+            if self._stop.is_set():
+                raise NobodyLearns
+            if not self._misses_workers:
+                _LOG.warning("no worker is there: training waits for one")
+        self._misses_workers = not self._roster.members
         if PULSE.is_due:  # it waits for workers, each of which has a deadline of its own
             PULSE.beat()
 
-    def _learn_own(self, stop: threading.Event) -> None:
+    def _learn_own(self, over: threading.Event) -> None:
         try:
-            self._own.learn(stop)
+            self._own.learn(over)
         except BaseException as error:
             with self._changed:
                 self._own_error = error

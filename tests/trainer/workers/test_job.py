@@ -232,3 +232,23 @@ def test_slices_need_shards(job: Callable[..., Job]) -> None:
     write_messages(one.folder(), one.messages)
     with pytest.raises(ConfigError, match=r"ps\.addresses is empty"):
         one.train("ps.addresses=[]")
+
+
+def test_a_leader_that_learns_nothing_stops_though_no_worker_is_there(job: Callable[..., Job]) -> None:
+    one, stop, reports = job(), threading.Event(), list[TrainReport]()
+    write_messages(one.folder(), one.messages)
+    folder = one.folder("workers.leader_learns=false")
+
+    def run() -> None:
+        reports.append(train(folder, stop, until=until_end))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    wait_until(lambda: newest(folder) is not None, "the first version")
+    stop.set()
+    thread.join(30)
+    assert reports, "it waits for ever"
+    assert reports[0].tally.rows == 0
+    with one.workers(2):  # what was left is learned next time
+        one.train("workers.leader_learns=false")
+    assert known_of(one.folder(), one.messages) == outcomes(one.messages)

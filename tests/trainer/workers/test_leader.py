@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -53,10 +54,10 @@ def welcome(of: Leader, worker: str) -> Welcome:
 
 def test_who_joins_before_the_leader_has_begun_is_welcomed_at_the_newest_step() -> None:
     under_test = leader()
-    with under_test.session():
+    with under_test.session(threading.Event()):
         for _ in range(3):
             under_test.pack(Any, 0)  # type: ignore[arg-type]
-    with under_test.session():  # the three steps were given up
+    with under_test.session(threading.Event()):  # the three steps were given up
         assert welcome(under_test, "a").applied == 3
         offered = under_test.pack(Any, 0)  # type: ignore[arg-type]
         assert offered.number == 4
