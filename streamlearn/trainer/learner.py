@@ -37,6 +37,8 @@ _INITIAL_ACCUMULATOR, _ADAGRAD_EPSILON = 0.1, 1e-10
 _GRADIENT_MAX = 1e12
 # The bound of a slice's gradient for a weight: the squares of a sum of slices stay finite.
 _SLICE_GRADIENT_MAX = 1e14
+# 2³² by the golden ratio: multiples of it, modulo 2³², are spread evenly.
+_APART = 0x9E3779B1
 # The number of arrays of the weights' size that each optimizer keeps.
 _SLOTS = {"adam": 2, "adagrad": 1, "sgd": 0}
 # Of the arrays of a step, those of users come first, then those of items.
@@ -152,8 +154,9 @@ class Learner:
         """Return the gradients of slice `number`, of a step of `step_rows` rows; `apply` learns their sum."""
         *sides, index, targets, _, seed = self.arrays(packed)
         share = np.array([1.0 / max(step_rows, 1)], np.float32)
-        # Dropout leaves out other outputs in each slice.
-        arrays = (*sides, index, targets, share, seed + np.array([0, number << 24], np.int32))
+        # Dropout leaves out other outputs in each slice. Products are far apart, as layers count up from the seed.
+        of_slice = np.array([0, number * _APART & 0xFFFFFFFF], np.uint32)
+        arrays = (*sides, index, targets, share, (seed.view(np.uint32) + of_slice).view(np.int32))
         traced = self._traced_for(self._learn_slice, arrays, is_small=False)
         logits, loss, is_finite, of_weights, *of_rows = traced.run(self._place, self._place.tensors(arrays))
         return SliceGradients(

@@ -406,6 +406,16 @@ def test_what_is_left_out_changes_no_prediction_and_follows_from_the_step_and_th
     same(same_seed.learn(given), one.learn(given))
 
 
+def test_each_of_all_the_slices_that_a_step_may_have_leaves_out_other_outputs() -> None:
+    learning, rows = noisy(seed=0xFFFFFF), 400
+    given = packed(1, rows, rows)
+    given = replace(given, targets=np.tile(np.array([1, 1, 0, 0], np.float32), (rows, _LABELS, 1)))
+    numbers = (0, 1, 127, 128, 255, 256, 512, 1_023)
+    found = {np.all(learning.gradients(given, one, rows).of_rows[2] == 0, axis=1).tobytes() for one in numbers}
+    assert len(found) == len(numbers)
+    assert left_out(learning.learn(given)).tobytes() in found, "the first slice leaves out what a whole step does"
+
+
 def test_outputs_that_stay_are_enlarged_so_that_their_mean_is_kept() -> None:
     with learning(tf.constant([7, 1])) as drops:
         first, second = (dropout(tf.ones([200, 500]), 0.2).numpy() for _ in range(2))
