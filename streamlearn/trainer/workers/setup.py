@@ -49,7 +49,10 @@ def setup_of(folder: AppFolder, learner: Learner) -> str:
     has another digest.
     """
     settings = folder.settings
-    parts = (__version__, folder.app.model_fingerprint, settings.trainer, settings.tables, settings.workers.slices)
+    parts = (
+        __version__, folder.app.model_fingerprint, settings.trainer, settings.tables, settings.workers.slices,
+        settings.ps.encoding,
+    )  # fmt: skip
     digest = hashlib.sha256(msgspec.json.encode(parts))
     rows = slice_rows(settings.trainer.step_rows, settings.workers.slices)
     found = learner.gradients(_probe(folder, rows), 0, rows)

@@ -213,7 +213,9 @@ def spoilt(batch: SampleBatch) -> SampleBatch:
     return replace(batch, item=replace(batch.item, dense={**batch.item.dense, "length": numbers}))
 
 
-@pytest.mark.parametrize("change", ["trainer.rate=0.02", "tables.rate=0.3", "workers.slices=2"])
+@pytest.mark.parametrize(
+    "change", ["trainer.rate=0.02", "tables.rate=0.3", "workers.slices=2", 'ps.encoding="float16"']
+)
 def test_a_worker_with_other_settings_is_refused(job: Callable[..., Job], change: str) -> None:
     one = job()
     write_messages(one.folder(), one.messages)
