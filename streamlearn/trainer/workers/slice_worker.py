@@ -229,7 +229,8 @@ class SliceWorker:
                 continue
             with self._changed:
                 if is_finite:
-                    self._learner.apply(self._sum[:-1], round(float(self._sum[-1])))
+                    # A copy: a device may still read it when the next sum comes.
+                    self._learner.apply(self._sum[:-1].copy(), round(float(self._sum[-1])))
                 self.applied = number
                 self._changed.notify_all()
 
