@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -207,9 +208,12 @@ class Leader:
             if report.session != self._session or offered is None or report.slice >= len(offered.inputs):
                 return
             shape = offered.inputs[report.slice].targets.shape[:2]
-            if logits.shape != shape:
-                message = f"predictions of shape {logits.shape}, but slice {report.slice} has {shape}"
+            if logits.shape != shape or logits.dtype != np.float32:
+                message = f"predictions {logits.dtype}{logits.shape}, but slice {report.slice} has float32{shape}"
                 raise UsageError(message, help="give all workers the application of the leader")
+            if report.is_finite and not math.isfinite(report.loss):
+                message = f"slice {report.slice} is finite, but its loss is {report.loss}"
+                raise UsageError(message, help="give all workers the release of the leader")
             now_s = self._clock.monotonic_s()
             if not self._roster.done(report.worker, report.step, report.slice, report.busy_s, now_s):
                 return

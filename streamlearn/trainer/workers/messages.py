@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,7 +28,9 @@ __all__ = [
 
 Array: TypeAlias = npt.NDArray[Any]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+_Id: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{1,32}\Z")]
 _Text: TypeAlias = Annotated[str, Meta(max_length=256)]
+_Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 _KINDS = {"f4": np.float32, "u8": np.uint64, "i4": np.int32}
 _SYMBOLS = {np.dtype(kind): symbol for symbol, kind in _KINDS.items()}
 _ARRAYS_MAX, _DIMENSIONS_MAX = 8_192, 4
@@ -52,7 +54,7 @@ class Ask(Message, frozen=True, tag="ask"):
         applied: The newest step that its weights have learned.
     """
 
-    worker: _Text
+    worker: _Id
     name: _Text
     setup: _Text
     number: _Count
@@ -66,20 +68,20 @@ class Report(Message, frozen=True, tag="report"):
     Its array is float32[rows, labels], the predictions.
     """
 
-    worker: _Text
+    worker: _Id
     session: _Count
     step: _Count
     slice: _Count
     loss: float
     is_finite: bool
     keys: _Count  # the rows that it pushed
-    busy_s: Annotated[float, Meta(ge=0)]  # how long it worked on it
+    busy_s: _Seconds  # how long it worked on it
 
 
 class Leave(Message, frozen=True, tag="leave"):
     """A worker asks for nothing more. `error` says why, if it cannot go on."""
 
-    worker: _Text
+    worker: _Id
     error: _Text = ""
 
 
@@ -150,7 +152,8 @@ class SliceWork(Message, frozen=True, tag="slice"):
 
 
 Answer: TypeAlias = Welcome | Idle | SliceWork
-_Shapes: TypeAlias = list[tuple[str, list[_Count]]]
+_Shape: TypeAlias = Annotated[list[_Count], Meta(max_length=_DIMENSIONS_MAX)]
+_Shapes: TypeAlias = Annotated[list[tuple[Literal["f4", "u8", "i4"], _Shape]], Meta(max_length=_ARRAYS_MAX)]
 _DECODERS = {
     "ask": packed_decoder_of(tuple[Ask | Report | Leave | Who, _Shapes]),
     "answer": packed_decoder_of(tuple[Welcome | Idle | SliceWork | Members, _Shapes]),
@@ -185,13 +188,10 @@ def decode(data: bytes, of: str) -> tuple[Any, list[Array]]:
 
 
 def _arrays(data: bytes, at: int, shapes: list[tuple[str, list[int]]]) -> Iterator[Array]:
-    if len(shapes) > _ARRAYS_MAX:
-        message = f"{len(shapes)} arrays: at most {_ARRAYS_MAX}"
-        raise ValueError(message)
     for symbol, shape in shapes:
         count, kind = math.prod(shape), np.dtype(_KINDS[symbol])
         at += -at % _ALIGN
-        if len(shape) > _DIMENSIONS_MAX or count * kind.itemsize > len(data) - at:
+        if count * kind.itemsize > len(data) - at:
             message = f"an array of shape {shape} does not fit"
             raise ValueError(message)
         yield np.frombuffer(data, kind, count, at).reshape(shape)

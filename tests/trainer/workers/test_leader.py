@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
 import numpy as np
+import pytest
 
+from streamlearn.errors import UsageError
 from streamlearn.ps import Epoch
 from streamlearn.samples import FeatureColumns
 from streamlearn.settings.workers import WorkersSettings
 from streamlearn.trainer.rows import Inputs
 from streamlearn.trainer.workers.leader import Leader
-from streamlearn.trainer.workers.messages import Ask, Welcome
+from streamlearn.trainer.workers.messages import Ask, Report, Welcome
 from streamlearn.trainer.workers.slice_worker import Clients
 
 _NONE = FeatureColumns({}, {})
@@ -61,3 +64,26 @@ def test_who_joins_before_the_leader_has_begun_is_welcomed_at_the_newest_step() 
         assert welcome(under_test, "a").applied == 3
         offered = under_test.pack(Any, 0)  # type: ignore[arg-type]
         assert offered.number == 4
+
+
+@pytest.mark.parametrize(
+    ("loss", "logits"),
+    [
+        (math.nan, np.zeros((2, 1), np.float32)),
+        (0.5, np.zeros((3, 1), np.float32)),
+        (0.5, np.zeros((2, 1), np.int32)),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused_and_its_slice_is_not_done(loss: float, logits: Any) -> None:
+    under_test = leader()
+    with under_test.session(threading.Event()):
+        session = welcome(under_test, "a").session
+        offered = under_test.pack(Any, 0)  # type: ignore[arg-type]
+        under_test.answer(ask("a", 2, session))
+        with pytest.raises(UsageError):
+            under_test.report(Report("a", session, offered.number, 0, loss, True, 1, 0.5), logits)
+        assert not offered.reports
+        good = Report("a", session, offered.number, 0, 0.5, True, 1, 0.5), np.zeros((2, 1), np.float32)
+        under_test.report(*good)
+        under_test.report(*good)  # the answer was lost
+        assert list(offered.reports) == [0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import struct
+import tracemalloc
 
 import msgspec
 import numpy as np
@@ -11,7 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlearn.errors import BadRecord
-from streamlearn.trainer.workers.messages import Ask, Idle, Report, Side, SliceWork, Welcome, decode, encode, inputs_of
+from streamlearn.trainer.workers.messages import (
+    Ask,
+    Idle,
+    Leave,
+    Message,
+    Report,
+    Side,
+    SliceWork,
+    Welcome,
+    decode,
+    encode,
+    inputs_of,
+)
 from tests.campaign import examples
 
 
@@ -52,6 +66,33 @@ def test_arrays_that_the_bytes_do_not_hold_are_refused(shapes: list[object]) -> 
     head = msgspec.msgpack.encode((Idle(1, 2, 3), shapes))
     with pytest.raises(BadRecord):
         decode(struct.pack("<I", len(head)) + head + bytes(8), "answer")
+
+
+def test_a_head_of_many_shapes_is_refused_before_they_become_objects() -> None:
+    count = 1_000_000
+    ask = msgspec.msgpack.encode(Ask("ab", "host:1", "d", 1))
+    head = b"\x92" + ask + b"\xdd" + struct.pack(">I", count) + b"\x92\xa2f4\x90" * count
+    tracemalloc.start()
+    with pytest.raises(BadRecord, match="length <= 8192"):
+        decode(struct.pack("<I", len(head)) + head, "ask")
+    assert tracemalloc.get_traced_memory()[1] < 2 * len(head)
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        Ask("leader", "host:1", "d", 1),  # the name of the leader's own worker
+        Ask("ab\n", "host:1", "d", 1),
+        Ask("ab", "host:1", "d", -1),
+        Leave("leader"),
+        Report("leader", 1, 2, 3, 0.5, True, 9, 0.25),
+        *(Report("ab", 1, 2, 3, 0.5, True, 9, busy_s) for busy_s in (-1.0, math.nan, math.inf)),
+    ],
+)
+def test_a_head_whose_fields_cannot_be_is_refused(head: Message) -> None:
+    with pytest.raises(BadRecord):
+        decode(encode(head), "ask")
 
 
 def test_a_slice_without_all_its_arrays_is_refused() -> None:
