@@ -6,7 +6,6 @@ import typer
 
 from streamlearn.cli.options import AppArgument, SetOption
 from streamlearn.cli.run.workers import LeaderOption, WorkersTokenOption, leader_of
-from streamlearn.errors import ShardUnreachable
 from streamlearn.pulse import PULSE
 
 __all__ = ["work"]
@@ -32,13 +31,14 @@ def work(
     address = leader_of(folder.settings.workers.listen, leader)
     set_up_logging(folder.settings.telemetry)
     load_tensorflow()
+    from streamlearn.trainer.workers.leader_link import LEADER_AWAY
     from streamlearn.trainer.workers.setup import work as work_for
 
     token = None if token_file is None else open_token(token_file)
     with serve_metrics(folder.settings.telemetry), stop_on_signals() as stop:
         try:
             work_for(folder, address, stop, token=token, show=lambda text: print(text, flush=True))
-        except ShardUnreachable as error:
+        except LEADER_AWAY as error:
             typer.echo(f"error: {error.message}\nhelp: {error.help}", err=True)
             raise typer.Exit(_EXIT_AGAIN) from None
         finally:

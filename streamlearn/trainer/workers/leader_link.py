@@ -15,7 +15,7 @@ import numpy.typing as npt
 from streamlearn.access.renewal import GivenToken
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import ShardUnreachable
+from streamlearn.errors import ShardNotReady, ShardUnreachable, StreamlearnError, TableBusy
 from streamlearn.native import native
 from streamlearn.ps.remote import ClientIdentity, client_limits
 from streamlearn.ps.specification import fingerprint_of
@@ -39,9 +39,11 @@ from streamlearn.trainer.workers.messages import (
     inputs_of,
 )
 
-__all__ = ["LeaderLink"]
+__all__ = ["LEADER_AWAY", "LeaderLink"]
 
 Float32s = npt.NDArray[np.float32]
+LEADER_AWAY = (ShardUnreachable, ShardNotReady, TableBusy)
+"""The errors of a leader that does not answer, is stopping, or is asked by too many at once: later it may answer."""
 # A leader answers within half a second.
 _ANSWER_MS, _LEAVE_MS, _AGAIN_S = 2_000, 500, 0.1
 
@@ -83,7 +85,7 @@ class LeaderLink(Resource):
         """Wait a little for a slice or for news; None if the session is over. See `welcome` then.
 
         Raises:
-            ShardUnreachable: The leader does not answer.
+            ShardUnreachable, ShardNotReady, TableBusy: The leader does not answer, is stopping, or has too many asks.
             ShardRefused: It refuses this worker.
         """
         if PULSE.is_due:
@@ -110,7 +112,7 @@ class LeaderLink(Resource):
 
     def leave(self, error: str = "") -> None:
         """Take leave, if the leader is there."""
-        with suppress(ShardUnreachable):
+        with suppress(StreamlearnError):
             self._order_once(Leave(self.worker, error[:256]), (), _LEAVE_MS)
 
     def close(self) -> None:
@@ -124,7 +126,7 @@ class LeaderLink(Resource):
             begin_s = self._clock.monotonic_s()
             try:
                 return self._order_once(head, arrays)
-            except ShardUnreachable:
+            except LEADER_AWAY:
                 now_s = self._clock.monotonic_s()
                 if now_s > deadline_s or self._stop.wait(max(0.0, begin_s + _AGAIN_S - now_s)):
                     raise
