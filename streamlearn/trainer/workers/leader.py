@@ -36,7 +36,7 @@ from streamlearn.trainer.workers.messages import (
     arrays_of,
 )
 from streamlearn.trainer.workers.roster import Roster
-from streamlearn.trainer.workers.slice_worker import Clients, SliceWorker
+from streamlearn.trainer.workers.slice_worker import SUMS_KEPT, Clients, SliceWorker
 from streamlearn.trainer.workers.slices import cut
 
 __all__ = ["Leader"]
@@ -196,6 +196,8 @@ class Leader:
             self._roster.see(ask.worker, ask.name, now_s)
             number, answer = self._answered.get(ask.worker, (0, None))
             if number != ask.number or answer is None:  # else the answer was lost
+                if ask.applied + SUMS_KEPT < self._own.applied and not self._roster.members[ask.worker].held:
+                    return self._welcome(ask, now_s)  # it was silent for a while, and cannot follow step by step
                 answer = self._next(ask.worker, now_s, always=always)
             if answer is not None:
                 self._answered[ask.worker] = (ask.number, answer)
@@ -227,8 +229,7 @@ class Leader:
         with self._changed:
             member = self._roster.members.get(leave.worker)
             name = leave.worker if member is None else member.name
-            self._answered.pop(leave.worker, None)
-            if self._roster.remove(leave.worker):
+            if self._forget(leave.worker):
                 self._lost = f"{name} left with slices: {leave.error[:_ERROR_CHARS] or 'it was stopped'}"
             self._changed.notify_all()
         _LOG.info("worker %s left%s", name, f": {leave.error[:_ERROR_CHARS]}" if leave.error else "")
@@ -269,10 +270,10 @@ class Leader:
 
     def _welcome(self, ask: Ask, now_s: float) -> tuple[Welcome, Sequence[Float32s]]:
         """Give a worker the weights of now; one that comes again has lost the slices that it held."""
-        self._answered.pop(ask.worker, None)
-        if self._roster.remove(ask.worker):
+        if self._forget(ask.worker):
             self._lost = f"{ask.name} began again with slices that it had not finished"
             self._changed.notify_all()
+        self._forget_overdue(now_s)  # between steps, nobody else looks after those that are gone
         self._roster.see(ask.worker, ask.name, now_s)
         _LOG.info("worker %s joins at step %d", ask.name, self._own.applied)
         state = self._learner.state()
@@ -289,13 +290,7 @@ class Leader:
         """Raise what keeps a step from its end; called with the lock held."""
         if self._own_error is not None:
             raise self._own_error
-        settings, now_s = self._settings, self._clock.monotonic_s()
-        connected, limits = self.connected() | {_OWN}, (settings.worker_wait_s_max, settings.slice_wait_s_max)
-        for worker in self._roster.overdue(connected, limits, now_s):
-            name = self._roster.members[worker].name
-            _LOG.warning("worker %s is gone, silent, or too long at a slice", name)
-            if self._roster.remove(worker):
-                self._lost = f"{name} is gone, silent, or too long at a slice"
+        self._forget_overdue(self._clock.monotonic_s())
         if self._lost:
             message = f"a worker was lost: {self._lost}"
             raise WorkerLost(message, help="see the log of that worker; the others go on from the newest version")
@@ -307,6 +302,20 @@ class Leader:
         self._misses_workers = not self._roster.members
         if PULSE.is_due:  # it waits for workers, each of which has a deadline of its own
             PULSE.beat()
+
+    def _forget_overdue(self, now_s: float) -> None:
+        limits = (self._settings.worker_wait_s_max, self._settings.slice_wait_s_max)
+        for worker in self._roster.overdue(self.connected() | {_OWN}, limits, now_s):
+            name = self._roster.members[worker].name
+            _LOG.warning("worker %s is gone, silent, or too long at a slice", name)
+            if self._forget(worker):
+                self._lost = f"{name} is gone, silent, or too long at a slice"
+
+    def _forget(self, worker: str) -> bool:
+        """Keep nothing of a worker; returns whether it held slices."""
+        self._told.pop(worker, None)
+        self._answered.pop(worker, None)
+        return self._roster.remove(worker)
 
     def _learn_own(self, over: threading.Event) -> None:
         try:

@@ -21,6 +21,7 @@ from streamlearn.errors import (
     EpochOver,
     PushUnsure,
     ShardNotReady,
+    ShardRefused,
     StreamlearnError,
 )
 from streamlearn.features import PackSide
@@ -32,7 +33,7 @@ from streamlearn.trainer.learner import Learner, Packed
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.leader_link import LeaderLink
-from streamlearn.trainer.workers.slice_worker import Clients, SliceWorker
+from streamlearn.trainer.workers.slice_worker import SUMS_KEPT, Clients, SliceWorker
 from streamlearn.trainer.workers.slices import slice_rows
 from streamlearn.trainer.workers.worker_door import WorkerDoor
 
@@ -147,8 +148,19 @@ def work(
                     worker.learn(stop)
                 except (EpochOver, PushUnsure, ShardNotReady) as error:
                     _LOG.warning("%s; asking the leader again", error.message)
+                except ShardRefused as error:
+                    if not _is_behind(link, worker):
+                        raise
+                    _LOG.warning("%s; this worker was behind, and takes the newest weights", error.message)
         except StreamlearnError as error:
             link.leave(error.message)
             if not stop.is_set():
                 raise
         link.leave()
+
+
+def _is_behind(link: LeaderLink, worker: SliceWorker) -> bool:
+    """Whether the others have gone on so far that shards refuse the sums that a worker misses; asks the leader."""
+    if link.welcome is None:
+        link.ask(0, 0)
+    return link.welcome is not None and link.welcome[0].applied > worker.applied + SUMS_KEPT

@@ -20,9 +20,11 @@ from streamlearn.trainer.rows import Inputs, Rows
 from streamlearn.trainer.stages import Stages, Work
 from streamlearn.trainer.workers.messages import Idle, Report, SliceWork
 
-__all__ = ["Clients", "SliceWorker", "Source"]
+__all__ = ["SUMS_KEPT", "Clients", "SliceWorker", "Source"]
 
 Float32s = npt.NDArray[np.float32]
+SUMS_KEPT = 4
+"""Shards keep the sums of so many steps; a worker that is further behind must be welcomed again."""
 _SUM_WAIT_S = 0.5
 # The stages of a worker wait for the leader, not for each other.
 _STALENESS = 64

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from streamlearn.apps import AppFolder, load_app
-from streamlearn.errors import ConfigError, ShardRefused
+from streamlearn.errors import ConfigError, ShardNotReady, ShardRefused, StreamlearnError, TableBusy
 from streamlearn.ps import Place, ShardServer, Shelf
 from streamlearn.samples import SampleBatch
 from streamlearn.table import declared_tables
@@ -24,7 +25,10 @@ from streamlearn.testing import wait_until
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.trainer_setup import train
 from streamlearn.trainer.workers.leader import Leader
+from streamlearn.trainer.workers.leader_link import LeaderLink
+from streamlearn.trainer.workers.messages import Report
 from streamlearn.trainer.workers.setup import work
+from streamlearn.trainer.workers.slice_worker import SUMS_KEPT, SliceWorker
 from tests.trainer.processes import job as process_of
 from tests.trainer.processes import newest, write_app
 from tests.trainer.runs import known_of, state_of, until_end
@@ -191,6 +195,65 @@ def test_a_leader_that_is_killed_finds_its_worker_again(job: Callable[..., Job])
     assert report.run == 2
     expected, found = bytes_of(alone), bytes_of(struck)
     assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def test_a_worker_that_missed_the_sums_of_many_steps_takes_the_newest_weights(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, leaders, waited = job(step_rows=16), list[Leader](), threading.Event()
+    write_messages(one.folder(), one.messages)
+    report, welcome, catch_up = Leader.report, Leader._welcome, SliceWorker._catch_up
+
+    def slow(self: Leader, given: Report, logits: Any) -> None:
+        # Whoever is as slow as that gets no further slice.
+        report(self, given if given.worker == "leader" else structs.replace(given, busy_s=1e6), logits)
+
+    def late(self: SliceWorker, step: int) -> None:
+        if self._name != "leader" and not waited.is_set():
+            member = leaders[0]._roster.members[self._name]
+            if member.slices and not member.held:
+                wait_until(lambda: leaders[0]._own.applied > self.applied + SUMS_KEPT, "further steps")
+                waited.set()
+        catch_up(self, step)
+
+    def noted(self: Leader, ask: Any, now_s: float) -> Any:
+        leaders.append(self)
+        return welcome(self, ask, now_s)
+
+    monkeypatch.setattr(Leader, "report", slow)
+    monkeypatch.setattr(Leader, "_welcome", noted)
+    monkeypatch.setattr(SliceWorker, "_catch_up", late)
+    first = wait_for(2)
+
+    def show(trainer: Trainer) -> None:
+        first(trainer)
+        if trainer.tally.steps >= 20:
+            wait_until(lambda: errors or len(leaders) > 1, "its return")
+
+    with one.workers(1) as errors:
+        result = one.train(show=show)
+    assert not errors
+    assert result.recoveries == 0
+
+
+@pytest.mark.parametrize("error", [ShardNotReady, TableBusy])
+def test_a_leader_that_cannot_answer_now_is_asked_again(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, error: type[StreamlearnError]
+) -> None:
+    one, asked, send = job(), list[Any](), LeaderLink._order_once
+
+    def refused(self: LeaderLink, head: Any, *rest: Any) -> bytes:
+        asked.append(head)
+        if len(asked) % 3 == 1:
+            message = "the limit of 64 unanswered orders is reached"
+            raise error(message, help="")
+        return send(self, head, *rest)
+
+    monkeypatch.setattr(LeaderLink, "_order_once", refused)
+    write_messages(one.folder(), one.messages)
+    with one.workers(1) as errors:
+        assert one.train(show=wait_for(2)).recoveries == 0
+    assert not errors
 
 
 def test_a_slice_that_is_not_finite_takes_its_whole_step_with_it(job: Callable[..., Job]) -> None:

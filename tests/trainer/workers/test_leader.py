@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import UsageError
 from streamlearn.ps import Epoch
 from streamlearn.samples import FeatureColumns
 from streamlearn.settings.workers import WorkersSettings
+from streamlearn.testing import ManualClock
 from streamlearn.trainer.rows import Inputs
 from streamlearn.trainer.workers.leader import Leader
-from streamlearn.trainer.workers.messages import Ask, Report, Welcome
+from streamlearn.trainer.workers.messages import Ask, Idle, Report, SliceWork, Welcome
 from streamlearn.trainer.workers.slice_worker import Clients
 
 _NONE = FeatureColumns({}, {})
@@ -36,10 +38,11 @@ class Parts:
         return Inputs(1, _NONE, _NONE, np.zeros(4, np.int32), np.zeros((4, 1, 4), np.float32))
 
 
-def leader(**settings: Any) -> Leader:
+def leader(clock: Clock = SYSTEM_CLOCK) -> Leader:
     """A leader that learns nothing itself."""
     parts: Any = Parts()
-    made = Leader(parts, parts, Clients(parts, parts), WorkersSettings(slices=2, leader_learns=False, **settings), "s")
+    settings = WorkersSettings(slices=2, leader_learns=False)
+    made = Leader(parts, parts, Clients(parts, parts), settings, "s", clock=clock)
     made._own.learn = lambda stop: None  # type: ignore[method-assign]
     return made
 
@@ -87,3 +90,30 @@ def test_a_report_that_cannot_be_is_refused_and_its_slice_is_not_done(loss: floa
         under_test.report(*good)
         under_test.report(*good)  # the answer was lost
         assert list(offered.reports) == [0]
+
+
+def test_a_worker_that_is_too_far_behind_is_welcomed_again_unless_it_holds_a_slice() -> None:
+    under_test = leader()
+    with under_test.session(threading.Event()):
+        session = welcome(under_test, "a").session
+        under_test._own.applied = 4
+        assert under_test.answer(ask("a", 2, session, applied=0), always=True) == (Idle(session, 0, 0), ())
+        under_test._own.applied = 5
+        again = under_test.answer(ask("a", 3, session, applied=0))
+        assert again is not None
+        assert isinstance(again[0], Welcome)
+        under_test.pack(Any, 0)  # type: ignore[arg-type]
+        assert isinstance((under_test.answer(ask("a", 4, session, applied=5)) or [None])[0], SliceWork)
+        assert isinstance((under_test.answer(ask("a", 5, session, applied=0), always=True) or [None])[0], SliceWork)
+
+
+def test_nothing_is_kept_of_workers_that_are_gone() -> None:
+    clock = ManualClock()
+    under_test = leader(clock=clock)
+    with under_test.session(threading.Event()):
+        for number in range(50):
+            session = welcome(under_test, f"{number:x}").session
+            under_test.answer(ask(f"{number:x}", 2, session), always=True)
+            clock.sleep(1.5)  # nobody is connected
+        assert len(under_test.workers) == 1
+        assert (len(under_test._told), len(under_test._answered)) == (1, 1)
