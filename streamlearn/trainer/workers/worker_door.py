@@ -108,13 +108,15 @@ class WorkerDoor(Resource):
             for number, (ask, deadline_s) in list(self._waiting.items()):
                 try:
                     answer = self._leader.answer(ask, always=now_s >= deadline_s or self._is_closed.is_set())
-                except StreamlearnError as error:
-                    del self._waiting[number]
-                    _LOG.error("worker %s is refused: %s", ask.name, error.message)
-                    self._server.refuse(number, "bad_request", error.message)
-                    continue
-                if answer is not None:
-                    del self._waiting[number]
+                    if answer is None:
+                        continue
                     head, content = answer
                     arrays = arrays_of(content)[2] if isinstance(content, Inputs) else content
                     self._server.answer(number, encode(head, arrays))
+                except StreamlearnError as error:
+                    _LOG.error("worker %s is refused: %s", ask.name, error.message)
+                    self._server.refuse(number, "bad_request", error.message)
+                except Exception as error:  # the thread that serves answers all other workers, too
+                    _LOG.exception("worker %s cannot be answered", ask.name)
+                    self._server.refuse(number, "internal", f"{type(error).__name__}: {error}")
+                del self._waiting[number]

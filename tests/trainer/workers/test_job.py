@@ -17,11 +17,12 @@ import pytest
 from msgspec import structs
 
 from streamlearn.apps import AppFolder, load_app
-from streamlearn.errors import ConfigError, ShardNotReady, ShardRefused, StreamlearnError, TableBusy
+from streamlearn.errors import ConfigError, ExecutionFailed, ShardNotReady, ShardRefused, StreamlearnError, TableBusy
 from streamlearn.ps import Place, ShardServer, Shelf
 from streamlearn.samples import SampleBatch
 from streamlearn.table import declared_tables
 from streamlearn.testing import wait_until
+from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.trainer_setup import train
 from streamlearn.trainer.workers.leader import Leader
@@ -317,3 +318,48 @@ def test_a_leader_that_learns_nothing_stops_though_no_worker_is_there(job: Calla
     with one.workers(2):  # what was left is learned next time
         one.train("workers.leader_learns=false")
     assert known_of(one.folder(), one.messages) == outcomes(one.messages)
+
+
+def test_a_leader_that_learns_nothing_needs_an_address_for_workers(job: Callable[..., Job]) -> None:
+    one = job()
+    write_messages(one.folder(), one.messages)
+    with pytest.raises(ConfigError, match="nobody could learn"):
+        one.train("workers.leader_learns=false", "workers.listen=[]")
+
+
+def test_a_worker_that_cannot_be_answered_leaves_the_others_served(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, failed, answer = job(), list[str](), Leader.answer
+
+    def failing(self: Leader, ask: Any, *, always: bool = False) -> Any:
+        if not failed:
+            failed.append(ask.worker)
+            raise MemoryError
+        return answer(self, ask, always=always)
+
+    monkeypatch.setattr(Leader, "answer", failing)
+    write_messages(one.folder(), one.messages)
+    with one.workers(2) as errors:
+        assert one.train(show=wait_for(2)).recoveries == 0
+    assert len(errors) == 1
+    assert isinstance(errors[0], ShardRefused)
+
+
+def test_an_error_of_the_leaders_own_slices_is_the_one_that_ends_training(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, pack = job(), Rows.pack_inputs
+
+    def failing(self: Rows, *arguments: Any, **more: Any) -> Any:
+        if len(packed) > 1:
+            message = "the model is wrong"
+            raise ExecutionFailed(message, help="")
+        packed.append(1)
+        return pack(self, *arguments, **more)
+
+    packed = list[int]()
+    monkeypatch.setattr(Rows, "pack_inputs", failing)
+    write_messages(one.folder(), one.messages)
+    with pytest.raises(ExecutionFailed):
+        one.train()
