@@ -133,6 +133,17 @@ class LeaderLink(Resource):
 
     def _order_once(self, head: Message, arrays: Sequence[Float32s], wait_ms: int = _ANSWER_MS) -> bytes:
         (answer,) = self._client.order_all([encode(head, arrays)], wait_ms)
+        if isinstance(answer, StreamlearnError):
+            raise _of_leader(answer)
         if isinstance(answer, BaseException):
             raise answer
         return bytes(answer)
+
+
+def _of_leader(error: StreamlearnError) -> StreamlearnError:
+    """Return an error of the shards' protocol as one of the leader, which is no shard."""
+    if isinstance(error, LEADER_AWAY):
+        help = "check that `streamlearn train` runs there, with this address in workers.listen"
+    else:
+        help = "give the worker the application, the settings, the release and the token of the trainer"
+    return type(error)(error.message.replace("shard 0 at ", "the trainer at ", 1), help=help)

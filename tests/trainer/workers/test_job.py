@@ -17,7 +17,15 @@ import pytest
 from msgspec import structs
 
 from streamlearn.apps import AppFolder, load_app
-from streamlearn.errors import ConfigError, ExecutionFailed, ShardNotReady, ShardRefused, StreamlearnError, TableBusy
+from streamlearn.errors import (
+    ConfigError,
+    ExecutionFailed,
+    ShardNotReady,
+    ShardRefused,
+    ShardUnreachable,
+    StreamlearnError,
+    TableBusy,
+)
 from streamlearn.ps import Place, ShardServer, Shelf
 from streamlearn.samples import SampleBatch
 from streamlearn.table import declared_tables
@@ -291,6 +299,15 @@ def test_a_worker_with_other_settings_is_refused(job: Callable[..., Job], change
         one.train(show=show)
     assert isinstance(errors[0], ShardRefused), errors
     assert any(word in errors[0].message for word in ("settings", "optimizer.rate")), errors[0].message
+
+
+def test_a_trainer_that_is_away_is_not_taken_for_a_shard(job: Callable[..., Job]) -> None:
+    folder = job().folder()
+    with LeaderLink(folder, "127.0.0.1:1") as link, pytest.raises(ShardUnreachable) as caught:
+        link.who(0.1)
+    assert caught.value.message.startswith("the trainer at 127.0.0.1:1: ")
+    assert "streamlearn train" in (caught.value.help or "")
+    assert "shard" not in str(caught.value)
 
 
 def test_slices_need_shards(job: Callable[..., Job]) -> None:
