@@ -25,13 +25,13 @@ from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.stages import Stages, Work
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["LearnedStep", "LearningLoop", "NobodyLearns", "OwnSteps", "StepLearner", "Tally", "TrainReport"]
+__all__ = ["LearnedStep", "LearningLoop", "NoWorker", "OwnSteps", "StepLearner", "Tally", "TrainReport"]
 
 _LOG = logging.getLogger("streamlearn.trainer.LearningLoop")
 
 
-class NobodyLearns(Exception):
-    """Training shall stop, and nobody is there who could learn the steps that were read."""
+class NoWorker(Exception):
+    """Training shall stop, and no worker is there that could learn the steps that were read."""
 
 
 class StepLearner(Protocol):
@@ -56,7 +56,7 @@ class StepLearner(Protocol):
         """Prepare a step that has rows; `now_ms` is table time."""
 
     def learn(self, packed: Any) -> Learned:
-        """Learn a step; raises NobodyLearns if nobody is there to learn it when training shall stop."""
+        """Learn a step; raises NoWorker if none is there to learn it when training shall stop."""
 
     def push(self, columns: StepColumns, packed: Any, learned: Learned, now_ms: int, rate_scale: float) -> int:
         """Have the rows learn, too, and return how many there are; not called if the step is not finite."""
@@ -185,8 +185,8 @@ class LearningLoop:
                     if done is not None:
                         self.reached = done.step.reached
                     yield done
-            except NobodyLearns:
-                _LOG.warning("training stops with steps that nobody is there to learn; the next run learns them")
+            except NoWorker:
+                _LOG.warning("training stops without a worker for the steps that were read; the next run learns them")
                 self.stages.drain()
 
     def _steps(self) -> Iterator[Step | None]:

@@ -117,7 +117,7 @@ def test_a_leader_divides_steps_as_the_settings_say(small: Load) -> None:
     learner = SimpleNamespace(weights=lambda: np.zeros(1, np.float32), state=list, steps=0)
     clients, rows = Clients(client, client), SimpleNamespace()  # type: ignore[arg-type]
     leader = Leader(learner, rows, clients, settings.workers, "", clock=clock)  # type: ignore[arg-type]
-    with leader.session():
+    with leader.session(threading.Event()):
         assert leader.workers == []  # it does not learn
         leader.answer(Ask("ab", "host:1", "", 1))
         step, _ = leader._roster.offer(), leader._roster.take("ab", clock.monotonic_s())

@@ -21,7 +21,7 @@ from streamlearn.settings.workers import WorkersSettings
 from streamlearn.telemetry import gauge, histogram
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Learned, Learner
-from streamlearn.trainer.learning_loop import NobodyLearns
+from streamlearn.trainer.learning_loop import NoWorker
 from streamlearn.trainer.rows import Inputs, Rows
 from streamlearn.trainer.workers.messages import (
     Answer,
@@ -164,7 +164,7 @@ class Leader:
 
         Raises:
             WorkerLost: A worker that holds a slice is gone.
-            NobodyLearns: No worker is there, and training shall stop.
+            NoWorker: No worker is there, and training shall stop.
         """
         with self._changed:
             self._roster.release(offered.number, self._clock.monotonic_s())
@@ -273,7 +273,7 @@ class Leader:
         if self._forget(ask.worker):
             self._lost = f"{ask.name} began again with slices that it had not finished"
             self._changed.notify_all()
-        self._forget_overdue(now_s)  # between steps, nobody else looks after those that are gone
+        self._forget_overdue(now_s)  # between steps, this finds those that are gone
         self._roster.see(ask.worker, ask.name, now_s)
         _LOG.info("worker %s joins at step %d", ask.name, self._own.applied)
         state = self._learner.state()
@@ -296,7 +296,7 @@ class Leader:
             raise WorkerLost(message, help="see the log of that worker; the others go on from the newest version")
         if not self._roster.members:
             if self._stop.is_set():
-                raise NobodyLearns
+                raise NoWorker
             if not self._misses_workers:
                 _LOG.warning("no worker is there: training waits for one")
         self._misses_workers = not self._roster.members

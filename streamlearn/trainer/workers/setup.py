@@ -98,7 +98,7 @@ def lead(
     """Return what makes the leader of a job, which workers can join until `ends` is closed."""
     app, settings = folder.app, folder.settings
     if not (settings.workers.leader_learns or settings.workers.listen):
-        message = "workers.leader_learns is off and workers.listen is empty: nobody could learn"
+        message = "workers.leader_learns is off and workers.listen is empty: no process could learn"
         raise ConfigError(message, help="set workers.listen to where workers find the trainer")
 
     def make(learner: Learner, rows: Rows) -> Leader:

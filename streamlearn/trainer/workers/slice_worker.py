@@ -24,7 +24,7 @@ __all__ = ["SUMS_KEPT", "Clients", "SliceWorker", "Source"]
 
 Float32s = npt.NDArray[np.float32]
 SUMS_KEPT = 4
-"""Shards keep the sums of so many steps; a worker that is further behind must be welcomed again."""
+"""How many steps back shards keep sums; a worker that is further behind must be welcomed again."""
 _SUM_WAIT_S = 0.5
 # The stages of a worker wait for the leader, not for each other.
 _STALENESS = 64

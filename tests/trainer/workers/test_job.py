@@ -340,7 +340,7 @@ def test_a_leader_that_learns_nothing_stops_though_no_worker_is_there(job: Calla
 def test_a_leader_that_learns_nothing_needs_an_address_for_workers(job: Callable[..., Job]) -> None:
     one = job()
     write_messages(one.folder(), one.messages)
-    with pytest.raises(ConfigError, match="nobody could learn"):
+    with pytest.raises(ConfigError, match="no process could learn"):
         one.train("workers.leader_learns=false", "workers.listen=[]")
 
 

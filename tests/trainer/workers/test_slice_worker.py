@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,13 +11,13 @@ import pytest
 
 from streamlearn.errors import EpochOver, ShardNotReady, ShardUnreachable, StreamlearnError
 from streamlearn.samples import FeatureColumns
+from streamlearn.testing import wait_until
 from streamlearn.trainer.learner import SliceGradients
 from streamlearn.trainer.rows import Inputs
 from streamlearn.trainer.workers.messages import Idle, Side, SliceWork
 from streamlearn.trainer.workers.slice_worker import SliceWorker
 
 _SIDE, _WAIT_S = Side([], []), 10.0
-_PASSED_ON_S = 0.2  # until then, the slice before waits in its last stage
 
 
 def slice_of(step: int, *, released: int = 0) -> tuple[SliceWork, Inputs]:
@@ -32,11 +31,12 @@ class Sources:
 
     def __init__(self, *answers: Any) -> None:
         self._answers: Iterator[Any] = iter(answers)
+        self.before_error: Callable[[], None] = lambda: None
 
     def ask(self, session: int, applied: int) -> Any:
         answer = next(self._answers, None)
         if isinstance(answer, BaseException):
-            time.sleep(_PASSED_ON_S)
+            self.before_error()
             raise answer
         if answer is None:
             threading.Event().wait(0.01)
@@ -52,7 +52,7 @@ class Parts:
     steps, rate_scale = 0, 1.0
 
     def __init__(self, fails: Callable[[str, int], None]) -> None:
-        self._fails, self._packed = fails, 0
+        self._fails, self._packed, self.waits = fails, 0, False
 
     def weights(self) -> Any:
         return np.zeros(2, np.float32)
@@ -67,13 +67,22 @@ class Parts:
 
     def reduced(self, step: int, slices: int, out: Any, *, wait_s: float) -> None:
         self._fails("reduced", step)
+        self.waits = True
         threading.Event().wait(0.01)
 
 
-def learn(source: Sources, fails: Callable[[str, int], None] = lambda call, number: None) -> BaseException | None:
-    """Learn a session, and return what it raised."""
-    parts: Any = Parts(fails)
+def learn(source: Sources, fails: tuple[str, int, BaseException] | None = None) -> BaseException | None:
+    """Learn a session, and return what it raised. Errors come when the slice before them waits for what does not."""
+
+    def fail(call: str, number: int) -> None:
+        if fails is not None and fails[:2] == (call, number):
+            source.before_error()
+            raise fails[2]
+
+    parts: Any = Parts(fail)
     worker, raised = SliceWorker("one", parts, parts, parts, source), list[BaseException | None]()
+    # A slice waits for its release, or for a sum.
+    source.before_error = lambda: wait_until(lambda: worker._changed._waiters or parts.waits, "a slice that waits")  # type: ignore[attr-defined]
 
     def run() -> None:
         try:
@@ -103,11 +112,5 @@ def test_a_leader_that_is_gone_ends_a_worker_that_waits_for_a_sum() -> None:
 @pytest.mark.parametrize(("call", "number"), [("reduced", 1), ("pack", 2)])
 def test_an_error_of_one_stage_ends_those_that_wait_and_is_the_one_that_is_raised(call: str, number: int) -> None:
     error: StreamlearnError = EpochOver("over", help="") if call == "reduced" else ShardNotReady("not ready", help="")
-
-    def fails(which: str, at: int) -> None:
-        if (which, at) == (call, number):
-            time.sleep(_PASSED_ON_S)
-            raise error
-
     # The first slice waits for its release, the second one for the sum of the first step.
-    assert learn(Sources(slice_of(1), slice_of(2)), fails) is error
+    assert learn(Sources(slice_of(1), slice_of(2)), (call, number, error)) is error
