@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.keys import DIM
 from benchmarks.peers.answer import Order
-from benchmarks.peers.training_trial import HISTORY_PADDED, REQUESTS_PADDED, WARM_STEPS, Padded
+from benchmarks.peers.training_trial import HISTORY_PADDED, REQUESTS_PADDED, WARM_STEPS, Padded, Sizes
 from benchmarks.trainer_samples import DENSE_COLUMNS, ITEM_SLOTS, STEP_SAMPLES, USER_SLOTS
 
 __all__ = [
@@ -40,7 +40,6 @@ ADAGRAD_RATE, ADAGRAD_START, ADAGRAD_EPSILON = 0.05, 0.1, 1e-7
 ROW_BOUND = 0.05  # rows start uniform in [-ROW_BOUND, ROW_BOUND]
 _ADAM_RATE = 1e-3
 HIDDEN = (256, 128)
-_USER_IDS = REQUESTS_PADDED * USER_SLOTS
 _PADDED = Padded(
     user_ids=tf.TensorSpec([REQUESTS_PADDED, USER_SLOTS], tf.int64),
     history_ids=tf.TensorSpec([HISTORY_PADDED], tf.int64),
@@ -53,7 +52,7 @@ _PADDED = Padded(
 
 
 class StepInputs(NamedTuple):
-    """The inputs of a step.
+    """The inputs of a step; a process that learns a part of it has those of its `Sizes`.
 
     Attributes:
         distinct: (D,) the distinct ids or rows.
@@ -79,11 +78,11 @@ def step_inputs(step: Padded) -> StepInputs:
     return StepInputs(distinct, at, step.history_request, step.request_index, step.dense, step.label)
 
 
-def fed(steps: Padded | Callable[[], Iterator[Padded]], change: Any = None) -> Any:
+def fed(steps: Padded | Callable[[], Iterator[Padded]], change: Any = None, *, repeats: bool = False) -> Any:
     """Return steps, which `tf.data` prepares in parallel to training.
 
     `steps` are stacked arrays in memory, or a function that yields one after the other. `change` maps the
-    ids (user_ids, history_ids, item_ids) of each step.
+    ids (user_ids, history_ids, item_ids) of each step. With `repeats` they begin again after the last one.
     """
 
     def prepared(*arrays: NDArray[Any]) -> StepInputs:
@@ -97,6 +96,8 @@ def fed(steps: Padded | Callable[[], Iterator[Padded]], change: Any = None) -> A
         samples = tf.data.Dataset.from_tensor_slices(tuple(steps))
     else:
         samples = tf.data.Dataset.from_generator(lambda: map(tuple, steps()), output_signature=tuple(_PADDED))
+    if repeats:
+        samples = samples.repeat()
     return iter(samples.map(prepared, num_parallel_calls=1).prefetch(2))
 
 
@@ -105,16 +106,18 @@ class Faster:
 
     Args:
         step: Takes `StepInputs` and whether XLA compiles, and returns the log loss.
+        sizes: The shape of the inputs.
     """
 
-    def __init__(self, step: Callable[[StepInputs, bool], Any]) -> None:
+    def __init__(self, step: Callable[[StepInputs, bool], Any], sizes: Sizes | None = None) -> None:
+        requests, history_ids, rows = sizes or Sizes()
         fixed = StepInputs(
             tf.TensorSpec([None], tf.int64),
-            tf.TensorSpec([_USER_IDS + HISTORY_PADDED + STEP_SAMPLES * ITEM_SLOTS], tf.int32),
-            tf.TensorSpec([HISTORY_PADDED], tf.int32),
-            tf.TensorSpec([STEP_SAMPLES], tf.int32),
-            tf.TensorSpec([STEP_SAMPLES, DENSE_COLUMNS], tf.float32),
-            tf.TensorSpec([STEP_SAMPLES], tf.float32),
+            tf.TensorSpec([requests * USER_SLOTS + history_ids + rows * ITEM_SLOTS], tf.int32),
+            tf.TensorSpec([history_ids], tf.int32),
+            tf.TensorSpec([rows], tf.int32),
+            tf.TensorSpec([rows, DENSE_COLUMNS], tf.float32),
+            tf.TensorSpec([rows], tf.float32),
         )
 
         def variant(compiled: bool) -> Any:
@@ -177,24 +180,36 @@ class DeepFm:
         Returns:
             The log loss before the step, and the gradients of the distinct rows.
         """
+        loss, of_weights, of_rows = self.gradients(step, rows, compiled=compiled)
+        self.adam.apply_gradients(list(zip(of_weights, self.weights, strict=True)))
+        return loss, of_rows
+
+    def gradients(self, step: StepInputs, rows: Any, *, compiled: bool) -> tuple[Any, Any, Any]:
+        """Return the log loss of a step, and the gradients of the weights and of the distinct rows.
+
+        The arguments are those of `learn`; part of the peer's graph.
+        """
+        items_count, history_ids = step.label.shape[0], step.history_request.shape[0]
+        user_ids = step.at.shape[0] - history_ids - items_count * ITEM_SLOTS
+        requests = user_ids // USER_SLOTS
         vectors = tf.gather(rows, step.at)
-        user, history, item = tf.split(vectors, [_USER_IDS, HISTORY_PADDED, STEP_SAMPLES * ITEM_SLOTS])
-        lengths = tf.math.bincount(step.history_request, minlength=REQUESTS_PADDED, maxlength=REQUESTS_PADDED)
+        user, history, item = tf.split(vectors, [user_ids, history_ids, items_count * ITEM_SLOTS])
+        lengths = tf.math.bincount(step.history_request, minlength=requests, maxlength=requests)
         shares = tf.gather(1.0 / tf.cast(tf.maximum(lengths, 1), tf.float32), step.history_request)[:, None]
-        pooled = tf.math.unsorted_segment_sum(history * shares, step.history_request, REQUESTS_PADDED)
-        users = tf.concat([tf.reshape(user, [REQUESTS_PADDED, -1]), pooled], axis=1)
-        items = tf.reshape(item, [STEP_SAMPLES, -1])
+        pooled = tf.math.unsorted_segment_sum(history * shares, step.history_request, requests)
+        users = tf.concat([tf.reshape(user, [requests, -1]), pooled], axis=1)
+        items = tf.reshape(item, [items_count, -1])
         differentiated = self._differentiated
         if compiled:
             differentiated = tf.function(differentiated, jit_compile=True, autograph=False)
         loss, (of_users, of_items, *of_weights) = differentiated(
             users, items, step.dense, step.request_index, step.label
         )
-        self.adam.apply_gradients(list(zip(of_weights, self.weights, strict=True)))
         of_user, of_pooled = of_users[:, :-DIM], of_users[:, -DIM:]
         of_history = tf.gather(of_pooled, step.history_request) * shares
         parts = [tf.reshape(of_user, [-1, DIM]), of_history, tf.reshape(of_items, [-1, DIM])]
-        return loss, tf.math.unsorted_segment_sum(tf.concat(parts, axis=0), step.at, tf.size(step.distinct))
+        of_rows = tf.math.unsorted_segment_sum(tf.concat(parts, axis=0), step.at, tf.size(step.distinct))
+        return loss, of_weights, of_rows
 
     def logits(self, users: Any, items: Any, dense: Any, request_index: Any) -> Any:
         """Return (STEP_SAMPLES,) logits from rows by request (REQUESTS_PADDED, slots * DIM) and by item."""

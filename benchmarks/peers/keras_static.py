@@ -6,7 +6,7 @@ Adagrad, which does not deduplicate rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from benchmarks.peers.streamed import fed_from, topic_of
 from benchmarks.peers.training_trial import learn
 from benchmarks.trainer_samples import SLOTS, USER_SLOTS, StepSamples
 
-__all__ = ["StaticLearner", "first_rows"]
+__all__ = ["StaticLearner", "first_rows", "row_of_ids"]
 
 
 class StaticLearner:
@@ -42,7 +42,7 @@ class StaticLearner:
     """
 
     def __init__(self, keys_count: int, *, stock: bool = False, topic: Path | None = None) -> None:
-        self._keys_count, self._each, self._topic = keys_count, keys_count // SLOTS, topic
+        self._keys_count, self._topic = keys_count, topic
         self._table = keras.layers.Embedding(keys_count, DIM, embeddings_initializer=first_rows)
         self._table.build()
         variable = self._table.embeddings.value
@@ -71,16 +71,8 @@ class StaticLearner:
 
     def feed(self, steps: Sequence[StepSamples]) -> Iterator[Any]:
         """Yield steps, with rows instead of ids."""
-        first = np.arange(SLOTS) * self._each
-
-        def row_of_ids(user: Any, history: Any, item: Any) -> tuple[Any, Any, Any]:
-            return (
-                user % self._each + first[:USER_SLOTS],
-                history % self._each + first[USER_SLOTS],
-                item % self._each + first[USER_SLOTS + 1 :],
-            )
-
-        batches: Iterator[Any] = fed(fed_from(steps, self._keys_count, self._topic), row_of_ids)
+        source = fed_from(steps, self._keys_count, self._topic)
+        batches: Iterator[Any] = fed(source, row_of_ids(self._keys_count))
         return batches
 
     def step(self, samples: Any) -> float:
@@ -93,6 +85,21 @@ class StaticLearner:
     def count(self) -> int | None:
         """Return None: all rows exist."""
         return None
+
+
+def row_of_ids(keys_count: int) -> Callable[[Any, Any, Any], tuple[Any, Any, Any]]:
+    """Return what maps ids to rows: a remainder in the slot's range; part of the feed's graph."""
+    each = keys_count // SLOTS
+    first = np.arange(SLOTS) * each
+
+    def rows(user: Any, history: Any, item: Any) -> tuple[Any, Any, Any]:
+        return (
+            user % each + first[:USER_SLOTS],
+            history % each + first[USER_SLOTS],
+            item % each + first[USER_SLOTS + 1 :],
+        )
+
+    return rows
 
 
 def first_rows(shape: tuple[int, ...], dtype: Any = None) -> NDArray[np.float32]:

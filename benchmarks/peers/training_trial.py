@@ -21,7 +21,17 @@ from benchmarks.peers.answer import Order, Turn, Wrong
 from benchmarks.peers.trial import Memory
 from benchmarks.trainer_samples import STEP_SAMPLES, StepSamples, Workload
 
-__all__ = ["HISTORY_PADDED", "REQUESTS_PADDED", "WARM_STEPS", "Learner", "Padded", "learn", "padded", "steps_of"]
+__all__ = [
+    "HISTORY_PADDED",
+    "REQUESTS_PADDED",
+    "WARM_STEPS",
+    "Learner",
+    "Padded",
+    "Sizes",
+    "learn",
+    "padded",
+    "steps_of",
+]
 
 WARM_STEPS = 16
 # Queues of prepared steps fill while a peer waits for its turn. These steps are learned before its window begins.
@@ -31,6 +41,14 @@ REQUESTS_PADDED = 640
 HISTORY_PADDED = 3_328
 _LOSS_FALL_MIN = 0.005
 _LOSS_LUCK = 0.02
+
+
+class Sizes(NamedTuple):
+    """The shape of a padded step, or of the part of it that one process learns."""
+
+    requests: int = REQUESTS_PADDED
+    history_ids: int = HISTORY_PADDED
+    rows: int = STEP_SAMPLES
 
 
 class Padded(NamedTuple):
@@ -45,20 +63,22 @@ class Padded(NamedTuple):
     label: Any
 
 
-def padded(steps: Sequence[StepSamples]) -> Padded:
+def padded(steps: Sequence[StepSamples], sizes: Sizes | None = None) -> Padded:
     """Stack steps and pad them to one shape.
 
     Raises:
         Wrong: A step is too large.
     """
+    sizes = sizes or Sizes()
+    requests, history_ids = sizes.requests, sizes.history_ids
     most = max(step.requests for step in steps), max(len(step.history_ids) for step in steps)
-    if most[0] >= REQUESTS_PADDED or most[1] > HISTORY_PADDED:
-        message = f"{most[0]} requests and {most[1]} ids of histories do not fit {REQUESTS_PADDED} and {HISTORY_PADDED}"
+    if most[0] >= requests or most[1] > history_ids:
+        message = f"{most[0]} requests and {most[1]} ids of histories do not fit {requests} and {history_ids}"
         raise Wrong(message)
     return Padded(
-        np.stack([_filled(step.user_ids, REQUESTS_PADDED) for step in steps]),
-        np.stack([_filled(step.history_ids, HISTORY_PADDED) for step in steps]),
-        np.stack([_filled(step.history_request, HISTORY_PADDED, REQUESTS_PADDED - 1) for step in steps]),
+        np.stack([_filled(step.user_ids, requests) for step in steps]),
+        np.stack([_filled(step.history_ids, history_ids) for step in steps]),
+        np.stack([_filled(step.history_request, history_ids, requests - 1) for step in steps]),
         np.stack([step.item_ids for step in steps]),
         np.stack([step.request_index for step in steps]),
         np.stack([step.dense for step in steps]),
