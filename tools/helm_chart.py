@@ -36,7 +36,7 @@ def _about() -> str:
     facts = {
         "apiVersion": "v2",
         "name": "streamlearn",
-        "description": "Online learning for recommendation: shards, trainer, nodes, console, ingest and folding",
+        "description": "Online learning for recommendation: shards, trainer, workers, nodes, ingest and console",
         "type": "application",
         "version": streamlearn.__version__,
         "appVersion": streamlearn.__version__,

@@ -1,4 +1,4 @@
-"""What a real API server of Kubernetes takes of the chart and of `streamlearn manifest`: twelve sets of values.
+"""What a real API server of Kubernetes takes of the chart and of `streamlearn manifest`: thirteen sets of values.
 
 `python -m tools.kube` is `make kube`. Pods are made, but never started: there is no kubelet.
 """

@@ -15,17 +15,19 @@ __all__ = ["FILES"]
 Object = dict[Any, Any]
 _APP, _STORE = "/srv/app", "/var/lib/streamlearn/versions"
 _TOKENS, _TLS = "/run/streamlearn/tokens", "/run/streamlearn/tls"
-_PORTS = {"grpc": 8001, "http": 8000, "page": 8002, "access": 8080, "frames": 7301, "metrics": 9460}
+_PORTS = {"grpc": 8001, "http": 8000, "page": 8002, "access": 8080, "frames": 7301, "workers": 7302, "metrics": 9460}
 _RECREATE = {"type": "Recreate"}  # a second process beside the first would take over from it
 _USER = 10_001
 # The token that processes of a role read, beside that of metrics.
-_TOKEN_OF = {"shards": ["shards"], "trainer": ["shards"], "nodes": ["nodes"], "console": ["console"]}
-_ROLES = ("shards", "trainer", "nodes", "console", "access", "fold", "ingest")
+_TOKEN_OF = {
+    "shards": ["shards"], "trainer": ["shards"], "workers": ["shards"], "nodes": ["nodes"], "console": ["console"],
+}  # fmt: skip
+_ROLES = ("shards", "trainer", "workers", "nodes", "console", "access", "fold", "ingest")
 _TLS_ROLES, _WRITERS = ("nodes", "console", "access"), ("shards", "trainer", "console")
 _NAME_MAX = 44  # a label of a StatefulSet's pods has its name and 11 more characters, 63 at most
 _HAS_STORE = unless("settings.versions.store")
 # A trainer that restores large tables is not ready for up to an hour (ps.restore_wait_s_max).
-_SHARD_START_S, _START_S, _NODE_START_S = 120, 4_200, 300
+_SHARD_START_S, _START_S, _NODE_START_S, _WORKER_START_S = 120, 4_200, 300, 600
 # A node goes on for front.drain_s, waits as long for requests, and once more for lanes; the rest is for impressions.
 _DRAINS, _NODE_END_S = 3, 30
 _LAST_VERSION_S, _END_S = 300, 60
@@ -47,12 +49,17 @@ def _object(version: str, kind: str, meta: Object, **fields: Any) -> Object:
     return {"apiVersion": version, "kind": kind, "metadata": meta, **fields}
 
 
+def _pods_of(role: str) -> Object:
+    return {"podSelector": {"matchLabels": _labels(role)}}
+
+
 def _mount(name: str, path: Any, *, is_writable: bool = False, **more: Any) -> Object:
     return {"name": name, "mountPath": path, **more, **({} if is_writable else {"readOnly": True})}
 
 
 def _own_volumes(role: str) -> list[Any]:
-    """The volumes that not all pods have alike."""
+    """The volumes that not all pods have alike. Workers get rows and weights from shards and the trainer alone."""
+    store = {"name": "store", "persistentVolumeClaim": {"claimName": "@name@-store"}}
     items = [{"key": token, "path": token} for token in (*_TOKEN_OF.get(role, ()), "metrics")]
     secret = When(Test("tokens_secret"), Value("tokens_secret"), "@name@-tokens")
     state: Any = {"name": "state", "emptyDir": {}}
@@ -63,6 +70,7 @@ def _own_volumes(role: str) -> list[Any]:
         cache = {"emptyDir": When(unless("nodes_cache"), {}), "persistentVolumeClaim": When(Test("nodes_cache"), claim)}
     return [
         {"name": "cache", **cache},
+        *([] if role == "workers" else [When(_HAS_STORE, store)]),
         When(unless("state_size"), state) if role == "trainer" else state,
         {"name": "tokens", "secret": {"secretName": secret, "items": items, "defaultMode": 0o440}},
         *([When(Test("tls_secret"), tls)] if role in _TLS_ROLES else []),
@@ -74,7 +82,6 @@ _VOLUMES = Part(
     [
         {"name": "tmp", "emptyDir": {}},
         {"name": "app", "configMap": {"name": "@name@-app"}},
-        When(_HAS_STORE, {"name": "store", "persistentVolumeClaim": {"claimName": "@name@-store"}}),
         Splice("volumes"),
     ],
 )
@@ -137,7 +144,9 @@ def _container(role: str, command: str, **more: Any) -> Object:
     """A container that runs `streamlearn`; with the file of its token, and of its certificate, if its role has one."""
     index = {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}
     token = [word for name in _TOKEN_OF.get(role, ()) for word in ("--token-file", f"{_TOKENS}/{name}")]
-    mounts: list[Any] = [_MOUNTS, When(_HAS_STORE, _mount("store", _STORE, is_writable=role in _WRITERS))]
+    mounts: list[Any] = [_MOUNTS]
+    if role != "workers":
+        mounts.append(When(_HAS_STORE, _mount("store", _STORE, is_writable=role in _WRITERS)))
     return {
         "name": role,
         "image": Value(f"roles.{role}.image", "image"),
@@ -200,11 +209,12 @@ def _service(role: str, ports: Sequence[str], suffix: str = "", *, is_headless: 
     return _object("v1", "Service", _meta(role, suffix), spec={"selector": _labels(role), **headless, "ports": named})
 
 
-def _policy(role: str, ports: Sequence[str] = (), sources: Any = None) -> Object:
+def _policy(role: str, ports: Sequence[str] = (), sources: Any = None, *, only: Test | None = None) -> Object:
     """A NetworkPolicy: `sources` reach the ports, and all reach the metrics, which need their token."""
-    let_in: list[Object] = [{"ports": [{"port": _PORTS["metrics"]}]}]
+    let_in: list[Any] = [{"ports": [{"port": _PORTS["metrics"]}]}]
     if ports:  # a rule without ports would be one for all of them
-        let_in.insert(0, {"from": sources, "ports": [{"port": _PORTS[name]} for name in ports]})
+        rule = {"from": sources, "ports": [{"port": _PORTS[name]} for name in ports]}
+        let_in.insert(0, When(only, rule) if only else rule)
     spec = {"podSelector": {"matchLabels": _labels(role)}, "policyTypes": ["Ingress"], "ingress": let_in}
     return _object("networking.k8s.io/v1", "NetworkPolicy", _meta(role), spec=spec)
 
@@ -224,11 +234,11 @@ def _claim(size: str, access: Any, **more: Any) -> Object:
     return {"accessModes": [access], "resources": {"requests": {"storage": Value(size)}}, **more}
 
 
-_CALLERS = When(Test("callers"), [Splice("callers"), {"podSelector": {"matchLabels": _labels("test")}}])
+_CALLERS = When(Test("callers"), [Splice("callers"), _pods_of("test")])
 # Envoy passes on what callers send, and so reaches nodes as they do.
 _NODE_CALLERS = When(
     Test("callers"),
-    [Splice("callers"), *({"podSelector": {"matchLabels": _labels(role)}} for role in ("test", "access", "nodes"))],
+    [Splice("callers"), *map(_pods_of, ("test", "access", "nodes"))],
 )
 _TOKEN_NAMES = ("nodes", "shards", "console", "metrics")
 _FLINK = (Test("ingest"), Test("settings.ingest.runner", equal="flink"))
@@ -240,6 +250,11 @@ _REFUSALS = [
     Refuse(
         (Test("fold"), unless("settings.features.store", prefix="redis")),
         "settings.features.store must begin with redis:// or rediss://, because fold is on",
+    ),
+    Refuse((Test("workers"), unless("shards")), "shards must be above 0, because workers is above 0"),
+    Refuse(
+        (Test("workers"), unless("settings.workers.slices", above=1)),
+        "settings.workers.slices must be above 1, because workers is above 0",
     ),
     Refuse((*_FLINK, unless("settings.ingest.job_endpoint")), "settings.ingest.job_endpoint is needed"),
     Refuse(
@@ -256,6 +271,7 @@ _FIXED = (
     (None, "front", "http", f"0.0.0.0:{_PORTS['http']}"),
     (None, "console", "listen", f"0.0.0.0:{_PORTS['page']}"),
     (Test("access"), "access", "listen", f"0.0.0.0:{_PORTS['access']}"),
+    (Test("workers"), "workers", "listen", [f"0.0.0.0:{_PORTS['workers']}"]),
     (None, "telemetry", "listen", f"0.0.0.0:{_PORTS['metrics']}"),
     (None, "telemetry", "token_file", f"{_TOKENS}/metrics"),
     (_HAS_STORE, "versions", "store", f"file://{_STORE}"),
@@ -295,10 +311,10 @@ def _shards() -> list[Any]:
     command = f"ps --app {_APP} --shard $(POD_INDEX)/@shards@ --listen 0.0.0.0:{_PORTS['frames']}"
     probes = _pulse(_SHARD_START_S, has_readiness=True)
     shards = _stateful("shards", command, Value("shards"), end_s=_END_S, ports=["frames"], **probes)
-    trainer = [{"podSelector": {"matchLabels": _labels("trainer")}}]
+    learners = [_pods_of("trainer"), When(Test("workers"), _pods_of("workers"))]
     return [
         When(Test("shards"), [shards, _service("shards", ["frames"], is_headless=True)]),
-        When((Test("shards"), Test("network_policy")), _policy("shards", ["frames"], trainer)),
+        When((Test("shards"), Test("network_policy")), _policy("shards", ["frames"], learners)),
     ]
 
 
@@ -309,8 +325,20 @@ def _trainer() -> list[Any]:
     # Before the trainer, which needs them: a hook after the installation would run too late for those who wait for it.
     topics = _container("ingest", f"topics {_APP} --create @partitions@") | {"name": "topics"}
     trainer["spec"]["template"]["spec"]["initContainers"] = When(Test("partitions"), [topics])
-    policy = When(Test("network_policy"), _policy("trainer"))
-    return [trainer, _service("trainer", ["metrics"], is_headless=True), policy]
+    service, port = _service("trainer", ["metrics"], is_headless=True), _PORTS["workers"]
+    service["spec"]["ports"].append(When(Test("workers"), {"name": "workers", "port": port, "targetPort": "workers"}))
+    (container,) = trainer["spec"]["template"]["spec"]["containers"]
+    container["ports"].append(When(Test("workers"), {"name": "workers", "containerPort": port}))
+    policy = _policy("trainer", ["workers"], [_pods_of("workers")], only=Test("workers"))
+    return [trainer, service, When(Test("network_policy"), policy)]
+
+
+def _workers() -> list[Any]:
+    # They end when the trainer or a shard is away (status 75), and start again. Old ones do not fit a new trainer.
+    command = f"work {_APP} --leader @name@-trainer:{_PORTS['workers']}"
+    workers = _deployment("workers", command, Value("workers"), end_s=_END_S, **_pulse(_WORKER_START_S))
+    policy = When((Test("workers"), Test("network_policy")), _policy("workers"))
+    return [When(Test("workers"), workers), policy]
 
 
 def _nodes() -> list[Any]:
@@ -392,6 +420,7 @@ FILES: dict[str, list[Any]] = {
     "shared": _shared(),
     "shards": _shards(),
     "trainer": _trainer(),
+    "workers": _workers(),
     "nodes": _nodes(),
     "console": _console(),
     "access": _access(),

@@ -61,6 +61,8 @@ class _Values:
             return str(value or "").startswith(test.prefix)
         if test.longer:
             return len(value) > test.longer
+        if test.above:
+            return int(value or 0) > test.above
         return value == test.equal if test.equal else bool(value)
 
     def of(self, node: Any) -> Any:
@@ -265,6 +267,8 @@ def _condition(tests: tuple[Test, ...]) -> str:
             text = f"hasPrefix {json.dumps(test.prefix)} {text}"
         elif test.longer:
             text = f"gt (len {text}) {test.longer}"
+        elif test.above:
+            text = f"gt (int {text}) {test.above}"
         elif test.equal:
             text = f"eq {text} {json.dumps(test.equal)}"
         texts.append(
@@ -276,9 +280,8 @@ def _condition(tests: tuple[Test, ...]) -> str:
 def _toml_lines(node: AppToml) -> Iterator[str]:
     yield "{{- $settings := deepCopy $.Values.settings }}"
     for test, section, name, value in node.fixed:
-        change = (
-            f"$_ := mergeOverwrite $settings (dict {json.dumps(section)} (dict {json.dumps(name)} {json.dumps(value)}))"
-        )
+        text = f"(list {' '.join(map(json.dumps, value))})" if isinstance(value, list) else json.dumps(value)
+        change = f"$_ := mergeOverwrite $settings (dict {json.dumps(section)} (dict {json.dumps(name)} {text}))"
         yield f"{{{{- if {_condition((test,))} }}}}{{{{ {change} }}}}{{{{ end }}}}" if test else f"{{{{- {change} }}}}"
     yield "{{- if $.Values.shards }}{{ $addresses := list }}"
     yield "{{- range $index := until (int $.Values.shards) }}"

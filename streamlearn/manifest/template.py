@@ -14,18 +14,19 @@ __all__ = ["AppToml", "Each", "Hash", "Part", "Refuse", "Splice", "Sum", "Test",
 
 @dataclass(frozen=True)
 class Test:
-    """Whether a value is not empty, begins with `prefix`, is `equal`, or has `longer` text; or the opposite."""
+    """Whether a value is not empty, begins with `prefix`, is `equal` or `above`, or is `longer`; or the opposite."""
 
     path: str
     prefix: str = ""
     equal: str = ""
     longer: int = 0
+    above: int = 0
     is_opposite: bool = False
 
 
-def unless(path: str, *, prefix: str = "") -> Test:
+def unless(path: str, *, prefix: str = "", above: int = 0) -> Test:
     """Return the opposite of a test."""
-    return Test(path, prefix, is_opposite=True)
+    return Test(path, prefix, above=above, is_opposite=True)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Refuse:
 class AppToml:
     """The text of app.toml: the value `settings`, changed by those of `fixed` whose tests hold."""
 
-    fixed: tuple[tuple[Test | None, str, str, str], ...]  # test, section, name, value
+    fixed: tuple[tuple[Test | None, str, str, str | list[str]], ...]  # test, section, name, value
     shard: str  # the address of a shard; `@index@` is its number
 
 

@@ -29,6 +29,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "registry": {"url": ""},
     "versions": {"store": ""},
     "features": {"store": ""},
+    "workers": {"slices": 1},
     "front": {"drain_s": 10},
     "ingest": {"runner": "flink", "job_endpoint": "", "environment": "EXTERNAL", "environment_config": ""},
 }
@@ -62,6 +63,7 @@ class Roles(Struct, frozen=True, forbid_unknown_fields=True):
 
     shards: Role = _requesting("250m", "1Gi")
     trainer: Role = _requesting("500m", "2Gi")
+    workers: Role = _requesting("500m", "1Gi")
     nodes: Role = _requesting("500m", "1Gi")
     console: Role = _requesting("50m", "256Mi")
     access: Role = _requesting("100m", "256Mi")
@@ -75,7 +77,7 @@ class Tokens(Struct, frozen=True, forbid_unknown_fields=True):
     nodes: str = ""
     """Token that callers of nodes send."""
     shards: str = ""
-    """Token that the trainer sends to shards."""
+    """Token that the trainer and workers send to shards, and workers to the trainer."""
     console: str = ""
     """Token that readers of the console send."""
     metrics: str = ""
@@ -91,6 +93,9 @@ class Values(Struct, frozen=True, forbid_unknown_fields=True):
     """Secret with which the image is pulled."""
     shards: Annotated[int, Meta(ge=0, le=64)] = 2
     """Shards of the parameter server. Change it at any time; 0 keeps the tables in the trainer."""
+    workers: Annotated[int, Meta(ge=0, le=1_000)] = 0
+    """Workers that learn with the trainer. They need shards, and `workers.slices` above 1 in `settings`. Change it
+    at any time."""
     nodes: Annotated[int, Meta(ge=1, le=1_000)] = 2
     """Serving nodes, at least."""
     nodes_max: Annotated[int, Meta(ge=0, le=1_000)] = 0
@@ -132,8 +137,8 @@ class Values(Struct, frozen=True, forbid_unknown_fields=True):
     """PersistentVolumeClaim, of the access ReadWriteMany, that keeps what nodes compiled. Empty: each new pod compiles
     again."""
     network_policy: bool = True
-    """Whether NetworkPolicies let only the trainer reach shards, only `callers` reach nodes and the console, and others
-    reach the trainer, ingest and folding for metrics alone."""
+    """Whether NetworkPolicies let only the trainer and workers reach shards, only workers learn with the trainer, only
+    `callers` reach nodes and the console, and others reach the trainer, ingest and folding for metrics alone."""
     callers: list[dict[str, Any]] = []
     """Peers of a NetworkPolicy, such as `podSelector: {matchLabels: {app: feed}}`. Empty lets all in."""
     account_annotations: dict[str, str] = {}

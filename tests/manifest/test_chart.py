@@ -50,8 +50,8 @@ def schemas(helm: Path) -> Schemas:
     return Schemas(helm / "openapi")
 
 
-def test_there_are_twelve_value_sets() -> None:
-    assert len(SETS) == 12
+def test_there_are_thirteen_value_sets() -> None:
+    assert len(SETS) == 13
 
 
 @pytest.mark.parametrize("file", SETS, ids=lambda file: file.stem)
@@ -80,6 +80,7 @@ def test_helm_finds_nothing_wrong_with_the_chart(helm: Path) -> None:
         ("settings.ps.frame_bytes_max=1", "additional properties 'frame_bytes_max' not allowed"),
         ("settings.trainer.device=tpu", "value must be one of"),
         ("shards=two", "got string, want integer"),
+        ("workers=1001", "maximum: got 1,001, want 1,000"),
         ("roles.nodes.pod.containers=none", "value must be one of"),
         ("replicas=2", "additional properties 'replicas' not allowed"),
     ],
@@ -99,6 +100,9 @@ def test_helm_refuses_a_value_that_the_schema_does_not_have(helm: Path, change: 
         {"fold": True, "settings": {"features": {"store": ""}}},
         {"settings": {"ingest": {"job_endpoint": ""}}},
         {"settings": {"ingest": {"environment": "LOOPBACK"}}},
+        {"workers": 3},
+        {"workers": 3, "settings": {"workers": {"slices": 1}}},
+        {"workers": 3, "settings": {"workers": {"slices": 4}}, "shards": 0},
         {"tokens_secret": "", "tokens": {"shards": ""}},
     ],
     ids=json.dumps,

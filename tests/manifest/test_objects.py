@@ -16,6 +16,7 @@ import pytest
 
 from streamlearn.apps import load_app
 from streamlearn.config import read_settings
+from streamlearn.errors import UsageError
 from streamlearn.settings import Settings
 from tests.cli.test_printed_commands import reach
 from tests.manifest.value_sets import SETS, objects_of, read_set
@@ -136,6 +137,62 @@ def test_envoy_is_reached_by_callers_and_reaches_nodes() -> None:
     (secured,) = told("tls_and_clear_tokens", "Deployment", "access")["spec"]["template"]["spec"]["containers"]
     assert secured["args"][-2:] == ["--ca", "/run/streamlearn/tls/ca.crt"]
     assert not [one for one in OBJECTS["smallest"] if one["metadata"]["name"] == "shop-access"]
+
+
+def peers(policy: dict[str, Any], port: int) -> list[str]:
+    """The roles whose pods a NetworkPolicy lets reach a port."""
+    (rule,) = [one for one in policy["spec"]["ingress"] if one["ports"] == [{"port": port}]]
+    return [one["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for one in rule["from"]]
+
+
+def test_workers_reach_shards_and_the_port_of_the_trainer_and_nothing_else() -> None:
+    workers = told("workers", "Deployment", "workers")["spec"]
+    (container,) = workers["template"]["spec"]["containers"]
+    token = ["--token-file", "/run/streamlearn/tokens/shards"]
+    assert workers["replicas"] == 6
+    assert container["args"] == ["work", "/srv/app", "--leader", "shop-trainer:7302", *token]
+    (leader,) = told("workers", "StatefulSet", "trainer")["spec"]["template"]["spec"]["containers"]
+    assert leader["args"] == ["train", "/srv/app", *token]
+    assert {"name": "workers", "containerPort": 7302} in leader["ports"]
+    named = {one["name"]: one["port"] for one in told("workers", "Service", "trainer")["spec"]["ports"]}
+    assert named == {"metrics": 9460, "workers": 7302}
+    config = tomllib.loads(told("workers", "ConfigMap", "app")["data"]["app.toml"])["workers"]
+    assert (config["listen"], config["slices"]) == (["0.0.0.0:7302"], 8)
+    assert peers(told("workers", "NetworkPolicy", "shards"), 7301) == ["trainer", "workers"]
+    assert peers(told("workers", "NetworkPolicy", "trainer"), 7302) == ["workers"]
+    assert told("workers", "NetworkPolicy", "workers")["spec"]["ingress"] == [{"ports": [{"port": 9460}]}]
+    others = [one for one in OBJECTS["workers"] if one["kind"] == "NetworkPolicy" and "workers" in json.dumps(one)]
+    assert {one["metadata"]["name"] for one in others} == {"shop-shards", "shop-trainer", "shop-workers"}
+
+
+def test_a_worker_needs_no_volume_that_outlives_it() -> None:
+    workers = told("workers", "Deployment", "workers")["spec"]["template"]["spec"]
+    assert not [volume for volume in workers["volumes"] if "persistentVolumeClaim" in volume]
+    assert "store" in {
+        volume["name"] for volume in told("workers", "StatefulSet", "trainer")["spec"]["template"]["spec"]["volumes"]
+    }
+
+
+def test_without_workers_the_trainer_listens_for_none() -> None:
+    (trainer,) = told("smallest", "StatefulSet", "trainer")["spec"]["template"]["spec"]["containers"]
+    assert [one["name"] for one in trainer["ports"]] == ["metrics"]
+    assert [one["name"] for one in told("smallest", "Service", "trainer")["spec"]["ports"]] == ["metrics"]
+    assert peers(told("smallest", "NetworkPolicy", "shards"), 7301) == ["trainer"]
+    assert tomllib.loads(told("smallest", "ConfigMap", "app")["data"]["app.toml"])["workers"] == {"slices": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, "settings.workers.slices must be above 1, because workers is above 0"),
+        ({"settings": {"workers": {"slices": 4}}, "shards": 0}, "shards must be above 0, because workers is above 0"),
+    ],
+)
+def test_workers_without_slices_or_without_shards_are_refused(change: dict[str, Any], reason: str) -> None:
+    values = read_set(next(file for file in SETS if file.stem == "smallest"))
+    values["settings"] |= change.get("settings", {})
+    with pytest.raises(UsageError, match=reason):
+        objects_of({**values, **change, "settings": values["settings"], "workers": 2})
 
 
 def test_nodes_may_have_an_account_a_secret_and_a_cache_of_their_own() -> None:

@@ -40,8 +40,5 @@ securityContext:
 {{- define "streamlearn.volumes" }}
 - {name: tmp, emptyDir: {}}
 - {name: app, configMap: {name: "{{ $.Release.Name }}-app"}}
-{{- if not $.Values.settings.versions.store }}
-- {name: store, persistentVolumeClaim: {claimName: "{{ $.Release.Name }}-store"}}
-{{- end }}
 {{- with $.Values.volumes }}{{ toYaml . | nindent 0 }}{{- end }}
 {{- end }}
