@@ -174,6 +174,18 @@ TRAINER = Row(
                 ("rewinds", "increase(streamlearn_trainer_rewinds_total{}[$__rate_interval])"),
             ),
         ),
+        Panel(
+            "Processes that learn slices",
+            "short",
+            (("{{instance}}", "streamlearn_trainer_workers_processes{}"),),
+            "Workers, and the trainer if it learns too. Without slices there is no line.",
+        ),
+        Panel(
+            "Time that a worker works on a slice",
+            "s",
+            tuple((f"p{of * 100:g}", _p(of, "streamlearn_trainer_slice_seconds")) for of in (0.5, 0.99)),
+            "A slow worker gets fewer slices of each step.",
+        ),
     ),
 )
 PUBLISHER = Row(
