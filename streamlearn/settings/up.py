@@ -34,8 +34,8 @@ class UpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     restarts it. 0 turns this off. Keep it above `topics.reach_s`, `ps.retry_wait_ms_max`, 30 s, and the time of one
     training step or one execution."""
     stop_s_max: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
-    """How long each stage of a stop may take: ingest, then the trainer, then nodes, then shards. Processes that still
-    run after it are killed. Raise it if the last version takes longer to write."""
+    """How long each stage of a stop may take: ingest, folding, trainer, workers, access, nodes, shards. Processes that
+    still run after it are killed. Raise it if the last version takes longer to write."""
     log_bytes_max: Fixed[int] = 16 << 20
     """Size at which a process's log file is rotated."""
     log_files_max: Fixed[int] = 4
