@@ -41,7 +41,7 @@ class Process:
     def __init__(self, words: list[str], log: Path) -> None:
         environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
         self._log = log
-        with log.open("a") as out:
+        with log.open("w") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *words], stdout=out, stderr=out, env=environment, start_new_session=True
             )

@@ -26,6 +26,7 @@ from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.table.users_ladder import UsersLadder
 from streamlearn.trainer.device import device_of
 from streamlearn.trainer.loss import loss_of
+from streamlearn.trainer.workers.dense_update import DenseUpdate
 
 __all__ = ["Learned", "Learner", "Packed", "SliceGradients"]
 
@@ -66,7 +67,7 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class SliceGradients:
-    """The gradients of a slice of a step, which changed nothing yet."""
+    """The gradients of a slice of a step."""
 
     logits: Float32s  # as in `Learned`
     loss: float
@@ -115,7 +116,6 @@ class Learner:
         self._is_compiled = settings.xla == "on" or (settings.xla == "auto" and "GPU" in self._device)
         self._learn = tf.function(self._step, jit_compile=self._is_compiled, autograph=False)
         self._learn_slice = tf.function(self._slice_step, jit_compile=self._is_compiled, autograph=False)
-        self._apply_sum = tf.function(self._apply, jit_compile=self._is_compiled, autograph=False)
         self._place, self._traced = Place(self._device), dict[tuple[tuple[int | None, ...], ...], TracedFunction]()
         self._tracing, self._ladder, self._met_users = threading.Lock(), UsersLadder(settings.step_rows), set[int]()
         self._score_graph = tf.function(self._predictions, autograph=False, reduce_retracing=True)
@@ -150,13 +150,13 @@ class Learner:
             self._prepare_beside(packed)
         return learned
 
-    def gradients(self, packed: Packed, number: int, step_rows: int) -> SliceGradients:
-        """Return the gradients of slice `number`, of a step of `step_rows` rows; `apply` learns their sum."""
+    def gradients(self, packed: Packed, number: int, step_rows: int, weights: Float32s) -> SliceGradients:
+        """Return the gradients of slice `number` of a step of `step_rows` rows, at some weights; it changes nothing."""
         *sides, index, targets, _, seed = self.arrays(packed)
         share = np.array([1.0 / max(step_rows, 1)], np.float32)
         # Dropout leaves out other outputs in each slice. Products are far apart, as layers count up from the seed.
         of_slice = np.array([0, number * _APART & 0xFFFFFFFF], np.uint32)
-        arrays = (*sides, index, targets, share, (seed.view(np.uint32) + of_slice).view(np.int32))
+        arrays = (*sides, index, targets, weights, share, (seed.view(np.uint32) + of_slice).view(np.int32))
         traced = self._traced_for(self._learn_slice, arrays, is_small=False)
         logits, loss, is_finite, of_weights, *of_rows = traced.run(self._place, self._place.tensors(arrays))
         return SliceGradients(
@@ -164,12 +164,10 @@ class Learner:
             of_rows=tuple(gradient.numpy() for gradient in of_rows), is_finite=bool(is_finite),
         )  # fmt: skip
 
-    def apply(self, gradient: Float32s, step_rows: int) -> None:
-        """Learn a step of `step_rows` rows from the sum of its slices' gradients, all of which are finite."""
-        arrays = (gradient, self._scalars(step_rows))
-        traced = self._traced_for(self._apply_sum, arrays, is_small=True)
-        traced.run(self._place, self._place.tensors(arrays))
-        self.steps += 1
+    def dense_update(self) -> DenseUpdate:
+        """Return the dense weights and their optimizer as they are now, to be updated outside; see `load_state`."""
+        betas, epsilons = (_BETA1, _BETA2), (_ADAM_EPSILON, _ADAGRAD_EPSILON)
+        return DenseUpdate(self._settings, self.state(), betas=betas, epsilons=epsilons)
 
     def prepare(self, packed: Packed) -> None:
         """Compile the step for inputs of these shapes, and learn nothing."""
@@ -200,9 +198,9 @@ class Learner:
     def arrays(self, packed: Packed) -> tuple[npt.NDArray[Any], ...]:
         """Return what the next step takes besides weights and slots: a packed step, two scalars and the seed."""
         seed = np.array([self.steps & 0x7FFFFFFF, self._settings.seed & 0xFFFFFF], np.int32)
-        return (*packed.sides, packed.user_index, packed.targets, self._scalars(packed.rows), seed)
+        return (*packed.sides, packed.user_index, packed.targets, self.scalars(packed.rows), seed)
 
-    def _scalars(self, rows: int) -> Float32s:
+    def scalars(self, rows: int) -> Float32s:
         """Return the share of one of a step's rows, and the learning rate."""
         rate = self._settings.rate * self.rate_scale
         # Adam's bias correction, in double precision.
@@ -263,7 +261,7 @@ class Learner:
 
     def weights(self) -> Float32s:
         """Return a copy of all dense weights as one vector."""
-        weights: Float32s = self._whole.numpy().copy()
+        weights: Float32s = self._whole.numpy()
         return weights
 
     def dense(self) -> dict[str, Float32s]:
@@ -290,7 +288,7 @@ class Learner:
 
     def state(self) -> list[Float32s]:
         """Return copies of all weights as one vector and of the optimizer's slots; see `load_state`."""
-        return [self.weights(), *(slot.numpy().copy() for slot in self._slots)]
+        return [self.weights(), *(slot.numpy() for slot in self._slots)]
 
     def load_state(self, state: Sequence[Float32s], steps: int) -> None:
         """Continue from what the learner of another process returned as its state, after as many steps."""
@@ -332,27 +330,31 @@ class Learner:
         return tf.cast(logits, tf.float32), numbers
 
     def _step(self, *arrays: Any) -> tuple[Any, ...]:
-        *_, scalars, _ = arrays
-        logits, loss, total, of_weights, of_sides = self._backward(arrays)
+        *inputs, scalars, seed = arrays
+        whole = self._whole.read_value()
+        logits, loss, total, of_weights, of_sides = self._backward(inputs, whole, seed)
         share, rate = tf.unstack(scalars)
-        is_finite = self._learn_from(of_weights, share, rate, total, of_sides)
+        gradient = of_weights * share
+        if self._settings.l2:
+            gradient += self._settings.l2 * whole
+        half_square = tf.nn.l2_loss(gradient)
+        is_finite = _are_bounded(total + half_square, [(side, _GRADIENT_MAX) for side in of_sides])
+        if self._settings.clip_norm:
+            length = tf.sqrt(2.0 * half_square)
+            gradient *= tf.minimum(1.0, self._settings.clip_norm / tf.maximum(length, 1e-30))
+        self._update(gradient, rate, is_finite)
         return logits, loss, is_finite, *self._of_rows(of_sides, share)
 
     def _slice_step(self, *arrays: Any) -> tuple[Any, ...]:
-        *_, share, _ = arrays
-        logits, loss, total, of_weights, of_sides = self._backward(arrays)
+        *inputs, whole, share, seed = arrays
+        logits, loss, total, of_weights, of_sides = self._backward(inputs, whole, seed)
         bounds = [(gradient, _GRADIENT_MAX) for gradient in of_sides] + [(of_weights, _SLICE_GRADIENT_MAX)]
         is_finite = _are_bounded(total, bounds)
         return logits, loss, is_finite, of_weights, *self._of_rows(of_sides, share[0])
 
-    def _apply(self, gradient: Any, scalars: Any) -> tuple[Any]:
-        share, rate = tf.unstack(scalars)
-        return (self._learn_from(gradient, share, rate, 0.0, ()),)
-
-    def _backward(self, arrays: Sequence[Any]) -> tuple[Any, Any, Any, Any, list[Any]]:
+    def _backward(self, inputs: Sequence[Any], whole: Any, seed: Any) -> tuple[Any, Any, Any, Any, list[Any]]:
         """Return logits, loss, the sum of all losses, and its gradients for the weights and for the sides."""
-        *sides, user_index, targets, _, seed = arrays
-        whole = self._whole.read_value()
+        *sides, user_index, targets = inputs
         with tf.GradientTape() as tape:
             tape.watch([whole, *sides])
             with learning(seed) as drops:
@@ -369,19 +371,6 @@ class Learner:
         all_gradients = tape.gradient(total, [whole, *sides], unconnected_gradients=zero)
         of_weights, *of_sides = map(tf.convert_to_tensor, all_gradients)
         return logits, loss, total, of_weights, of_sides
-
-    def _learn_from(self, of_weights: Any, share: Any, rate: Any, total: Any, of_sides: Sequence[Any]) -> Any:
-        """Update the weights if all numbers are finite; returns whether they are."""
-        gradient = of_weights * share
-        if self._settings.l2:
-            gradient += self._settings.l2 * self._whole.read_value()
-        half_square = tf.nn.l2_loss(gradient)
-        is_finite = _are_bounded(total + half_square, [(gradient, _GRADIENT_MAX) for gradient in of_sides])
-        if self._settings.clip_norm:
-            length = tf.sqrt(2.0 * half_square)
-            gradient *= tf.minimum(1.0, self._settings.clip_norm / tf.maximum(length, 1e-30))
-        self._update(gradient, rate, is_finite)
-        return is_finite
 
     def _of_rows(self, of_sides: Sequence[Any], share: Any) -> Sequence[Any]:
         return [gradient * share for gradient in of_sides] if self._settings.row_gradients == "mean" else of_sides

@@ -176,6 +176,8 @@ class Leader:
                 self._check()
                 self._changed.wait(_LOOK_S)
             del self._steps[offered.number]
+            # The trainer scores with the learner, and saves it.
+            self._learner.load_state(self._own.state(), self._learner.steps)
         return offered.learned()
 
     def push(self, columns: StepColumns, offered: _Offered, learned: Learned, now_ms: int, rate_scale: float) -> int:
@@ -216,11 +218,13 @@ class Leader:
             if report.is_finite and not math.isfinite(report.loss):
                 message = f"slice {report.slice} is finite, but its loss is {report.loss}"
                 raise UsageError(message, help="give all workers the release of the leader")
-            now_s = self._clock.monotonic_s()
+            now_s, complete = self._clock.monotonic_s(), self._roster.complete
             if not self._roster.done(report.worker, report.step, report.slice, report.busy_s, now_s):
                 return
             offered.reports[report.slice] = (report, logits)
             self._slice_seconds.observe(report.busy_s)
+            if self._roster.complete == complete:
+                return
             self._changed.notify_all()
         self.on_change()
 
@@ -252,14 +256,16 @@ class Leader:
 
     def _next(self, worker: str, now_s: float, *, always: bool) -> tuple[Idle | SliceWork, Inputs | tuple[()]] | None:
         roster = self._roster
-        news = (roster.complete, roster.released)
-        taken = roster.take(worker, now_s) if worker in roster.members else None
-        if taken is None:
-            if self._told.get(worker) == news and not always:
-                return None
-            self._told[worker] = news
-            return Idle(self._session, *news), ()
+        member, news = roster.members.get(worker), (roster.complete, roster.released)
+        taken = None if member is None else roster.take(worker, now_s)
+        told = self._told.get(worker, (0, 0))
+        # A worker that holds a slice waits for its release, and finds out itself when the steps before are complete.
+        is_new = told[1] != news[1] or (told != news and not (member and member.held))
+        if taken is None and not is_new and not always:
+            return None
         self._told[worker] = news
+        if taken is None:
+            return Idle(self._session, *news), ()
         step, number = taken
         offered = self._steps[step]
         inputs = offered.inputs[number]
@@ -276,7 +282,7 @@ class Leader:
         self._forget_overdue(now_s)  # between steps, this finds those that are gone
         self._roster.see(ask.worker, ask.name, now_s)
         _LOG.info("worker %s joins at step %d", ask.name, self._own.applied)
-        state = self._learner.state()
+        state = self._own.state()
         head = Welcome(self._session, self._epoch, self._own.applied, self._learner.steps, self._settings.slices)
         return head, state
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 __all__ = ["Member", "Roster"]
 
 _SHARE_OF_NEW = 0.2  # of the moving average of the time that a slice takes
+_SHARE_FORGIVEN = (
+    0.02  # by which the time of a worker comes nearer to that of all with each step that it got nothing of
+)
 _GONE_S = 1.0  # so that a connection that is lost may be made again
 _HELD_MAX = 2  # so that a worker has the next slice before it has finished one
 
@@ -89,12 +92,13 @@ class Roster:
         if member is None or (step, number) not in member.held:
             return False
         member.held.remove((step, number))
-        member.slice_s += (busy_s - member.slice_s) * (_SHARE_OF_NEW if member.slices else 1.0)
+        # A first slice takes the time to compile the step, too.
+        member.slice_s += (busy_s - member.slice_s) * (_SHARE_OF_NEW if member.slices > 1 else 1.0)
         member.slices += 1
         member.waits_s = now_s
         self._open[step].left -= 1
         while (first := self._open.get(self.complete + 1)) is not None and not first.left:
-            del self._open[self.complete + 1]
+            self._forgive(self._open.pop(self.complete + 1))
             self.complete += 1
         return True
 
@@ -120,11 +124,21 @@ class Roster:
                 late.append(worker)
         return late
 
+    def _forgive(self, step: _OpenStep) -> None:
+        """Expect a little more of workers that got nothing of a step, so that they get slices again one day."""
+        usual_s = self._usual_s()
+        for worker, member in self.members.items():
+            if worker not in step.given:
+                member.slice_s += (usual_s - member.slice_s) * _SHARE_FORGIVEN
+
+    def _usual_s(self) -> float:
+        known = [member.slice_s for member in self.members.values() if member.slices > 1]
+        return sum(known) / len(known) if known else 1.0
+
     def _share(self, worker: str, step: _OpenStep) -> bool:
         """Whether a worker is among those that end first if each gets the slices that it should."""
-        known = [member.slice_s for member in self.members.values() if member.slices]
-        usual_s = sum(known) / len(known) if known else 1.0
-        seconds = {one: (member.slice_s if member.slices else usual_s) for one, member in self.members.items()}
+        usual_s = self._usual_s()
+        seconds = {one: (member.slice_s if member.slices > 1 else usual_s) for one, member in self.members.items()}
         given = dict.fromkeys(seconds, 0) | {one: count for one, count in step.given.items() if one in seconds}
         for _ in step.free:
             first = min(seconds, key=lambda one: ((given[one] + 1) * max(seconds[one], 1e-6), one))

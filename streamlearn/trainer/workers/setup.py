@@ -56,7 +56,7 @@ def setup_of(folder: AppFolder, learner: Learner) -> str:
     )  # fmt: skip
     digest = hashlib.sha256(msgspec.json.encode(parts))
     rows = slice_rows(settings.trainer.step_rows, settings.workers.slices)
-    found = learner.gradients(_probe(folder, rows), 0, rows)
+    found = learner.gradients(_probe(folder, rows), 0, rows, learner.weights())
     for array in (found.logits, found.of_weights, *found.of_rows):
         digest.update(array.tobytes())
     return digest.hexdigest()

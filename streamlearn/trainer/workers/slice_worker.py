@@ -18,6 +18,7 @@ from streamlearn.ps.slice_part import SlicePart
 from streamlearn.trainer.learner import Learner, Packed, SliceGradients
 from streamlearn.trainer.rows import Inputs, Rows
 from streamlearn.trainer.stages import Stages, Work
+from streamlearn.trainer.workers.dense_update import DenseUpdate
 from streamlearn.trainer.workers.messages import Idle, Report, SliceWork
 
 __all__ = ["SUMS_KEPT", "Clients", "SliceWorker", "Source"]
@@ -81,6 +82,8 @@ class SliceWorker:
         applied: The newest step that the weights have learned.
     """
 
+    _dense: DenseUpdate
+
     def __init__(
         self,
         name: str,
@@ -98,18 +101,18 @@ class SliceWorker:
         self._session = self._slices = self._released = self.applied = 0
         self._is_over = False
         self._error: BaseException | None = None  # the first one of any stage
-        self._sum = np.zeros(0, np.float32)
 
     def begin(self, session: int, applied: int, slices: int) -> None:
-        """Begin a session, with weights that have learned up to a step; `learn` follows."""
+        """Begin a session with the weights of the learner, which have learned the step `applied`; `learn` follows."""
         with self._changed:
             self._session, self._slices, self._released, self.applied = session, slices, 0, applied
+            self._dense, self._digest = self._learner.dense_update(), (0, 0)
+            # The last number is that of the step's rows.
+            self._sum = np.zeros(len(self._dense.whole) + 1, np.float32)
             self._is_over, self._error = False, None
 
     def learn(self, stop: threading.Event) -> None:
         """Learn slices until the session is over or `stop` is set; raises what shards and the model raise."""
-        # The last number is that of the step's rows.
-        self._sum = np.zeros(len(self._learner.weights()) + 1, np.float32)
         stages = Stages(
             Work(self._asks(stop), lambda item: item, *map(self._guarded, (self._pull, self._learn, self._push))),
             queue_max=_STALENESS, staleness=_STALENESS, clock=self._clock,
@@ -130,6 +133,10 @@ class SliceWorker:
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
+
+    def state(self) -> list[Float32s]:
+        """Return copies of the weights and of the optimizer's slots; the caller holds `changed`."""
+        return [vector.copy() for vector in (self._dense.whole, *self._dense.slots)]
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
@@ -187,10 +194,14 @@ class SliceWorker:
             return item
         self._catch_up(item.work.step - 1)
         begin_s, work, learner = self._clock.monotonic_s(), item.work, self._learner
-        gradients = None if item.packed is None else learner.gradients(item.packed, work.slice, work.step_rows)
-        digest = (learner.steps << 32 | native.crc32c(learner.weights().view(np.uint8))) & ((1 << 64) - 1)
+        gradients, weights = None, self._dense.whole
+        if item.packed is not None:
+            gradients = learner.gradients(item.packed, work.slice, work.step_rows, weights)
+        if self._digest[0] != work.step:
+            digest = learner.steps << 32 | native.crc32c(weights.view(np.uint8))
+            self._digest = (work.step, digest & ((1 << 64) - 1))
         busy_s = item.busy_s + self._clock.monotonic_s() - begin_s
-        return _Slice(work, item.inputs, learner.rate_scale, None, gradients, digest, busy_s)
+        return _Slice(work, item.inputs, learner.rate_scale, None, gradients, self._digest[1], busy_s)
 
     def _push(self, item: _Item) -> None:
         if isinstance(item, int):
@@ -231,8 +242,9 @@ class SliceWorker:
                 continue
             with self._changed:
                 if is_finite:
-                    # A copy: a device may still read it when the next sum comes.
-                    self._learner.apply(self._sum[:-1].copy(), round(float(self._sum[-1])))
+                    share, rate = map(float, self._learner.scalars(round(float(self._sum[-1]))))
+                    self._dense.learn(self._sum[:-1], share, rate)
+                    self._learner.steps += 1
                 self.applied = number
                 self._changed.notify_all()
 
