@@ -20,8 +20,8 @@ class WorkersSettings(Struct, frozen=True, forbid_unknown_fields=True):
     listen: list[str] = field(default_factory=list)
     """Addresses at which the leader listens for workers: `HOST:PORT`, or `unix:/PATH`. If empty, no worker can join."""
     leader_learns: bool = True
-    """Whether the leader learns slices too. Turn it off if its machine has no time for them. The leader still needs
-    the same kind of processor as the workers: it learns the sums as they do."""
+    """Whether the leader learns slices too. Turn it off if workers have GPUs and the leader has none, or if the
+    leader has no time for them."""
     worker_wait_s_max: Annotated[float, Meta(gt=0, le=3_600)] = 5.0
     """How long a worker that holds slices may be silent before all go back to the newest version without it."""
     slice_wait_s_max: Fixed[float] = 120.0

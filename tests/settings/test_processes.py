@@ -27,7 +27,7 @@ from streamlearn.supervision.supervisor import Supervisor
 from streamlearn.testing import ManualClock
 from streamlearn.trainer import trainer_setup
 from streamlearn.trainer.workers.leader import Leader
-from streamlearn.trainer.workers.messages import Ask
+from streamlearn.trainer.workers.messages import Ask, Setup
 from streamlearn.trainer.workers.slice_worker import Clients
 from streamlearn.versions import open_store
 from tests.console.gathered import gathered, moved
@@ -114,12 +114,13 @@ def test_up_runs_the_workers_of_the_settings_with_the_trainer(small: Load) -> No
 def test_a_leader_divides_steps_as_the_settings_say(small: Load) -> None:
     settings = small("workers.slices=3", "workers.leader_learns=false", "workers.worker_wait_s_max=0.5").settings
     clock, client = ManualClock(), SimpleNamespace(epoch=Epoch(1))
-    learner = SimpleNamespace(weights=lambda: np.zeros(1, np.float32), state=list, steps=0)
+    dense = SimpleNamespace(whole=np.zeros(1, np.float32), slots=[])
+    learner = SimpleNamespace(dense_update=lambda: dense, steps=0)
     clients, rows = Clients(client, client), SimpleNamespace()  # type: ignore[arg-type]
-    leader = Leader(learner, rows, clients, settings.workers, "", clock=clock)  # type: ignore[arg-type]
+    leader = Leader(learner, rows, clients, settings.workers, Setup("", ""), clock=clock)  # type: ignore[arg-type]
     with leader.session(threading.Event()):
         assert leader.workers == []  # it does not learn
-        leader.answer(Ask("ab", "host:1", "", 1))
+        leader.answer(Ask("ab", "host:1", Setup("", "x"), 1))
         step, _ = leader._roster.offer(), leader._roster.take("ab", clock.monotonic_s())
         assert len(leader._roster._open[step].free) == 2
         clock.sleep(0.6)

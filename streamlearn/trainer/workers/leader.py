@@ -30,6 +30,7 @@ from streamlearn.trainer.workers.messages import (
     Idle,
     Leave,
     Report,
+    Setup,
     SliceWork,
     Welcome,
     WorkerState,
@@ -74,8 +75,8 @@ class _Offered:
 class Leader:
     """A `StepLearner` whose steps are learned by workers.
 
-    `setup` is a digest of all that must be equal in every
-    process. `on_change` is called, by any thread, when what workers wait for may have come.
+    `setup` is what must be equal in every process. `on_change` is called, by any thread, when what workers wait for may
+    have come.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Leader:
         rows: Rows,
         clients: Clients,
         settings: WorkersSettings,
-        setup: str,
+        setup: Setup,
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -94,7 +95,7 @@ class Leader:
         self._roster, self._steps = Roster(settings.slices), dict[int, _Offered]()
         self._told = dict[str, tuple[int, int]]()
         self._answered = dict[str, tuple[int, tuple[Answer, Sequence[Array] | Inputs]]]()
-        self._session, self._lost, self._misses_workers = 0, "", False
+        self._session, self._lost, self._misses_workers, self._bits = 0, "", False, setup.bits
         self._stop = threading.Event()
         self._own_error: BaseException | None = None
         self._own = SliceWorker(_OWN, learner, rows, clients.sums, self, changed=self._changed, clock=clock)
@@ -186,10 +187,11 @@ class Leader:
 
     def answer(self, ask: Ask, *, always: bool = False) -> tuple[Answer, Sequence[Array] | Inputs] | None:
         """Return the answer to a worker; None as long as there is nothing new for it, unless `always`."""
-        if ask.setup != self._setup:
-            message = f"worker {ask.name} has another release, other settings, other code or another kind of processor"
-            raise UsageError(message, help="give all workers the application, settings and release of the leader")
+        if ask.setup.settings != self._setup.settings:
+            message = f"worker {ask.name} has another release, other features or other settings than the trainer"
+            raise UsageError(message, help="give all workers the application, settings and release of the trainer")
         with self._changed:
+            self._check_bits(ask)
             if not self._session:
                 return (Idle(0, 0, 0), ()) if always else None
             now_s = self._clock.monotonic_s()
@@ -204,6 +206,15 @@ class Leader:
             if answer is not None:
                 self._answered[ask.worker] = (ask.number, answer)
             return answer
+
+    def _check_bits(self, ask: Ask) -> None:
+        """Refuse a worker that computes other bits than the leader, or than the workers of one that learns nothing."""
+        if not self._roster.members:
+            self._bits = self._setup.bits
+        if self._bits and ask.setup.bits != self._bits:
+            message = f"worker {ask.name} computes other numbers: its model's code or its kind of processor differs"
+            raise UsageError(message, help="run one job on processors of one kind, with the same model.py everywhere")
+        self._bits = ask.setup.bits
 
     def report(self, report: Report, logits: Float32s) -> None:
         """Take what a worker tells of a slice; what was given up since is left out."""

@@ -30,6 +30,7 @@ from streamlearn.trainer.workers.messages import (
     Members,
     Message,
     Report,
+    Setup,
     SliceWork,
     Welcome,
     Who,
@@ -62,7 +63,7 @@ class LeaderLink(Resource):
         self,
         folder: AppFolder,
         address: str,
-        setup: str = "",
+        setup: Setup | None = None,
         token: GivenToken | None = None,
         *,
         stop: threading.Event | None = None,
@@ -70,7 +71,7 @@ class LeaderLink(Resource):
     ) -> None:
         options, settings = declared_tables(folder.app.features, folder.settings.tables), folder.settings.ps
         client = secrets.randbits(128)
-        self.worker, self._setup = f"{client:x}", setup
+        self.worker, self._setup = f"{client:x}", setup or Setup("", "")
         self._name, self._wait_s = f"{socket.gethostname()}:{os.getpid()}", settings.retry_wait_ms_max / 1e3
         self._stop, self._clock, self._asked = stop or threading.Event(), clock, 0
         self.welcome: tuple[Welcome, list[npt.NDArray[np.float32]]] | None = None

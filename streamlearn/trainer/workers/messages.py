@@ -22,8 +22,8 @@ from streamlearn.struct_decoder import packed_decoder_of
 from streamlearn.trainer.rows import Inputs
 
 __all__ = [
-    "Answer", "Array", "Ask", "Idle", "Leave", "Members", "Message", "Report", "Side", "SliceWork", "Welcome", "Who",
-    "WorkerState", "arrays_of", "decode", "encode", "inputs_of",
+    "Answer", "Array", "Ask", "Idle", "Leave", "Members", "Message", "Report", "Setup", "Side", "SliceWork", "Welcome",
+    "Who", "WorkerState", "arrays_of", "decode", "encode", "inputs_of",
 ]  # fmt: skip
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -42,13 +42,20 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True, tag_field="messag
     """The head of a message."""
 
 
+class Setup(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """What must be equal in all processes of a job, as digests."""
+
+    settings: _Text  # of the release, the features and the settings
+    bits: _Text  # of the gradients of fixed numbers; empty for a leader that learns nothing
+
+
 class Ask(Message, frozen=True, tag="ask"):
     """A worker is there and asks for a slice.
 
     Attributes:
         worker: The client id of its connection, in hexadecimal.
         name: Its host and process, for people.
-        setup: A digest of everything that must be equal in all processes of a job.
+        setup: What must be equal in all processes of a job.
         number: Counts its questions: the same one, asked again, gets the same answer.
         session: The session that it has weights of; 0 for none.
         applied: The newest step that its weights have learned.
@@ -56,7 +63,7 @@ class Ask(Message, frozen=True, tag="ask"):
 
     worker: _Id
     name: _Text
-    setup: _Text
+    setup: Setup
     number: _Count
     session: _Count = 0
     applied: _Count = 0

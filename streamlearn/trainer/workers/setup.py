@@ -33,6 +33,7 @@ from streamlearn.trainer.learner import Learner, Packed
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.leader_link import LeaderLink
+from streamlearn.trainer.workers.messages import Setup
 from streamlearn.trainer.workers.slice_worker import SUMS_KEPT, Clients, SliceWorker
 from streamlearn.trainer.workers.slices import slice_rows
 from streamlearn.trainer.workers.worker_door import WorkerDoor
@@ -43,23 +44,24 @@ _LOG = logging.getLogger("streamlearn.trainer.workers")
 _PROBE_USERS = 64
 
 
-def setup_of(folder: AppFolder, learner: Learner) -> str:
-    """Return a digest of what must be equal in all processes of a job; call it before the learner has learned.
+def setup_of(folder: AppFolder, learner: Learner, *, learns: bool = True) -> Setup:
+    """Return what must be equal in all processes of a job; call it before the learner has learned.
 
-    It includes the gradients of fixed numbers: a model whose code differs, or a processor that computes other bits,
-    has another digest.
+    A model whose code differs, or a processor that computes other numbers, has other bits.
     """
-    settings = folder.settings
+    settings, bits = folder.settings, hashlib.sha256()
     parts = (
         __version__, folder.app.model_fingerprint, settings.trainer, settings.tables, settings.workers.slices,
         settings.ps.encoding,
     )  # fmt: skip
-    digest = hashlib.sha256(msgspec.json.encode(parts))
+    digest = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+    if not learns:
+        return Setup(digest, "")
     rows = slice_rows(settings.trainer.step_rows, settings.workers.slices)
     found = learner.gradients(_probe(folder, rows), 0, rows, learner.weights())
     for array in (found.logits, found.of_weights, *found.of_rows):
-        digest.update(array.tobytes())
-    return digest.hexdigest()
+        bits.update(array.tobytes())
+    return Setup(digest, bits.hexdigest())
 
 
 def _probe(folder: AppFolder, rows: int) -> Packed:
@@ -104,7 +106,8 @@ def lead(
     def make(learner: Learner, rows: Rows) -> Leader:
         sums = ends.enter_context(_connect(folder, token))
         slices = Rows(app, client, slice_rows(settings.trainer.step_rows, settings.workers.slices), settings.tables)
-        clients, setup = Clients(client, sums), setup_of(folder, learner)
+        clients = Clients(client, sums)
+        setup = setup_of(folder, learner, learns=settings.workers.leader_learns)
         leader = Leader(learner, slices, clients, settings.workers, setup, clock=clock)
         if settings.workers.listen:
             ends.enter_context(WorkerDoor(leader, folder, token=token, tls=tls, clock=clock))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from streamlearn.settings.workers import WorkersSettings
 from streamlearn.testing import ManualClock
 from streamlearn.trainer.rows import Inputs
 from streamlearn.trainer.workers.leader import Leader
-from streamlearn.trainer.workers.messages import Ask, Idle, Report, SliceWork, Welcome
+from streamlearn.trainer.workers.messages import Ask, Idle, Report, Setup, SliceWork, Welcome
 from streamlearn.trainer.workers.slice_worker import Clients
 
 _NONE = FeatureColumns({}, {})
@@ -28,11 +29,11 @@ class Parts:
 
     steps, rate_scale, epoch = 0, 1.0, Epoch(1)
 
-    def weights(self) -> Any:
-        return np.zeros(2, np.float32)
+    def dense_update(self) -> Any:
+        return SimpleNamespace(whole=np.zeros(2, np.float32), slots=[])
 
-    def state(self) -> Any:
-        return [self.weights()]
+    def load_state(self, state: Any, steps: int) -> None:
+        self.steps = steps
 
     def inputs(self, columns: Any) -> Inputs:
         return Inputs(1, _NONE, _NONE, np.zeros(4, np.int32), np.zeros((4, 1, 4), np.float32))
@@ -42,13 +43,13 @@ def leader(clock: Clock = SYSTEM_CLOCK) -> Leader:
     """A leader that learns nothing itself."""
     parts: Any = Parts()
     settings = WorkersSettings(slices=2, leader_learns=False)
-    made = Leader(parts, parts, Clients(parts, parts), settings, "s", clock=clock)
+    made = Leader(parts, parts, Clients(parts, parts), settings, Setup("s", ""), clock=clock)
     made._own.learn = lambda stop: None  # type: ignore[method-assign]
     return made
 
 
 def ask(worker: str, number: int = 1, session: int = 0, applied: int = 0) -> Ask:
-    return Ask(worker, f"host:{worker}", "s", number, session, applied)
+    return Ask(worker, f"host:{worker}", Setup("s", "x"), number, session, applied)
 
 
 def welcome(of: Leader, worker: str) -> Welcome:

@@ -19,6 +19,7 @@ from streamlearn.trainer.workers.messages import (
     Leave,
     Message,
     Report,
+    Setup,
     Side,
     SliceWork,
     Welcome,
@@ -48,7 +49,7 @@ def test_bytes_that_are_no_message_are_refused(data: bytes, of: str) -> None:
 @settings(max_examples=examples(300))
 @given(st.data())
 def test_a_damaged_message_is_refused_or_decodes_to_a_message(data: st.DataObject) -> None:
-    whole = bytearray(encode(Ask("ab", "host:1", "d", 1, 5, 6), [np.arange(4, dtype=np.uint64)]))
+    whole = bytearray(encode(Ask("ab", "host:1", Setup("d", "e"), 1, 5, 6), [np.arange(4, dtype=np.uint64)]))
     for _ in range(data.draw(st.integers(1, 3))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -70,7 +71,7 @@ def test_arrays_that_the_bytes_do_not_hold_are_refused(shapes: list[object]) -> 
 
 def test_a_head_of_many_shapes_is_refused_before_they_become_objects() -> None:
     count = 1_000_000
-    ask = msgspec.msgpack.encode(Ask("ab", "host:1", "d", 1))
+    ask = msgspec.msgpack.encode(Ask("ab", "host:1", Setup("d", "e"), 1))
     head = b"\x92" + ask + b"\xdd" + struct.pack(">I", count) + b"\x92\xa2f4\x90" * count
     tracemalloc.start()
     with pytest.raises(BadRecord, match="length <= 8192"):
@@ -82,9 +83,9 @@ def test_a_head_of_many_shapes_is_refused_before_they_become_objects() -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        Ask("leader", "host:1", "d", 1),  # the name of the leader's own worker
-        Ask("ab\n", "host:1", "d", 1),
-        Ask("ab", "host:1", "d", -1),
+        Ask("leader", "host:1", Setup("d", "e"), 1),  # the name of the leader's own worker
+        Ask("ab\n", "host:1", Setup("d", "e"), 1),
+        Ask("ab", "host:1", Setup("d", "e"), -1),
         Leave("leader"),
         Report("leader", 1, 2, 3, 0.5, True, 9, 0.25),
         *(Report("ab", 1, 2, 3, 0.5, True, 9, busy_s) for busy_s in (-1.0, math.nan, math.inf)),

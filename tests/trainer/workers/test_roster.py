@@ -74,7 +74,7 @@ def test_no_worker_is_given_a_slice_of_an_earlier_step_after_one_of_a_later_step
     under_test = roster(4, "slow", "fast")
     for worker, slice_s in (("slow", 3.0), ("fast", 1.0)):
         member = under_test.members[worker]
-        member.slices, member.slice_s = 1, slice_s
+        member.slices, member.slice_s = 2, slice_s
     for _ in range(2):
         under_test.offer()
     fast, slow = list(taken(under_test, "fast")), list(taken(under_test, "slow"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,10 +55,10 @@ class Parts:
     def __init__(self, fails: Callable[[str, int], None]) -> None:
         self._fails, self._packed, self.waits = fails, 0, False
 
-    def weights(self) -> Any:
-        return np.zeros(2, np.float32)
+    def dense_update(self) -> Any:
+        return SimpleNamespace(whole=np.zeros(2, np.float32), slots=[])
 
-    def gradients(self, packed: Any, number: int, rows: int) -> SliceGradients:
+    def gradients(self, packed: Any, number: int, rows: int, weights: Any) -> SliceGradients:
         return SliceGradients(np.zeros((1, 1), np.float32), 0.0, np.zeros(2, np.float32), (), True)
 
     def pack_inputs(self, inputs: Inputs) -> object:
