@@ -78,7 +78,7 @@ def write_samples(folder: AppFolder, steps: Sequence[StepSamples]) -> None:
         writer.flush()
 
 
-def batches(app: App, steps: Sequence[StepSamples]) -> Iterator[SampleBatch]:
+def batches(app: App, steps: Sequence[StepSamples], message_rows: int = MESSAGE_ROWS) -> Iterator[SampleBatch]:
     """Yield messages of whole requests with the rows of all steps; messages do not end where steps end.
 
     There is a request every millisecond. The watermark of a message is the due time of its last request.
@@ -91,7 +91,7 @@ def batches(app: App, steps: Sequence[StepSamples]) -> Iterator[SampleBatch]:
     items = every_bit(np.concatenate([step.item_ids for step in steps]))
     dense, label = (np.concatenate([getattr(step, name) for step in steps]) for name in ("dense", "label"))
     history_at = np.concatenate(([0], np.cumsum(lengths)))
-    for rows in _cuts(requests):
+    for rows in _cuts(requests, message_rows):
         first, last = int(requests[rows.start]), int(requests[rows.stop - 1]) + 1
         offsets = (history_at[first : last + 1] - history_at[first]).astype(np.int32)
         several = SlotColumns(history[history_at[first] : history_at[last]], offsets)
@@ -110,11 +110,11 @@ def batches(app: App, steps: Sequence[StepSamples]) -> Iterator[SampleBatch]:
         )
 
 
-def _cuts(requests: NDArray[Any]) -> Iterator[slice]:
-    """Yield the rows of each message: `MESSAGE_ROWS`, and the remaining rows of their last request."""
+def _cuts(requests: NDArray[Any], message_rows: int) -> Iterator[slice]:
+    """Yield the rows of each message: `message_rows`, and the remaining rows of their last request."""
     begin = 0
     while begin < len(requests):
-        last = requests[min(begin + MESSAGE_ROWS, len(requests)) - 1]
+        last = requests[min(begin + message_rows, len(requests)) - 1]
         end = int(np.searchsorted(requests, last, side="right"))
         yield slice(begin, end)
         begin = end

@@ -185,6 +185,23 @@ def test_what_is_in_flight_is_known_to_later_steps_but_in_no_save() -> None:
     assert plain(read.settle(1, columns([row(0, labels=1)]))) == [(0, 0, 0, 1)]
 
 
+def test_a_save_has_the_same_bytes_however_far_was_read_ahead() -> None:
+    ahead, behind = Marks(2), Marks(2)
+    for marks in (ahead, behind):
+        marks.settle(1, columns([row(time, offset=3, item=item) for item, time in enumerate((50, 10))]))
+    # Later rows of a record and of records that have marks, and of some that have none; one is newer than all.
+    rows = [row(90, offset=3, item=7), row(40, offset=3, item=1, labels=1), row(60, offset=4), row(60, offset=9_000)]
+    for step, later in enumerate(rows, 2):
+        ahead.settle(step, columns([later]))
+    ahead.acknowledge(1)
+    behind.acknowledge(1)
+    assert ahead.save().entries == behind.save().entries
+    ahead.forget(55)
+    behind.forget(55)
+    assert ahead.save().entries == behind.save().entries
+    assert ahead.save().entries.keys() == {"head"}
+
+
 def test_a_save_since_another_has_the_pages_alone_that_changed() -> None:
     marks = Marks(1)
     marks.settle(1, columns([row(time, offset=time * 10_000) for time in range(50)]))

@@ -77,6 +77,8 @@ pub(crate) struct Undo {
     pub record: u16,
     pub item: u32,
     pub before: u64,
+    /// The latest event time of the page before.
+    pub time_max: i64,
 }
 
 pub(crate) type PageKey = (u16, i32, i64);
@@ -270,7 +272,7 @@ impl Marks {
             self.counters.correct += u64::from(corrects);
             self.counters.labels_dropped += u64::from(rows.settles[row].count_ones() - learns - corrects);
             self.counters.rows_dropped += u64::from(learns + corrects == 0);
-            self.mark(Undo { page, record, item: rows.items[row] as u32, before }, after, time);
+            self.mark((page, record, rows.items[row] as u32), (before, after), time);
         }
         self.places = places;
         Ok(settled)
@@ -292,7 +294,7 @@ impl Marks {
                 let refused = spread(rows.settles[row]) * 3;
                 self.counters.refused +=
                     u64::from((refused & !before & LOWER | refused & !before >> 1 & LOWER).count_ones());
-                self.mark(Undo { page, record, item, before }, before | refused, time);
+                self.mark((page, record, item), (before, before | refused), time);
             }
         }
         self.places = places;
@@ -307,13 +309,16 @@ impl Marks {
         self.pages[number as usize].as_mut().expect("the page exists")
     }
 
-    fn mark(&mut self, undo: Undo, after: u64, time: i64) {
-        let page = self.page_mut(undo.page);
-        if after == undo.before {
+    /// Changes the marks of an item in a page and record.
+    fn mark(&mut self, place: (u32, u16, u32), (before, after): (u64, u64), time: i64) {
+        let (number, record, item) = place;
+        let page = self.page_mut(number);
+        if after == before {
             return;
         }
+        let undo = Undo { page: number, record, item, before, time_max: page.time_max };
         page.time_max = page.time_max.max(time);
-        page.set(usize::from(undo.record), undo.item, after);
+        page.set(usize::from(record), item, after);
         page.inflight += 1;
         self.undos += 1;
         let undos = &mut self.inflight.back_mut().expect("the current step").1;

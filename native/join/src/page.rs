@@ -181,14 +181,18 @@ impl Page {
         page
     }
 
-    /// The records with room, the item count of each, and their marks end to end.
+    /// The records with marks, the item count of each, and their marks end to end. Room without marks does not
+    /// show: it depends on what was read ahead.
     pub fn columns(&self) -> (Vec<u16>, Vec<u32>, Vec<u8>) {
         let (mut records, mut items, mut data) = (Vec::new(), Vec::new(), Vec::new());
-        for (record, extent) in self.extents.iter().enumerate().filter(|(_, extent)| extent.items > 0) {
-            let from = extent.begin as usize;
+        for (record, extent) in self.extents.iter().enumerate() {
+            let Some(last) = (0..extent.items).rev().find(|&item| self.get(record, item) != 0) else {
+                continue;
+            };
+            let (from, held) = (extent.begin as usize, self.width.round(last as usize + 1));
             records.push(record as u16);
-            items.push(extent.items);
-            data.extend_from_slice(&self.data[from..from + self.width.bytes(extent.items as usize)]);
+            items.push(held as u32);
+            data.extend_from_slice(&self.data[from..from + self.width.bytes(held)]);
         }
         (records, items, data)
     }

@@ -19,6 +19,11 @@ fn broken<T>(text: String) -> Result<T> {
     Err(Error::Bytes(text))
 }
 
+/// The latest event time of a page's rows that are learned; `undos` has the latest change first.
+fn time_max(page: &Page, undos: Option<&Vec<Undo>>) -> i64 {
+    undos.and_then(|undos| undos.last()).map_or(page.time_max, |first| first.time_max)
+}
+
 impl Marks {
     /// Returns this save's number and all that was learned and changed since save `since`; 0 means
     /// everything. A reader applies saves in order: a page replaces its earlier state.
@@ -36,7 +41,9 @@ impl Marks {
         }
         let mut of_partition: BTreeMap<(u16, i32), Vec<(i64, u32)>> = BTreeMap::new();
         for (&(topic, partition, page), &number) in &self.by_key {
-            if self.pages[number as usize].as_ref().is_some_and(|page| page.changed > since) {
+            let is_saved =
+                |page: &Page| page.changed > since && time_max(page, undos.get(&number)) >= self.horizon;
+            if self.pages[number as usize].as_ref().is_some_and(is_saved) {
                 of_partition.entry((topic, partition)).or_default().push((page, number));
             }
         }
@@ -115,7 +122,7 @@ impl Marks {
     fn write_page(&self, page: i64, number: u32, undos: Option<&Vec<Undo>>, out: &mut Writer) {
         let page_state = self.pages[number as usize].as_ref().expect("the page exists");
         out.i64(page);
-        out.i64(page_state.time_max);
+        out.i64(time_max(page_state, undos));
         let (records, items, data) = match undos {
             None => page_state.columns(),
             // Undo the latest first, so that the state before the first unlearned step remains.
