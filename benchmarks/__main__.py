@@ -28,9 +28,10 @@ NAMES = (
     "loop",
     "idle",
     "machines",
+    "workers",
 )
 # The module of a benchmark, where its name differs.
-_MODULES = {"access": "nodes.access", "learning": "learning_loss"}
+_MODULES = {"access": "nodes.access", "learning": "learning_loss", "workers": "workers.whole"}
 _WORDS = {"ingest": {"before", "only"}, "serving": {"only"}}
 
 

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.trainer_samples import STEP_SAMPLES
 from benchmarks.workers.job import made, running
@@ -66,7 +66,7 @@ def cost(place: Path, note: Note, *, quick: bool) -> dict[str, float]:
 def _steady(folder: Path, workers: int, steps: int, *, own: int, wait_s: float = 0.0) -> Steady:
     """Run a job with a number of learning processes, of which `own` is the leader."""
     shutil.rmtree(folder / "store", ignore_errors=True)
-    variables = {"BENCH_WAIT_S": wait_s} if wait_s else {}
+    variables: dict[str, Any] = {"BENCH_WAIT_S": wait_s} if wait_s else {}
     with running(folder, 1) as job:
         for _ in range(workers - own):
             job.work(**variables)
