@@ -93,7 +93,7 @@ class Leader:
         self._settings, self._setup, self._clock = settings, setup, clock
         self._changed = threading.Condition()
         self._roster, self._steps = Roster(settings.slices), dict[int, _Offered]()
-        self._told = dict[str, tuple[int, int]]()
+        self._told, self._asked = dict[str, tuple[int, int]](), dict[str, int]()
         self._answered = dict[str, tuple[int, tuple[Answer, Sequence[Array] | Inputs]]]()
         self._session, self._lost, self._misses_workers, self._bits = 0, "", False, setup.bits
         self._stop = threading.Event()
@@ -133,6 +133,7 @@ class Leader:
             self._roster.drop()
             self._steps.clear()
             self._told.clear()
+            self._asked.clear()
             self._answered.clear()
             self._session, self._lost, self._own_error = secrets.randbits(62) | 1, "", None
             # Who joins before the thread runs must be welcomed at this step, too.
@@ -195,6 +196,10 @@ class Leader:
             if not self._session:
                 return (Idle(0, 0, 0), ()) if always else None
             now_s = self._clock.monotonic_s()
+            if ask.number < self._asked.setdefault(ask.worker, ask.number):
+                # It took another way and was overtaken: nobody waits for the answer, so it must bring no slice.
+                return Idle(self._session, self._roster.complete, self._roster.released), ()
+            self._asked[ask.worker] = ask.number
             if ask.session != self._session:
                 return self._welcome(ask, now_s)
             self._roster.see(ask.worker, ask.name, now_s)
@@ -331,6 +336,7 @@ class Leader:
     def _forget(self, worker: str) -> bool:
         """Keep nothing of a worker; returns whether it held slices."""
         self._told.pop(worker, None)
+        self._asked.pop(worker, None)
         self._answered.pop(worker, None)
         return self._roster.remove(worker)
 

@@ -118,3 +118,15 @@ def test_nothing_is_kept_of_workers_that_are_gone() -> None:
             clock.sleep(1.5)  # nobody is connected
         assert len(under_test.workers) == 1
         assert (len(under_test._told), len(under_test._answered)) == (1, 1)
+
+
+def test_a_question_that_comes_after_a_later_one_takes_no_slice() -> None:
+    under_test = leader()
+    with under_test.session(threading.Event()):
+        session = welcome(under_test, "a").session
+        under_test.pack(None, 0)  # type: ignore[arg-type]
+        later = under_test.answer(ask("a", 3, session))
+        overtaken = under_test.answer(ask("a", 2, session))
+        assert overtaken is not None
+        assert isinstance(overtaken[0], Idle)
+        assert under_test.answer(ask("a", 3, session)) == later
