@@ -1,4 +1,7 @@
-"""StepColumns: the pieces of a step, joined into one set of arrays. It pulls no rows and learns nothing."""
+"""StepColumns: the pieces of a step, joined into one set of arrays, and Inputs: what of them the model learns from.
+
+It pulls no rows and learns nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from streamlearn.trainer.intake.identity import identity_of
 from streamlearn.trainer.intake.step_cutter import bits_of, numbers_of
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["StepColumns", "columns_of", "join_features"]
+__all__ = ["Inputs", "StepColumns", "columns_of", "join_features"]
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -60,6 +63,20 @@ class StepColumns:
     def served(self) -> Float32s:
         """The scores that nodes answered, float32[N, L]; NaN if none did. Made when asked for: learning needs none."""
         return _by_label(self.step.pieces, "served_score")
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What is learned from N rows of U requests, before their keys have become numbers."""
+
+    requests: int  # U
+    user: FeatureColumns  # one entry a request
+    item: FeatureColumns  # one entry a row
+    request_index: Int32s  # int32[N]: the request of each row
+    targets: Float32s  # float32[N, labels, 4], see `TARGETS`
+
+    def __len__(self) -> int:
+        return len(self.request_index)
 
 
 def columns_of(step: Step) -> StepColumns:

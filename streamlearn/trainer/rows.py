@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import App
 from streamlearn.ps import PsClient
 from streamlearn.ps.slice_part import SlicePart
-from streamlearn.samples import FeatureColumns
 from streamlearn.settings.tables import TableSettings
 from streamlearn.table import Packing, Scatter
 from streamlearn.table.derivation import with_derived
 from streamlearn.table.pin import At
 from streamlearn.table.users_ladder import UsersLadder
-from streamlearn.trainer.columns import StepColumns
+from streamlearn.trainer.columns import Inputs, StepColumns
 from streamlearn.trainer.learner import Packed
 from streamlearn.trainer.thresholds import Thresholds
 
-__all__ = ["Inputs", "Rows"]
+__all__ = ["Rows"]
 
 Float32s = npt.NDArray[np.float32]
 _KEYS_MAX = 1 << 26
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """What is learned from N rows of U requests, before their keys have become numbers."""
-
-    requests: int  # U
-    user: FeatureColumns  # one entry a request
-    item: FeatureColumns  # one entry a row
-    request_index: npt.NDArray[np.int32]  # int32[N]: the request of each row
-    targets: Float32s  # float32[N, labels, 4], see `TARGETS`
-
-    def __len__(self) -> int:
-        return len(self.request_index)
 
 
 class Rows:

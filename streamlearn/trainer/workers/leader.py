@@ -19,10 +19,10 @@ from streamlearn.ps import Epoch
 from streamlearn.pulse import PULSE
 from streamlearn.settings.workers import WorkersSettings
 from streamlearn.telemetry import gauge, histogram
-from streamlearn.trainer.columns import StepColumns
+from streamlearn.trainer.columns import Inputs, StepColumns
 from streamlearn.trainer.learner import Learned, Learner
 from streamlearn.trainer.learning_loop import NoWorker
-from streamlearn.trainer.rows import Inputs, Rows
+from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.workers.messages import (
     Answer,
     Array,

@@ -22,7 +22,7 @@ from streamlearn.ps.specification import fingerprint_of
 from streamlearn.pulse import PULSE
 from streamlearn.resource import Resource
 from streamlearn.table import declared_tables
-from streamlearn.trainer.rows import Inputs
+from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.workers.messages import (
     Ask,
     Idle,

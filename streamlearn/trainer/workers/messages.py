@@ -19,7 +19,7 @@ from streamlearn.errors import BadRecord
 from streamlearn.ps.orders import Epoch
 from streamlearn.samples import FeatureColumns, SlotColumns
 from streamlearn.struct_decoder import packed_decoder_of
-from streamlearn.trainer.rows import Inputs
+from streamlearn.trainer.columns import Inputs
 
 __all__ = [
     "Answer", "Array", "Ask", "Idle", "Leave", "Members", "Message", "Report", "Setup", "Side", "SliceWork", "Welcome",

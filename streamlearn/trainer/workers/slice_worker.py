@@ -15,8 +15,9 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.native import native
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.ps.slice_part import SlicePart
+from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.learner import Learner, Packed, SliceGradients
-from streamlearn.trainer.rows import Inputs, Rows
+from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.stages import Stages, Work
 from streamlearn.trainer.workers.dense_update import DenseUpdate
 from streamlearn.trainer.workers.messages import Idle, Report, SliceWork

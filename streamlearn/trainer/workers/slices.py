@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streamlearn.samples import renumbered
-from streamlearn.trainer.rows import Inputs
+from streamlearn.trainer.columns import Inputs
 
 __all__ = ["cut", "slice_rows"]
 

@@ -17,7 +17,7 @@ from streamlearn.ps.server import ShardIdentity, limits_of
 from streamlearn.ps.specification import fingerprint_of, specification_of
 from streamlearn.resource import Resource
 from streamlearn.table import declared_tables
-from streamlearn.trainer.rows import Inputs
+from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.messages import Ask, Leave, Members, Report, Who, arrays_of, decode, encode
 

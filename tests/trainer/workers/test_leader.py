@@ -16,7 +16,7 @@ from streamlearn.ps import Epoch
 from streamlearn.samples import FeatureColumns
 from streamlearn.settings.workers import WorkersSettings
 from streamlearn.testing import ManualClock
-from streamlearn.trainer.rows import Inputs
+from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.messages import Ask, Idle, Report, Setup, SliceWork, Welcome
 from streamlearn.trainer.workers.slice_worker import Clients

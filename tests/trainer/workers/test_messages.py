@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
+import subprocess
+import sys
 import tracemalloc
 
 import msgspec
@@ -104,3 +106,9 @@ def test_a_slice_without_all_its_arrays_is_refused() -> None:
         inputs_of(head, arrays)
     assert isinstance(head, SliceWork)
     assert not isinstance(head, Welcome)
+
+
+def test_who_learns_is_listed_without_tensorflow() -> None:
+    script = "import sys, streamlearn.trainer.workers.leader_link; print('tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"

@@ -13,8 +13,8 @@ import pytest
 from streamlearn.errors import EpochOver, ShardNotReady, ShardUnreachable, StreamlearnError
 from streamlearn.samples import FeatureColumns
 from streamlearn.testing import wait_until
+from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.learner import SliceGradients
-from streamlearn.trainer.rows import Inputs
 from streamlearn.trainer.workers.messages import Idle, Side, SliceWork
 from streamlearn.trainer.workers.slice_worker import SliceWorker
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlearn.samples import FeatureColumns, SlotColumns
-from streamlearn.trainer.rows import Inputs
+from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.workers.messages import Side, SliceWork, arrays_of, decode, encode, inputs_of
 from streamlearn.trainer.workers.slices import cut, slice_rows
 from tests.campaign import examples
