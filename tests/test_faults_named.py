@@ -59,6 +59,11 @@
 | kill -9 of a shard under a trainer | trainer/test_restarts.py::test_a_trainer_goes_on_by_itself_when_shards_are_killed |
 | SIGTERM of the trainer | trainer/test_restarts.py::test_a_sigterm_ends_a_trainer_with_a_version_that_says_all_it_learned |
 | two trainers on the same shards | trainer/test_restarts.py::test_of_two_trainers_on_the_same_shards_the_older_one_ends |
+| kill -9 of a worker, and one that stops and goes on | trainer/workers/test_job.py::test_a_worker_that_stops_and_goes_on_and_one_that_is_killed_change_no_byte |
+| kill -9 of the trainer that workers learn for | trainer/workers/test_job.py::test_a_leader_that_is_killed_finds_its_worker_again |
+| a worker cut off from the trainer | trainer/workers/test_hosts.py::test_a_leader_goes_on_without_a_worker_that_it_does_not_reach_and_has_it_back_when_it_does |
+| a worker cut off from the shards | trainer/workers/test_hosts.py::test_a_worker_that_does_not_reach_the_shards_leaves_and_the_leader_recovers |
+| a trainer that is away for longer than its workers wait | trainer/workers/test_hosts.py::test_a_worker_ends_when_its_leader_is_away_for_longer_than_it_waits |
 | a stranger's graph | models/test_admission.py::test_a_graph_that_copies_a_file_when_it_is_loaded_is_refused_and_no_file_is_written |
 | a stranger's version, on a node | versions/test_signatures.py::test_a_node_stays_at_the_signed_version_and_says_why |
 | a stranger's version, under a trainer | trainer/test_signed.py::test_a_trainer_signs_what_it_writes_and_refuses_to_go_on_from_what_nobody_signed |

@@ -12,9 +12,8 @@ from typing import Any
 
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import VersionDefect
-from streamlearn.versions import Chain
+from streamlearn.versions import Chain, open_store
 from streamlearn.versions.format.manifest import Manifest
-from tests.trainer.runs import store_of
 
 __all__ = ["job", "newest", "said", "store_files", "write_app"]
 
@@ -74,7 +73,7 @@ def said(app: AppFolder) -> str:
 def newest(app: AppFolder) -> Manifest | None:
     """Of the newest version; None before the first."""
     try:
-        return Chain.find(store_of(app), app.app.name).manifest
+        return Chain.find(open_store(f"file://{app.folder}/store"), app.app.name).manifest
     except VersionDefect as error:
         if error.defect == "missing":
             return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from streamlearn.errors import ServiceError
@@ -18,6 +19,7 @@ APART = "STREAMLEARN_CHAOS_APART"
 """Set in a process that has a network namespace of its own."""
 
 _NET, _BRIDGE, _WAIT_S_MAX = "10.77.0", "hosts", 20.0
+_CLONE_NEWNET = 0x4000_0000  # of sched.h
 
 
 def apart(words: Sequence[str]) -> list[str]:
@@ -55,6 +57,27 @@ class Network:
         """Return a command that runs another one on a host."""
         return ["nsenter", "--target", str(self._holders[name].pid), "--net", "--", *words]
 
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """Put this thread on a host within the block. Sockets and threads that it makes stay there."""
+        own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        try:
+            _enter(Path(f"/proc/{self._holders[name].pid}/ns/net"))
+            yield
+        finally:
+            _set_namespace(own)
+            os.close(own)
+
+    def part(self, *names: str) -> None:
+        """Let no packet pass between these hosts; all others reach them as before."""
+        for name in names:
+            _ip(f"link set v-{name} type bridge_slave isolated on")
+
+    def join(self, *names: str) -> None:
+        """Let packets pass between these hosts again."""
+        for name in names:
+            _ip(f"link set v-{name} type bridge_slave isolated off")
+
     def cut(self, name: str) -> None:
         """Pull the cable of a host."""
         _ip(f"link set v-{name} down")
@@ -79,6 +102,21 @@ class Network:
         _ip(f"link add v-{name} type veth peer name eth0 netns {holder.pid}", f"link set v-{name} master {_BRIDGE} up")
         for words in (f"addr add {address}/24 dev eth0", "link set eth0 up", "link set lo up"):
             _run(self.command(name, ["ip", *words.split()]))
+
+
+def _enter(namespace: Path) -> None:
+    file = os.open(namespace, os.O_RDONLY)
+    try:
+        _set_namespace(file)
+    finally:
+        os.close(file)
+
+
+def _set_namespace(file: int) -> None:
+    # `os.setns` is there from Python 3.12 on.
+    if ctypes.CDLL(None, use_errno=True).setns(file, _CLONE_NEWNET):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), "setns")
 
 
 def _ip(*commands: str) -> None:

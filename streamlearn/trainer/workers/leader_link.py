@@ -45,7 +45,7 @@ __all__ = ["LEADER_AWAY", "LeaderLink"]
 Float32s = npt.NDArray[np.float32]
 LEADER_AWAY = (ShardUnreachable, ShardNotReady, TableBusy)
 """The errors of a leader that does not answer, is stopping, or is asked by too many at once: later it may answer."""
-# A leader answers within half a second.
+# A leader answers within half a second; a worker that waits for less than this asks once.
 _ANSWER_MS, _LEAVE_MS, _AGAIN_S = 2_000, 500, 0.1
 
 
@@ -72,7 +72,7 @@ class LeaderLink(Resource):
         options, settings = declared_tables(folder.app.features, folder.settings.tables), folder.settings.ps
         client = secrets.randbits(128)
         self.worker, self._setup = f"{client:x}", setup or Setup("", "")
-        self._name, self._wait_s = f"{socket.gethostname()}:{os.getpid()}", settings.retry_wait_ms_max / 1e3
+        self._name, self._wait_ms = f"{socket.gethostname()}:{os.getpid()}", settings.retry_wait_ms_max
         self._stop, self._clock, self._asked = stop or threading.Event(), clock, 0
         self.welcome: tuple[Welcome, list[npt.NDArray[np.float32]]] | None = None
         tls = (settings.tls_ca, settings.tls_server_name) if settings.tls_ca else None
@@ -122,17 +122,17 @@ class LeaderLink(Resource):
 
     def _order(self, head: Message, arrays: Sequence[Float32s] = ()) -> bytes:
         """Send a message and return the answer; repeated until the leader, which may be starting again, answers."""
-        deadline_s = self._clock.monotonic_s() + self._wait_s
+        deadline_s = self._clock.monotonic_s() + self._wait_ms / 1e3
         while True:
             begin_s = self._clock.monotonic_s()
             try:
-                return self._order_once(head, arrays)
+                return self._order_once(head, arrays, min(_ANSWER_MS, self._wait_ms))
             except LEADER_AWAY:
                 now_s = self._clock.monotonic_s()
                 if now_s > deadline_s or self._stop.wait(max(0.0, begin_s + _AGAIN_S - now_s)):
                     raise
 
-    def _order_once(self, head: Message, arrays: Sequence[Float32s], wait_ms: int = _ANSWER_MS) -> bytes:
+    def _order_once(self, head: Message, arrays: Sequence[Float32s], wait_ms: int) -> bytes:
         (answer,) = self._client.order_all([encode(head, arrays)], wait_ms)
         if isinstance(answer, StreamlearnError):
             raise _of_leader(answer)
@@ -144,7 +144,7 @@ class LeaderLink(Resource):
 def _of_leader(error: StreamlearnError) -> StreamlearnError:
     """Return an error of the shards' protocol as one of the leader, which is no shard."""
     if isinstance(error, LEADER_AWAY):
-        help = "check that `streamlearn train` runs there, with this address in workers.listen"
+        help = "check that `streamlearn train APP` runs there, with this address in workers.listen"
     else:
         help = "give the worker the application, the settings, the release and the token of the trainer"
     return type(error)(error.message.replace("shard 0 at ", "the trainer at ", 1), help=help)
