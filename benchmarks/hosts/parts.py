@@ -75,7 +75,7 @@ def hosts(note: Note) -> dict[str, float]:
     Raises:
         ServiceError: This machine cannot make hosts.
     """
-    note("the loop runs on five hosts; each role is killed once, and each host is cut off once")
+    note("the loop runs on six hosts; each role is killed once, and each host is cut off once")
     command = [sys.executable, "-m", "tools.chaos", "--hosts", "--minutes", str(_HOSTS_MINUTES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_HOSTS_S_MAX, check=False)
     lines = done.stdout.splitlines()

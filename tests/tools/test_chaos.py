@@ -24,14 +24,14 @@ from tools.chaos.answer_log import AnswerLog, check_equal
 from tools.chaos.faults import QUICK, faults_of
 from tools.chaos.invariants import sample_violations, wrong_labels
 from tools.chaos.plan import planned
-from tools.chaos.run import ChaosOptions, run
+from tools.chaos.run import ChaosOptions, Outcome, run
 from tools.chaos.settled_labels import SettledLabels, ends_of_rows, row_id, settled_of
 from tools.chaos.target import Target
 from tools.demo import Board
 from tools.services import Kafka, KafkaCluster, Redis
 
 # The run ends after this time, or earlier after this number of faults. The longer it is, the fewer rows a second has.
-_SEED, _SECONDS, _FAULTS = 7, 400.0, 2
+_SEED, _SECONDS, _FAULTS = 6, 400.0, 2
 # Most of what ingest costs is to look for events and to pass heartbeats on.
 _CHANGES = ("ingest.poll_s=0.5", "replay.heartbeat_s=300")
 
@@ -41,7 +41,9 @@ def test_a_short_run_leaves_nothing_violated(tmp_path: Path) -> None:
     options = ChaosOptions(_SECONDS, _SEED, recovery_s_max=120.0, is_quick=True, faults_max=_FAULTS)
     outcome = run(options, tmp_path, {}, _CHANGES, lines.append)
     assert outcome.violations == [], lines
-    assert sum(map(len, outcome.recovery_s.values())) == _FAULTS, lines
+    assert outcome.struck() == _FAULTS, lines
+    assert set(outcome.recovery_s) == {"kill worker-1", "kill trainer"}
+    assert outcome.slices > 0
     assert outcome.rows > 1_000
     assert sum(outcome.compared) > 10
 
@@ -62,6 +64,22 @@ def test_quick_faults_are_among_all() -> None:
     faults = faults_of(cast("Target", FakeTarget()), 60.0)
     assert set(QUICK) <= set(faults)
     assert "stop kafka for 60 s" in faults
+
+
+def test_faults_strike_workers_alone_and_together_with_whom_they_learn_for() -> None:
+    class FakeTarget:
+        services: dict[str, Any] = {}  # noqa: RUF012
+
+    faults = faults_of(cast("Target", FakeTarget()), 60.0)
+    alone = {"kill worker-1", "stop worker-2 for seconds", "stop a worker for longer than the trainer waits"}
+    assert alone | {"kill trainer and worker-1", "kill shard-0 and worker-2", "kill worker-1 and worker-2"} <= set(
+        faults
+    )
+
+
+def test_faults_are_counted_by_whom_they_struck() -> None:
+    outcome = Outcome({"kill worker-1": [1.0, 2.0], "kill trainer and worker-1": [3.0], "kill trainer": [4.0]})
+    assert (outcome.struck(), outcome.struck("worker"), outcome.struck("node")) == (4, 3, 0)
 
 
 def test_three_brokers_are_killed_and_badly_led_and_redis_forgets(tmp_path: Path) -> None:

@@ -71,8 +71,10 @@ def _print(outcome: Outcome, seed: int) -> None:
     print(f"{'fault':55} {'times':>5} {'median s':>9} {'most s':>7}")
     for name, recovery_s in sorted(outcome.recovery_s.items()):
         print(f"{name:55} {len(recovery_s):5d} {statistics.median(recovery_s):9.1f} {max(recovery_s):7.1f}")
-    faults = sum(map(len, outcome.recovery_s.values()))
-    print(f"{faults} faults; {outcome.rows:,} rows shown, {outcome.versions} versions")
+    print(f"{outcome.struck()} faults; {outcome.rows:,} rows shown, {outcome.versions} versions")
+    struck = outcome.struck("worker")
+    print(f"{struck} faults struck workers, which were seen to have learned {outcome.slices:,} slices")
+    print(f"{outcome.lost:,} rows or labels lost, {outcome.doubled:,} doubled")
     print(f"{outcome.requests:,} requests, {outcome.unanswered:,} of them without an answer")
     print(f"compared {sum(outcome.compared):,} replies of {len(outcome.compared)} versions with the store's")
     for violation in outcome.violations:

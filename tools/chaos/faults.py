@@ -12,7 +12,7 @@ from functools import partial
 from streamlearn.errors import ServiceError, StreamlearnError
 from tools.chaos.answer_log import ask, check_equal
 from tools.chaos.late_node import LateNode
-from tools.chaos.target import PROCESSES, Target
+from tools.chaos.target import PROCESSES, WORKERS, Target
 from tools.demo import Change
 from tools.demo.states import unusable_states
 from tools.services import Kafka, KafkaCluster, Redis
@@ -27,8 +27,16 @@ _INVERTED_WALL_S = (5.0, 10.0)
 _WAIT_S_MAX, _HELD_S = 60.0, 4.0
 # Replies to requests that were sent before a rollback returned may arrive for this long.
 _IN_FLIGHT_S = 2.0
-_PAIRS = (("trainer", "shard-1"), ("node-1", "node-2"), ("ingest", "trainer"), ("shard-0", "shard-1"))
-QUICK = ("kill trainer", "kill node-1", "kill shard-0", "kill ingest")
+_PAIRS = (
+    ("trainer", "shard-1"),
+    ("node-1", "node-2"),
+    ("ingest", "trainer"),
+    ("shard-0", "shard-1"),
+    ("trainer", "worker-1"),
+    ("shard-0", "worker-2"),
+    WORKERS,
+)
+QUICK = ("kill trainer", "kill node-1", "kill shard-0", "kill ingest", "kill worker-1")
 """The faults of a short run."""
 _CHANGE = "a changed application takes over, and gives back"
 LONG_S = {_CHANGE: 150.0}
@@ -50,6 +58,7 @@ def faults_of(target: Target, away_s: float) -> dict[str, Fault]:
         "a file of a version is damaged while a node starts": _damage,
         "a node joins late": _join_late,
         f"stop the trainer for {_LONG_S:.0f} s": _stop_long,
+        "stop a worker for longer than the trainer waits": _stop_worker_long,
         "the events report the opposite actions": _invert,
         "the trainer cannot write large files, as on a full disk": _limit_file_size,
         "roll back, then rewind": _roll_back_and_rewind,
@@ -91,6 +100,14 @@ def _stop_long(target: Target) -> None:
     target.loop.signal("trainer", signal.SIGSTOP)
     time.sleep(_LONG_S)
     target.loop.signal("trainer", signal.SIGCONT)
+
+
+def _stop_worker_long(target: Target) -> None:
+    """Stop a worker until the trainer has given it up; it must find its way back with what it holds."""
+    name = target.chance.choice(WORKERS)
+    target.loop.signal(name, signal.SIGSTOP)
+    time.sleep(target.folder.settings.workers.worker_wait_s_max + target.chance.uniform(*_STOPPED_S))
+    target.loop.signal(name, signal.SIGCONT)
 
 
 def _invert(target: Target) -> None:

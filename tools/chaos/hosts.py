@@ -28,9 +28,9 @@ __all__ = ["HostsLoop", "figures_of_hosts", "run_on_hosts"]
 
 _ROOT = Path(__file__).parents[2]
 _ENVIRONMENT = {"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
-_TOKEN, _SHARDS, _SHARD_PORT, _NODE_PORT = "a-token-of-hosts", 2, 7_000, 8_001
+_TOKEN, _SHARDS, _SHARD_PORT, _LEADER_PORT, _NODE_PORT = "a-token-of-hosts", 2, 7_000, 7_100, 8_001
 _READY_S_MAX, _LOOK_S, _CUT_S, _STOP_S_MAX = 240.0, 0.1, 5.0, 60.0
-HOSTS = ("services", "shards", "trainer", "node-1", "node-2")
+HOSTS = ("services", "shards", "trainer", "worker-1", "node-1", "node-2")
 
 
 class _Part:
@@ -57,7 +57,7 @@ class _Part:
 
 
 class HostsLoop(Loop):
-    """The loop on hosts: Kafka and Redis on one, shards on one, ingest, folding and the trainer on one, nodes on two.
+    """The loop on hosts: Kafka and Redis, shards, the trainer with ingest and folding, a worker, and two nodes.
 
     Versions are in a folder that all hosts share, as a file server gives it.
     """
@@ -92,9 +92,11 @@ class HostsLoop(Loop):
             place = ("--app", self._app, "--shard", f"{number}/{_SHARDS}", "--listen", address)
             self._verb("shards", f"shard-{number}", "ps", *place, *token)
         quoted = ", ".join(f'"{address}"' for address in shards)
+        learns = (self._app, *token, "--set", f"ps.addresses=[{quoted}]")
         self._verb("trainer", "ingest", "ingest", self._app)
         self._verb("trainer", "fold", "features", "fold", self._app)
-        self._verb("trainer", "trainer", "train", self._app, *token, "--set", f"ps.addresses=[{quoted}]")
+        self._verb("trainer", "trainer", "train", *learns)
+        self._verb("worker-1", "worker-1", "work", *learns)
         for (name, _), address in self._addresses.items():
             self._verb(name, name, "serve", self._app, "--name", name, "--listen", address, "--http", "none", *token)
         for name, _ in self._addresses:
@@ -158,6 +160,7 @@ def figures_of_hosts(outcome: Outcome) -> dict[str, float]:
         "hosts_doubled": float(outcome.doubled),
         "hosts_unanswered": float(outcome.unanswered),
         "hosts_violations": float(len(outcome.violations)),
+        "hosts_struck_workers": float(outcome.struck("worker")),
         **{f"hosts_{name}_s": value for name, value in seconds.items()},
     }
 
@@ -169,13 +172,15 @@ def _settings(network: Network) -> tuple[str, ...]:
         f"topics.root=kafka://{services}:{KAFKA_PORT}",
         f"registry.url={redis}/0",
         f"features.store={redis}/1",
+        "up.workers=1",  # the one that is counted
+        f'workers.listen=["{network.addresses["trainer"]}:{_LEADER_PORT}"]',
     )
 
 
 def _faults(target: Target, away_s: float) -> dict[str, Fault]:
     """Return the faults by name: each role is killed, and each host is cut off for seconds."""
     del away_s
-    roles = ("kafka", "redis", "shard-0", "ingest", "fold", "trainer", "node-1")
+    roles = ("kafka", "redis", "shard-0", "ingest", "fold", "trainer", "worker-1", "node-1")
     faults: dict[str, Fault] = {f"kill {name}": partial(_kill, name=name) for name in roles}
     return faults | {f"cut {host} off for {_CUT_S:.0f} s": partial(_cut, host=host) for host in HOSTS[:-1]}
 

@@ -26,7 +26,7 @@ from tools.chaos.inverted_history import InvertedHistory
 from tools.chaos.late_node import LateNode
 from tools.chaos.plan import planned
 from tools.chaos.settled_labels import ends_of_rows, read_settled
-from tools.chaos.target import Target
+from tools.chaos.target import WORKERS, Target
 from tools.demo import Board, Feed, Loop, Witness
 from tools.demo.place import one_machine_settings
 from tools.demo.poison import span_of
@@ -44,6 +44,9 @@ _SETTINGS = (
     # The judge must not reject versions for the noise of small samples: quality is not tested here.
     "judge.scored_rows_min=1099511627776",
     "judge.norm_ratio_max=0",
+    # Workers learn with the trainer. One of the three has nothing to learn at a time, and must follow all the same.
+    f"up.workers={len(WORKERS)}",
+    f"workers.slices={len(WORKERS)}",
 )
 
 
@@ -89,6 +92,7 @@ class Outcome:
         compared: Number of replies that were sent again and compared, for each version checked.
         lost: Number of rows and labels that were shown and not learned.
         doubled: Number of rows and labels that were learned twice.
+        slices: Number of slices that workers were seen to have learned.
     """
 
     recovery_s: dict[str, list[float]] = field(default_factory=dict)
@@ -100,6 +104,11 @@ class Outcome:
     compared: list[int] = field(default_factory=list)
     lost: int = 0
     doubled: int = 0
+    slices: int = 0
+
+    def struck(self, text: str = "") -> int:
+        """Return the number of faults whose name has a text."""
+        return sum(len(recovery_s) for name, recovery_s in self.recovery_s.items() if text in name)
 
 
 class _Beginning:
@@ -158,7 +167,8 @@ def run(
     share = min(1.0, options.seconds * _ROWS_PER_S_MAX / 94_000)
     until_ms = begin_ms + round((end_ms - begin_ms) * share)
     speed = (until_ms - begin_ms) / 1_000 / options.seconds
-    changes = (*one_machine_settings(place, speed), *_SETTINGS, *changes)
+    listen = f'workers.listen=["unix:{place}/leader"]'
+    changes = (*one_machine_settings(place, speed), *_SETTINGS, listen, *changes)
     folder = load_app(_EXAMPLE, changes)
     board = Board(folder.app)
     with ExitStack() as stack:
@@ -189,6 +199,9 @@ def run(
             _check_invariants(target, board, outcome, on_progress)
         except StreamlearnError as error:
             outcome.violations.append(f"the end: {error.message}")
+        outcome.slices = target.slices
+        if not outcome.slices:
+            outcome.violations.append("no worker learned a slice")
     outcome.rows, outcome.requests, outcome.unanswered = len(board), feed.requests, feed.unanswered
     return outcome
 
@@ -207,10 +220,11 @@ def _inject_faults(
     injected_max = len(names) if options.is_once else options.faults_max
     target.wait_recovered(options.recovery_s_max)
     for quiet_s, name in planned(options.seed, names):
-        injected = sum(map(len, outcome.recovery_s.values())) + len(outcome.violations)
+        injected = outcome.struck() + len(outcome.violations)
         if time.monotonic() + quiet_s + LONG_S.get(name, 0.0) >= ends_s or (injected_max and injected >= injected_max):
             return
         time.sleep(quiet_s)
+        target.look_at_workers()
         on_progress(name)
         begun_s, unanswered = time.monotonic(), target.feed.unanswered
         try:

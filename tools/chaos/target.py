@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from streamlearn.apps import AppFolder
-from streamlearn.errors import ServiceError
+from streamlearn.errors import ServiceError, ShardUnreachable
+from streamlearn.trainer.workers.leader_link import LeaderLink
+from streamlearn.trainer.workers.messages import WorkerState
 from streamlearn.versions import Known
 from streamlearn.versions.pointer.moves import taints_of
 from tools.chaos.answer_log import AnswerLog
@@ -17,10 +19,12 @@ from tools.chaos.inverted_history import InvertedHistory
 from tools.demo import Feed, Loop
 from tools.services import KafkaCluster, Service
 
-__all__ = ["PROCESSES", "Target"]
+__all__ = ["PROCESSES", "WORKERS", "Target"]
 
-PROCESSES = ("ingest", "fold", "trainer", "shard-0", "shard-1", "node-1", "node-2")
-_LOOK_S_MAX = 120.0
+WORKERS = ("worker-1", "worker-2")
+PROCESSES = ("ingest", "fold", "trainer", "shard-0", "shard-1", *WORKERS, "node-1", "node-2")
+_LOOK_S_MAX, _WHO_S_MAX = 120.0, 1.0
+_LEADER = "leader"
 
 
 @dataclass(eq=False)
@@ -50,6 +54,12 @@ class Target:
     chance: random.Random
     services: Mapping[str, Service | KafkaCluster]
     place: Path
+    _slices: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def slices(self) -> int:
+        """The slices that workers were seen to have learned; there may have been more between two looks."""
+        return sum(sum(counts) for counts in self._slices.values())
 
     @property
     def newest(self) -> Known:
@@ -70,7 +80,8 @@ class Target:
     def wait_recovered(self, within_s: float) -> None:
         """Wait until all nodes answer with a newer version that has learned everything shown by now.
 
-        For that, everything must be joined, learned, published and followed: all parts work.
+        For that, everything must be joined, learned, published and followed: all parts work. Only workers could be
+        missing then, so all of them must take part again.
 
         Raises:
             ServiceError: It takes longer, or a tainted version answered.
@@ -83,10 +94,31 @@ class Target:
                 raise ServiceError(message, help="run it for longer, with --minutes")
             lowest = min(self.feed.last)
             reached_ms = next((known.watermark_ms or 0 for known in self.loop.versions() if known.version == lowest), 0)
-            return lowest > newest and reached_ms >= event_ms
+            return lowest > newest and reached_ms >= event_ms and self._has_workers()
 
         self.loop.wait(has_recovered, "a newer version from every node", within_s)
         self.check_clean(set(self.feed.last))
+
+    def _has_workers(self) -> bool:
+        """Whether all workers take part."""
+        return len(self.look_at_workers()) == self.folder.settings.up.workers
+
+    def look_at_workers(self) -> list[WorkerState]:
+        """Return the workers that take part, and count what they have learned."""
+        settings, token = self.folder.settings, None if self.loop.token is None else self.loop.token.encode()
+        if not settings.up.workers:
+            return []
+        try:
+            with LeaderLink(self.folder, settings.workers.listen[0], token=token) as link:
+                workers = [state for state in link.who(_WHO_S_MAX) if state.name != _LEADER]
+        except ShardUnreachable:
+            return []
+        for state in workers:
+            counts = self._slices.setdefault(state.name, [0])
+            if state.slices < counts[-1]:  # it has joined again
+                counts.append(0)
+            counts[-1] = state.slices
+        return workers
 
     def check_clean(self, versions: set[int]) -> None:
         """Check that none of the versions is tainted now.

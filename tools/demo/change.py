@@ -98,8 +98,8 @@ class Change:
         run_verb("topics", str(new), "--create", _PARTITIONS)
         written = run_verb("migrate", str(new), "--from", str(old))
         self.kept = sum(written["rows"].values())
-        # Envoy follows the sockets, which both applications share.
-        own = ("access.listen=",)
+        # Envoy follows the sockets, which both applications share. The trainer of the new one learns alone.
+        own = ("access.listen=", "up.workers=0", "workers.listen=[]")
         self.loop = Loop(load_app(new, own), own, place, len(loop.nodes), _SHARDS, beside=folder.folder)
         try:
             self.loop.wait_up()
