@@ -136,10 +136,15 @@ def worker_process(job: Job, *changes: str) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-@pytest.mark.parametrize("trainer", [{}, {"optimizer": "sgd", "row_gradients": "mean", "clip_norm": 0.5, "l2": 0.01}])
-def test_versions_have_the_same_bytes_for_one_two_and_four_workers(job: Callable[..., Job], trainer: Any) -> None:
+@pytest.mark.parametrize(
+    ("counts", "trainer"),
+    [((0, 1, 3), {}), ((0, 2), {"optimizer": "sgd", "row_gradients": "mean", "clip_norm": 0.5, "l2": 0.01})],
+)
+def test_versions_have_the_same_bytes_for_one_two_and_four_workers(
+    job: Callable[..., Job], counts: tuple[int, ...], trainer: Any
+) -> None:
     found = []
-    for count in (0, 1, 3):
+    for count in counts:
         one = job(**trainer)
         write_messages(one.folder(), one.messages)
         with one.workers(count) as errors:
@@ -148,9 +153,10 @@ def test_versions_have_the_same_bytes_for_one_two_and_four_workers(job: Callable
         assert (report.recoveries, report.tally.refused_steps) == (0, 0)
         assert known_of(one.folder(), one.messages) == outcomes(one.messages)
         found.append(bytes_of(one))
-    assert found[0].keys() == found[1].keys() == found[2].keys()
-    for name in found[0]:
-        assert found[0][name] == found[1][name] == found[2][name], name
+    alone, *others = found
+    for other in others:
+        assert alone.keys() == other.keys()
+        assert [name for name in alone if other[name] != alone[name]] == []
 
 
 def test_a_worker_that_stops_and_goes_on_and_one_that_is_killed_change_no_byte(job: Callable[..., Job]) -> None:
