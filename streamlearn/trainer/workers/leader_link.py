@@ -45,8 +45,8 @@ __all__ = ["LEADER_AWAY", "LeaderLink"]
 Float32s = npt.NDArray[np.float32]
 LEADER_AWAY = (ShardUnreachable, ShardNotReady, TableBusy)
 """The errors of a leader that does not answer, is stopping, or is asked by too many at once: later it may answer."""
-# A leader answers within half a second; a worker that waits for less than this asks once.
-_ANSWER_MS, _LEAVE_MS, _AGAIN_S = 2_000, 500, 0.1
+# A leader answers within half a second. Others ask for a shorter time, once.
+_ANSWER_MS, _ANSWER_MS_MIN, _LEAVE_MS, _AGAIN_S = 2_000, 1_000, 500, 0.1
 
 
 class LeaderLink(Resource):
@@ -126,7 +126,7 @@ class LeaderLink(Resource):
         while True:
             begin_s = self._clock.monotonic_s()
             try:
-                return self._order_once(head, arrays, min(_ANSWER_MS, self._wait_ms))
+                return self._order_once(head, arrays, min(_ANSWER_MS, max(_ANSWER_MS_MIN, self._wait_ms)))
             except LEADER_AWAY:
                 now_s = self._clock.monotonic_s()
                 if now_s > deadline_s or self._stop.wait(max(0.0, begin_s + _AGAIN_S - now_s)):

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from streamlearn.apps import AppFolder, load_app
+from streamlearn.errors import StreamlearnError
+from streamlearn.models.tensorflow_load import load_tensorflow
 from streamlearn.ps import Place, ShardServer, Shelf
 from streamlearn.table import declared_tables
 from streamlearn.testing import wait_until
@@ -23,19 +24,10 @@ from tests.trainer.processes import write_app
 from tests.trainer.stream import messages_of, outcomes, write_messages
 from tools.chaos.network import Network
 
-_TOKEN, _LEADER_PORT, _MESSAGES, _END_S_MAX = "a-token-of-hosts", 7_100, 16, 60.0
+_TOKEN, _LEADER_PORT, _MESSAGES, _END_S_MAX = "a-token-of-hosts", 7_100, 12, 60.0
 _TRAINER = {"order": "strict", "step_rows": 64, "rate": 0.01}
 _HOSTS = ("leader", "shards", "worker")
 _WORKER_WAIT_S = 0.5
-# `streamlearn work`, which loads while the leader does, and begins when the leader listens: it would not wait for long.
-_WORK = """
-import sys
-from streamlearn.models.tensorflow_load import load_tensorflow
-load_tensorflow()
-sys.stdin.readline()
-from streamlearn.cli import command
-command()
-"""
 
 
 class Job:
@@ -44,14 +36,14 @@ class Job:
     def __init__(self, network: Network, place: Path, ends: ExitStack, retry_ms: int) -> None:
         self.network, self._gate, self._ends, self._retry_ms = network, threading.Condition(), ends, retry_ms
         self._steps, self._allowed = 0, 0
+        self._stop, self._leader = threading.Event(), cast("Any", None)
         self.report: Any = None
-        self._leader: Any = None
+        self.said: list[str] = []  # by the worker
+        self.error: StreamlearnError | None = None  # of the worker
         base = write_app(place / "job", {"trainer": _TRAINER})
         self.messages = messages_of(base.app, _MESSAGES)
         write_messages(base, self.messages)
-        self.path, self._token = base.folder, place / "token"
-        self._token.write_text(_TOKEN)
-        shards = self._shards(base)
+        self.path, shards = base.folder, self._shards(base)
         self._changes = [
             f"ps.addresses={json.dumps(shards)}",
             f'workers.listen=["{network.addresses["leader"]}:{_LEADER_PORT}"]',
@@ -59,19 +51,14 @@ class Job:
             f"workers.worker_wait_s_max={_WORKER_WAIT_S}",
             "publisher.publish_interval_s=3600.0",
         ]
-        self.worker = self._start_worker()
-        self._thread = threading.Thread(target=self._train, name="leader")
-        self._thread.start()
+        self._leads = threading.Thread(target=self._train)
+        self._works = threading.Thread(target=self._work, daemon=True)  # without its leader it ends after seconds
+        self._leads.start()
 
     @property
     def folder(self) -> AppFolder:
         """The application."""
         return load_app(self.path, tuple(self._changes))
-
-    @property
-    def said(self) -> str:
-        """What the worker has said."""
-        return (self.path / "worker.log").read_text()
 
     @property
     def steps(self) -> int:
@@ -86,9 +73,7 @@ class Job:
     def begin(self) -> None:
         """Wait until the leader listens, and let the worker join it."""
         wait_until(lambda: self._leader is not None, "the leader")
-        assert self.worker.stdin is not None
-        self.worker.stdin.write("\n")
-        self.worker.stdin.flush()
+        self._works.start()
         self.wait_learns(2)
 
     def go(self, steps: int) -> None:
@@ -107,12 +92,23 @@ class Job:
         """Wait until so many processes learn."""
         wait_until(lambda: self.workers == workers, f"{workers} processes to learn")
 
+    def wait_error(self) -> str:
+        """Wait until the worker has ended, and return with which error."""
+        self._works.join(_END_S_MAX)
+        return "" if self.error is None else f"{type(self.error).__name__}: {self.error.message}"
+
+    def end(self) -> None:
+        """End the leader, and tell the worker to end."""
+        self._stop.set()
+        self.go(1_000)
+        self._leads.join()
+
     def finish(self) -> dict[str, Any]:
         """Learn the rest, and return what is known then."""
         from tests.trainer.runs import known_of
 
         self.go(1_000)
-        self._thread.join(_END_S_MAX)
+        self._leads.join(_END_S_MAX)
         assert self.report is not None
         known, expected = known_of(self.folder, self.messages), outcomes(self.messages)
         return {"recoveries": self.report.recoveries, "labels": len(expected), "is_equal": known == expected}
@@ -130,17 +126,16 @@ class Job:
             ]
         return [server.addresses[0] for server in servers]
 
-    def _start_worker(self) -> subprocess.Popen[str]:
-        words = [word for change in self._changes for word in ("--set", change)]
-        words += ["--set", f"ps.retry_wait_ms_max={self._retry_ms}", "--token-file", str(self._token)]
-        command = self.network.command("worker", [sys.executable, "-c", _WORK, "work", str(self.path), *words])
-        log = self._ends.enter_context((self.path / "worker.log").open("a"))
-        worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True)
-        assert worker.stdin is not None
-        self._ends.enter_context(worker.stdin)
-        self._ends.callback(worker.wait)
-        self._ends.callback(worker.kill)
-        return worker
+    def _work(self) -> None:
+        from streamlearn.trainer.workers.setup import work
+
+        with self.network.inside("worker"):
+            folder = load_app(self.path, (*self._changes, f"ps.retry_wait_ms_max={self._retry_ms}"))
+            address = folder.settings.workers.listen[0]
+            try:
+                work(folder, address, self._stop, token=_TOKEN.encode(), show=self.said.append)
+            except StreamlearnError as error:
+                self.error = error
 
     def _train(self) -> None:
         from streamlearn.trainer.trainer_setup import train
@@ -168,7 +163,7 @@ def job(place: Path, retry_ms: int) -> Iterator[Job]:
             made.wait_steps(1)
             yield made
         finally:
-            made.go(1_000)
+            made.end()
 
 
 def leader_and_worker(made: Job) -> dict[str, Any]:
@@ -178,35 +173,35 @@ def leader_and_worker(made: Job) -> dict[str, Any]:
     alone = made.workers
     made.network.join("leader", "worker")
     made.wait_learns(2)
-    joined = made.said.count("learns slices")
-    return {"alone": alone, "status": made.worker.poll(), "joined": joined, **made.finish()}
+    return {"alone": alone, "joined": len(made.said), **made.finish()}
 
 
 def worker_and_shards(made: Job) -> dict[str, Any]:
     """No packet passes between the worker and the shards; the leader reaches both."""
     made.network.part("worker", "shards")
     made.go(2)
-    status = made.worker.wait(_END_S_MAX)
+    error = made.wait_error()
     made.wait_learns(1)
-    return {"status": status, "said": made.said[-500:], **made.finish()}
+    return {"error": error, **made.finish()}
 
 
 def leader_away(made: Job) -> dict[str, Any]:
     """The host of the leader is cut off for longer than the worker waits for it."""
     made.network.cut("leader")
-    status = made.worker.wait(_END_S_MAX)
+    error = made.wait_error()
     made.network.mend("leader")
-    return {"status": status, "said": made.said[-500:], **made.finish()}
+    return {"error": error, **made.finish()}
 
 
 _SCENARIOS: dict[str, tuple[Callable[[Job], dict[str, Any]], int]] = {
     "leader_and_worker": (leader_and_worker, 60_000),
-    "worker_and_shards": (worker_and_shards, 700),
-    "leader_away": (leader_away, 700),
+    "worker_and_shards": (worker_and_shards, 500),
+    "leader_away": (leader_away, 500),
 }
 
 if __name__ == "__main__":
     scenario, retry_ms = _SCENARIOS[sys.argv[1]]
+    threading.Thread(target=load_tensorflow).start()  # it takes longer than all else before the leader
     with job(Path(sys.argv[2]), retry_ms) as running:
         seen = scenario(running)
     print(json.dumps(seen), flush=True)

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import structs
+from typer.testing import CliRunner
 
 from streamlearn.apps import AppFolder, load_app
+from streamlearn.cli.main import cli
 from streamlearn.errors import (
     ConfigError,
     ExecutionFailed,
@@ -317,6 +319,14 @@ def test_a_trainer_that_is_away_is_not_taken_for_a_shard(job: Callable[..., Job]
     assert caught.value.message.startswith("the trainer at 127.0.0.1:1: ")
     assert "streamlearn train" in (caught.value.help or "")
     assert "shard" not in str(caught.value)
+
+
+def test_a_worker_that_finds_no_leader_ends_with_the_status_that_starts_it_again(job: Callable[..., Job]) -> None:
+    one = job()
+    words = [word for change in (*one.changes, "ps.retry_wait_ms_max=1") for word in ("--set", change)]
+    done = CliRunner().invoke(cli, ["work", str(one.path), *words])
+    assert done.exit_code == 75
+    assert f"error: the trainer at unix:{one.path}/leader.sock" in done.stderr
 
 
 def test_slices_need_shards(job: Callable[..., Job]) -> None:
