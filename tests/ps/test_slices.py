@@ -145,6 +145,10 @@ def test_a_shard_names_the_clients_that_are_connected_and_counts_their_slices(st
         client = stack.enter_context(PsClient(links[1], settings))
         client.restore(Epoch(1), None)
         client.push_part(SlicePart(1, 0, 1), "main", KEYS, _ONES, now_ms=0)
-        samples = [sample for family in ShardCollector(server).collect() for sample in family.samples]
-        (rows,) = (one for one in samples if "_ps_rows" in one.name and one.labels["verb"] == "part")
-        assert rows.value == len(KEYS)
+
+        def rows() -> float:  # a shard counts after it has answered
+            samples = [sample for family in ShardCollector(server).collect() for sample in family.samples]
+            (found,) = (one for one in samples if "_ps_rows" in one.name and one.labels["verb"] == "part")
+            return found.value
+
+        wait_until(lambda: rows() == len(KEYS), "the rows of the slice", _WAIT_S)

@@ -181,6 +181,12 @@ impl Page {
         page
     }
 
+    /// Whether an item has marks.
+    pub fn has_marks(&self) -> bool {
+        let mut extents = self.extents.iter().enumerate();
+        extents.any(|(record, extent)| (0..extent.items).any(|item| self.get(record, item) != 0))
+    }
+
     /// The records with marks, the item count of each, and their marks end to end. Room without marks does not
     /// show: it depends on what was read ahead.
     pub fn columns(&self) -> (Vec<u16>, Vec<u32>, Vec<u8>) {

@@ -1,5 +1,6 @@
 //! Saves of marks as named bytes: one entry for the common head, one for the pages of each partition.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::bytes::{Reader, Writer};
@@ -24,6 +25,15 @@ fn time_max(page: &Page, undos: Option<&Vec<Undo>>) -> i64 {
     undos.and_then(|undos| undos.last()).map_or(page.time_max, |first| first.time_max)
 }
 
+/// A page without the changes that are not learned yet. The latest is undone first, so that the state before the
+/// first unlearned step remains.
+fn learned<'a>(page: &'a Page, undos: Option<&Vec<Undo>>) -> Cow<'a, Page> {
+    let Some(undos) = undos else { return Cow::Borrowed(page) };
+    let mut learned = page.clone();
+    undos.iter().for_each(|undo| learned.set(usize::from(undo.record), undo.item, undo.before));
+    Cow::Owned(learned)
+}
+
 impl Marks {
     /// Returns this save's number and all that was learned and changed since save `since`; 0 means
     /// everything. A reader applies saves in order: a page replaces its earlier state.
@@ -41,8 +51,12 @@ impl Marks {
         }
         let mut of_partition: BTreeMap<(u16, i32), Vec<(i64, u32)>> = BTreeMap::new();
         for (&(topic, partition, page), &number) in &self.by_key {
-            let is_saved =
-                |page: &Page| page.changed > since && time_max(page, undos.get(&number)) >= self.horizon;
+            let is_saved = |page: &Page| {
+                let undos = undos.get(&number);
+                page.changed > since
+                    && time_max(page, undos) >= self.horizon
+                    && learned(page, undos).has_marks()
+            };
             if self.pages[number as usize].as_ref().is_some_and(is_saved) {
                 of_partition.entry((topic, partition)).or_default().push((page, number));
             }
@@ -123,15 +137,7 @@ impl Marks {
         let page_state = self.pages[number as usize].as_ref().expect("the page exists");
         out.i64(page);
         out.i64(time_max(page_state, undos));
-        let (records, items, data) = match undos {
-            None => page_state.columns(),
-            // Undo the latest first, so that the state before the first unlearned step remains.
-            Some(undos) => {
-                let mut learned = page_state.clone();
-                undos.iter().for_each(|undo| learned.set(usize::from(undo.record), undo.item, undo.before));
-                learned.columns()
-            }
-        };
+        let (records, items, data) = learned(page_state, undos).columns();
         out.column(&records);
         out.column(&items);
         out.bytes(&data);
