@@ -202,7 +202,7 @@ class Leader:
             self._asked[ask.worker] = ask.number
             if ask.session != self._session:
                 return self._welcome(ask, now_s)
-            self._roster.see(ask.worker, ask.name, now_s)
+            self._roster.see(ask.worker, ask.name, now_s, leaves=ask.leaves)
             number, answer = self._answered.get(ask.worker, (0, None))
             if number != ask.number or answer is None:  # else the answer was lost
                 if ask.applied + SUMS_KEPT < self._own.applied and not self._roster.members[ask.worker].held:
@@ -254,14 +254,14 @@ class Leader:
             self._changed.notify_all()
         _LOG.info("worker %s left%s", name, f": {leave.error[:_ERROR_CHARS]}" if leave.error else "")
 
-    def ask(self, session: int, applied: int) -> tuple[Idle | SliceWork, Inputs | None] | None:
+    def ask(self, session: int, applied: int, *, leaves: bool = False) -> tuple[Idle | SliceWork, Inputs | None] | None:
         """Answer the worker in this process; see `Source`."""
         deadline_s = self._clock.monotonic_s() + _ASK_S
         with self._changed:
             while session == self._session:
                 now_s = self._clock.monotonic_s()
                 if self._settings.leader_learns:
-                    self._roster.see(_OWN, _OWN, now_s)
+                    self._roster.see(_OWN, _OWN, now_s, leaves=leaves)
                 found = self._next(_OWN, now_s, always=now_s >= deadline_s)
                 if found is not None:
                     head, inputs = found

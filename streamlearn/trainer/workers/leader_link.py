@@ -82,7 +82,7 @@ class LeaderLink(Resource):
         )
         self._client = native.PsClient(identity, token, tls, client_limits(settings))
 
-    def ask(self, session: int, applied: int) -> tuple[Idle | SliceWork, Inputs | None] | None:
+    def ask(self, session: int, applied: int, *, leaves: bool = False) -> tuple[Idle | SliceWork, Inputs | None] | None:
         """Wait a little for a slice or for news; None if the session is over. See `welcome` then.
 
         Raises:
@@ -92,7 +92,7 @@ class LeaderLink(Resource):
         if PULSE.is_due:
             PULSE.beat()
         self._asked += 1
-        ask = Ask(self.worker, self._name, self._setup, self._asked, session, applied)
+        ask = Ask(self.worker, self._name, self._setup, self._asked, session, applied, leaves)
         head, arrays = decode(self._order(ask), "answer")
         if isinstance(head, Welcome):
             self.welcome = (head, arrays)

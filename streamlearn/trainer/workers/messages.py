@@ -59,6 +59,7 @@ class Ask(Message, frozen=True, tag="ask"):
         number: Counts its questions: the same one, asked again, gets the same answer.
         session: The session that it has weights of; 0 for none.
         applied: The newest step that its weights have learned.
+        leaves: Whether it only waits for the release of what it holds.
     """
 
     worker: _Id
@@ -67,6 +68,7 @@ class Ask(Message, frozen=True, tag="ask"):
     number: _Count
     session: _Count = 0
     applied: _Count = 0
+    leaves: bool = False
 
 
 class Report(Message, frozen=True, tag="report"):

@@ -24,6 +24,7 @@ class Member:
     slice_s: float = 0.0  # the moving average of the time that it works on a slice; 0 before the first
     slices: int = 0  # how many it has learned
     held: set[tuple[int, int]] = field(default_factory=set)  # (step, slice)
+    leaves: bool = False  # it finishes what it holds, and takes nothing more
     waits_s: float = 0.0  # since when it could have finished one
 
 
@@ -48,9 +49,10 @@ class Roster:
         self.members: dict[str, Member] = {}
         self.complete = self.released = self._offered = 0
 
-    def see(self, worker: str, name: str, now_s: float) -> None:
-        """Note that a worker is there; a new one joins."""
-        self.members.setdefault(worker, Member(name, now_s)).seen_s = now_s
+    def see(self, worker: str, name: str, now_s: float, *, leaves: bool = False) -> None:
+        """Note that a worker is there; a new one joins, and one that leaves takes nothing more."""
+        member = self.members.setdefault(worker, Member(name, now_s))
+        member.seen_s, member.leaves = now_s, leaves
 
     def remove(self, worker: str) -> bool:
         """Forget a worker; returns whether it held slices, which nobody learns now."""
@@ -78,7 +80,7 @@ class Roster:
         """
         member, opened = self.members[worker], self._open.items()
         number, step = next(((number, step) for number, step in opened if step.free), (0, _OpenStep([])))
-        if len(member.held) >= _HELD_MAX or not self._share(worker, step):
+        if member.leaves or len(member.held) >= _HELD_MAX or not self._share(worker, step):
             return None
         chosen = (number, step.free.pop(0))
         step.given[worker] = step.given.get(worker, 0) + 1
@@ -138,7 +140,8 @@ class Roster:
     def _share(self, worker: str, step: _OpenStep) -> bool:
         """Whether a worker is among those that end first if each gets the slices that it should."""
         usual_s = self._usual_s()
-        seconds = {one: (member.slice_s if member.slices > 1 else usual_s) for one, member in self.members.items()}
+        staying = {one: member for one, member in self.members.items() if not member.leaves}
+        seconds = {one: (member.slice_s if member.slices > 1 else usual_s) for one, member in staying.items()}
         given = dict.fromkeys(seconds, 0) | {one: count for one, count in step.given.items() if one in seconds}
         for _ in step.free:
             first = min(seconds, key=lambda one: ((given[one] + 1) * max(seconds[one], 1e-6), one))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ Float32s = npt.NDArray[np.float32]
 SUMS_KEPT = 4
 """How many steps back shards keep sums; a worker that is further behind must be welcomed again."""
 _SUM_WAIT_S = 0.5
+# How long a worker that is told to stop finishes what it holds.
+_LEAVE_S_MAX = 15.0
 # The stages of a worker wait for the leader, not for each other.
 _STALENESS = 64
 
@@ -48,8 +51,8 @@ class Clients(NamedTuple):
 class Source(Protocol):
     """Where slices come from."""
 
-    def ask(self, session: int, applied: int) -> tuple[Idle | SliceWork, Inputs | None] | None:
-        """Wait a little for a slice or for news; None if the session is over."""
+    def ask(self, session: int, applied: int, *, leaves: bool = False) -> tuple[Idle | SliceWork, Inputs | None] | None:
+        """Wait a little for a slice or for news, or for news only; None if the session is over."""
 
     def report(self, report: Report, logits: Float32s) -> None:
         """Tell that all shards have a slice."""
@@ -100,7 +103,7 @@ class SliceWorker:
         self._source, self._clock = source, clock
         self._changed = changed or threading.Condition()
         self._session = self._slices = self._released = self.applied = 0
-        self._is_over = False
+        self._is_over, self._held = False, 0
         self._error: BaseException | None = None  # the first one of any stage
 
     def begin(self, session: int, applied: int, slices: int) -> None:
@@ -110,7 +113,7 @@ class SliceWorker:
             self._dense, self._digest = self._learner.dense_update(), (0, 0)
             # The last number is that of the step's rows.
             self._sum = np.zeros(len(self._dense.whole) + 1, np.float32)
-            self._is_over, self._error = False, None
+            self._is_over, self._error, self._held = False, None, 0
 
     def learn(self, stop: threading.Event) -> None:
         """Learn slices until the session is over or `stop` is set; raises what shards and the model raise."""
@@ -160,10 +163,14 @@ class SliceWorker:
         return guarded
 
     def _asks(self, stop: threading.Event) -> Iterator[_Item | None]:
-        complete = self.applied
-        while not (self._is_over or stop.is_set()):
+        complete, leave_s = self.applied, math.inf
+        while not self._is_over:
+            if leaves := stop.is_set():  # what it holds is finished, so that nobody has to begin again
+                leave_s = min(leave_s, self._clock.monotonic_s() + _LEAVE_S_MAX)
+                if not self._held or self._clock.monotonic_s() > leave_s:
+                    break
             with self._ending():
-                answer = self._source.ask(self._session, self.applied)
+                answer = self._source.ask(self._session, self.applied, leaves=leaves)
             if answer is None:
                 break
             head, inputs = answer
@@ -173,6 +180,8 @@ class SliceWorker:
                     self._changed.notify_all()
             if inputs is not None:
                 assert isinstance(head, SliceWork)
+                with self._changed:
+                    self._held += 1
                 yield _Slice(head, inputs)
             elif head.complete > complete:
                 complete = head.complete
@@ -231,6 +240,8 @@ class SliceWorker:
             is_finite, keys, busy_s,
         )  # fmt: skip
         self._source.report(report, _logits_of(gradients, item.inputs))
+        with self._changed:
+            self._held -= 1
 
     def _catch_up(self, step: int) -> None:
         """Learn the sums of all steps up to one; each has to be complete."""

@@ -80,6 +80,7 @@ class Job:
     def workers(self, count: int, *changes: str) -> Iterator[list[BaseException]]:
         """Workers in threads of this process; yields what they raised."""
         stop, errors = threading.Event(), list[BaseException]()
+        self.stop = stop
         address = self.folder().settings.workers.listen[0]
 
         def run() -> None:
@@ -197,6 +198,28 @@ def test_a_worker_that_stops_and_goes_on_and_one_that_is_killed_change_no_byte(j
     assert known_of(struck.folder(), struck.messages) == outcomes(struck.messages)
     expected, found = bytes_of(alone), bytes_of(struck)
     assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def test_a_worker_that_is_told_to_stop_finishes_what_it_holds(job: Callable[..., Job]) -> None:
+    one = job()
+    write_messages(one.folder(), one.messages)
+    with one.workers(1) as errors:
+        join, stopped = wait_for(2), threading.Event()
+
+        def show(trainer: Trainer) -> None:
+            join(trainer)
+            leader = trainer._step_learner
+            assert isinstance(leader, Leader)
+            if trainer.tally.steps >= 2 and not stopped.is_set():
+                wait_until(lambda: any(state.held for state in leader.workers if state.name != "leader"), "a slice")
+                one.stop.set()
+                stopped.set()
+
+        report = one.train(show=show)
+    assert stopped.is_set()
+    assert not errors
+    assert report.recoveries == 0
+    assert known_of(one.folder(), one.messages) == outcomes(one.messages)
 
 
 def test_a_leader_that_is_killed_finds_its_worker_again(job: Callable[..., Job]) -> None:

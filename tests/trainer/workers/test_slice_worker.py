@@ -34,7 +34,7 @@ class Sources:
         self._answers: Iterator[Any] = iter(answers)
         self.before_error: Callable[[], None] = lambda: None
 
-    def ask(self, session: int, applied: int) -> Any:
+    def ask(self, session: int, applied: int, *, leaves: bool = False) -> Any:
         answer = next(self._answers, None)
         if isinstance(answer, BaseException):
             self.before_error()
