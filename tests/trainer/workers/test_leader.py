@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import UsageError
@@ -18,7 +19,7 @@ from streamlearn.settings.workers import WorkersSettings
 from streamlearn.testing import ManualClock
 from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.workers.leader import Leader
-from streamlearn.trainer.workers.messages import Ask, Idle, Report, Setup, SliceWork, Welcome
+from streamlearn.trainer.workers.messages import Ask, Idle, Leave, Report, Setup, SliceWork, Welcome
 from streamlearn.trainer.workers.slice_worker import Clients
 
 _NONE = FeatureColumns({}, {})
@@ -130,3 +131,16 @@ def test_a_question_that_comes_after_a_later_one_takes_no_slice() -> None:
         assert overtaken is not None
         assert isinstance(overtaken[0], Idle)
         assert under_test.answer(ask("a", 3, session)) == later
+
+
+def test_a_worker_that_computes_other_numbers_than_those_before_is_refused() -> None:
+    under_test = leader()
+    with under_test.session(threading.Event()):
+        session = welcome(under_test, "a").session
+        other = structs.replace(ask("b"), setup=Setup("s", "y"))
+        with pytest.raises(UsageError, match="computes other numbers"):
+            under_test.answer(other)
+        under_test.leave(Leave("a"))
+        assert under_test.answer(other) is not None, "it is the first one now"
+        with pytest.raises(UsageError, match="computes other numbers"):
+            under_test.answer(ask("a", 2, session))
