@@ -23,8 +23,8 @@ ROOT = Path(__file__).parent.parent
 # two of them need a Kafka.
 SHARES = (
     ("benchmarks", "ingest", "manifest", "native", "online", "replay", "settings", "topics"),
-    ("console", "ps", "serving", "trainer"),
-    ("examples", "gateway", "publisher", "supervision", "table", "versions"),
+    ("ps", "serving", "trainer"),
+    ("console", "examples", "gateway", "publisher", "supervision", "table", "versions"),
 )
 # They need a wheel: `make release-test`.
 APART = {"release"}
