@@ -73,9 +73,9 @@ def _time_joining(times: Path) -> None:
             with times.open("a") as out:
                 out.write(f"{time.monotonic()} {text}\n")
 
-    def asked(self: LeaderLink, session: int, applied: int) -> Any:
+    def asked(self: LeaderLink, session: int, applied: int, *, leaves: bool = False) -> Any:
         note("asks")
-        return ask(self, session, applied)
+        return ask(self, session, applied, leaves=leaves)
 
     def reported(self: LeaderLink, *given: Any) -> None:
         report(self, *given)
