@@ -11,7 +11,7 @@ _SHARE_OF_NEW = 0.2  # of the moving average of the time that a slice takes
 _SHARE_FORGIVEN = (
     0.02  # by which the time of a worker comes nearer to that of all with each step that it got nothing of
 )
-_GONE_S = 1.0  # so that a connection that is lost may be made again
+_GONE_S = 0.4  # so that a connection that is lost may be made again
 _HELD_MAX = 2  # so that a worker has the next slice before it has finished one
 
 
