@@ -346,7 +346,7 @@ def test_a_trainer_that_is_away_is_not_taken_for_a_shard(job: Callable[..., Job]
 
 def test_a_worker_that_finds_no_leader_ends_with_the_status_that_starts_it_again(job: Callable[..., Job]) -> None:
     one = job()
-    words = [word for change in (*one.changes, "ps.retry_wait_ms_max=1") for word in ("--set", change)]
+    words = [word for change in (*one.changes, "ps.retry_wait_ms_max=1000") for word in ("--set", change)]
     done = CliRunner().invoke(cli, ["work", str(one.path), *words])
     assert done.exit_code == 75
     assert f"error: the trainer at unix:{one.path}/leader.sock" in done.stderr
