@@ -39,9 +39,9 @@ class _Struck(NamedTuple):
 
 
 def bits(place: Path, note: Note, *, quick: bool) -> dict[str, float]:
-    """Return whether the versions of strict jobs with 1, 2 and 4 workers have equal files, of which two were struck.
+    """Return whether the versions of strict jobs with 1, 2 and 4 workers have equal files.
 
-    A kill strikes a worker, the leader or a shard; what was killed is started again.
+    In the jobs with 2 and 4 workers, a worker, the leader or a shard is killed again and again, and started again.
     """
     folder, samples = place / "bits", 8 if quick else 40
     settings: dict[str, dict[str, object]] = {

@@ -1,4 +1,4 @@
-"""Orders: what a crew's process is told to do, line by line; its answers are lines of JSON."""
+"""Orders: lines that tell a process of a crew what to do. It answers each with a line of JSON."""
 
 from __future__ import annotations
 

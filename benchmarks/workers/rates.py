@@ -64,7 +64,7 @@ def cost(place: Path, note: Note, *, quick: bool) -> dict[str, float]:
 
 
 def _steady(folder: Path, workers: int, steps: int, *, own: int, wait_s: float = 0.0) -> Steady:
-    """Run a job with a number of learning processes, of which `own` is the leader."""
+    """Run a job with a number of learning processes; `own` is 1 if the leader is one of them, else 0."""
     shutil.rmtree(folder / "store", ignore_errors=True)
     variables: dict[str, Any] = {"BENCH_WAIT_S": wait_s} if wait_s else {}
     with running(folder, 1) as job:

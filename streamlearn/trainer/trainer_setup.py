@@ -13,7 +13,7 @@ from pathlib import Path
 from streamlearn.access.renewal import GivenToken
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import TopicMissing, UsageError
+from streamlearn.errors import ConfigError, TopicMissing, UsageError
 from streamlearn.models import Model, export_graphs, model_of
 from streamlearn.ps import PsClient, Shelf
 from streamlearn.publisher import Lineage, compact_apart
@@ -65,8 +65,11 @@ def train(
         client = ends.enter_context(_client(folder, store, token))
         validation = folder.settings.validation
         log = ends.enter_context(ScoreLog(scores_folder(folder.folder, validation), validation, clock=clock))
-        slices = folder.settings.workers.slices
-        leads = OwnSteps if slices == 1 else lead(folder, client, token, tls, ends, clock=clock)
+        workers = folder.settings.workers
+        if workers.slices == 1 and workers.listen:
+            message = "workers.listen is set, but workers.slices is 1: there is nothing for workers to learn"
+            raise ConfigError(message, help="set workers.slices to 2 or more, or leave workers.listen empty")
+        leads = OwnSteps if workers.slices == 1 else lead(folder, client, token, tls, ends, clock=clock)
         trainer = Trainer(
             folder, model, topic, client, store,
             registry=registry, graph=put_graphs(folder, model, store), on_scores=log.offer, clock=clock,

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 __all__ = ["Member", "Roster"]
 
 _SHARE_OF_NEW = 0.2  # of the moving average of the time that a slice takes
-_SHARE_FORGIVEN = (
-    0.02  # by which the time of a worker comes nearer to that of all with each step that it got nothing of
-)
+# By how much the time of a worker comes nearer to the mean of all, with each step that it got nothing of.
+_SHARE_FORGIVEN = 0.02
 _GONE_S = 0.4  # so that a connection that is lost may be made again
 _HELD_MAX = 2  # so that a worker has the next slice before it has finished one
 

@@ -352,6 +352,13 @@ def test_a_worker_that_finds_no_leader_ends_with_the_status_that_starts_it_again
     assert f"error: the trainer at unix:{one.path}/leader.sock" in done.stderr
 
 
+def test_an_address_for_workers_needs_slices(job: Callable[..., Job]) -> None:
+    one = job()
+    write_messages(one.folder(), one.messages)
+    with pytest.raises(ConfigError, match="nothing for workers to learn"):
+        one.train("workers.slices=1")
+
+
 def test_slices_need_shards(job: Callable[..., Job]) -> None:
     one = job()
     write_messages(one.folder(), one.messages)
