@@ -11,7 +11,7 @@ from msgspec import structs
 
 from streamlearn.versions import Chain, Cut, Request, VersionRef
 
-__all__ = ["CutState", "Predictions", "Resumed"]
+__all__ = ["CutState", "Predictions", "Resumed", "Vectors"]
 
 
 class Predictions(Protocol):
@@ -19,6 +19,21 @@ class Predictions(Protocol):
 
     def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return them as a version holds them; called by the thread that writes the version."""
+        ...
+
+    def committed(self) -> None:
+        """Note that a committed version holds them."""
+        ...
+
+
+class Vectors(Protocol):
+    """The vectors of a library's items, as of a step boundary."""
+
+    def tensors(self, version: int, changed: npt.NDArray[Any]) -> Mapping[str, npt.NDArray[Any]]:
+        """Return those that a sealed version changes; `changed` are the keys of the towers' rows that it changes.
+
+        Called by the thread that writes the version.
+        """
         ...
 
     def committed(self) -> None:
@@ -40,6 +55,7 @@ class CutState:
         marks: The marks on what was learned, by name.
         golden: Golden requests and their scores, by name.
         predictions: First predictions that no committed version holds; None without any.
+        vectors: The vectors of items; None without a library.
     """
 
     cut: Cut = field(default_factory=Cut)
@@ -49,6 +65,7 @@ class CutState:
     marks: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     golden: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     predictions: Predictions | None = None
+    vectors: Vectors | None = None
 
     def obeying(self, obeyed: Mapping[str, float]) -> CutState:
         """The same state with metrics such as `requests_obeyed` raised to at least these numbers."""

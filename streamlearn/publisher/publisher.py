@@ -393,6 +393,8 @@ class Publisher(Resource):
         ref = done.ref
         if noted.predictions is not None:
             noted.predictions.committed()
+        if noted.vectors is not None:
+            noted.vectors.committed()
         self.committed, self.learned_rows, self._failures = ref, noted.learned_rows, 0
         self._obeyed = _obeyed_in(done.manifest.metrics)
         self._positions, self._positions_s = done.manifest.positions, self._clock.monotonic_s()

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
 from msgspec import structs
 
 from streamlearn.clock import Clock
 from streamlearn.errors import EpochOver, FileMissing, PushUnsure, RunOver, ShardNotReady, UsageError, VersionDefect
+from streamlearn.features.retrieval import TOWERS
 from streamlearn.ps import PsClient
 from streamlearn.publisher.cut_state import CutState
 from streamlearn.publisher.figures import metric_figures, row_figures, tensor_figures
 from streamlearn.publisher.meters import Meters
 from streamlearn.versions import Chain, Committed, Head, Store, VersionWriter
-from streamlearn.versions.format.manifest import Manifest
+from streamlearn.versions.format.fetch import fetch
+from streamlearn.versions.format.manifest import FileEntry, Manifest
 from streamlearn.versions.format.record import read_signed
+from streamlearn.versions.format.row_files import read_gone, read_rows
 from streamlearn.versions.pointer.fence import Fence
 from streamlearn.versions.store.layout import MANIFEST_NAME, version_folders
 
@@ -52,6 +59,10 @@ class VersionFiles:
                 writer.add_golden(noted.golden)
             if noted.predictions is not None:
                 writer.add_predictions(noted.predictions.tensors())
+            if noted.vectors is not None:
+                changed = _changed_keys(self._store, head, files, TOWERS)
+                with self._meters.stage("derive"):
+                    writer.add_vectors(noted.vectors.tensors(head.version, changed))
             figures = row_figures(self._store, head, files)
             metrics = metric_figures(noted.cut.metrics) | tensor_figures(noted.dense) | figures
             metrics["learned_rows"] = float(learned_rows)
@@ -92,3 +103,17 @@ def newest_chain(store: Store, model: str) -> Chain | None:
 def number_max(store: Store, model: str) -> int:
     """The highest version number of any folder, committed or not, of any run."""
     return max((folder.version for folder in version_folders(store, model)), default=0)
+
+
+def _changed_keys(store: Store, head: Head, files: Iterable[FileEntry], table: str) -> npt.NDArray[np.uint64]:
+    """Return the keys of a table's rows that a version changes or removes, from the files that shards wrote."""
+    record = next(record for record in head.tables if record.name == table)
+    keys = [np.zeros(0, np.uint64)]
+    for entry in files:
+        if entry.table == table and entry.kind in ("rows", "gone"):
+            data = fetch(store, head.folder, entry, bytes_max=store.loading.file_bytes_max)
+            if entry.kind == "rows":
+                keys += [np.array(changes.keys) for changes in read_rows(record, entry, data, None, head.folder)]
+            else:
+                keys += [np.array(gone.gone) for gone in read_gone(record, entry, data, head.folder)]
+    return np.unique(np.concatenate(keys))

@@ -1,11 +1,12 @@
-"""Library files: the items that changed in a version, and all items at the end of a chain. It knows no feature.
+"""Library files: the items and vectors that changed in a version, and all at the end of a chain. It knows no feature.
 
-An item is a row of columns: its key and id, four numbers that decide about later changes, and its features by name.
+An item is a row of columns: its key and id, four numbers that decide about later changes, and its features by name. Its
+vector is in a file of another kind, since vectors change more often: int8 numbers, and a factor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ import numpy.typing as npt
 from streamlearn.errors import VersionDefect
 from streamlearn.events.columns import join_rows, take_rows
 from streamlearn.versions.format.loading import load_tensors
+from streamlearn.versions.format.manifest import FileKind
 from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 
-__all__ = ["GONE", "STATE", "check_library", "library_in"]
+__all__ = ["GONE", "STATE", "check_library", "check_vectors", "library_in", "vectors_in"]
 
 STATE = {"key": "<u8", "event_ms": "<i8", "origin": "<u8", "told_ms": "<i8", "removed_ms": "<i8"}
 """The columns that every library has, beside ids and features."""
@@ -34,19 +36,28 @@ def library_in(store: Store, links: Sequence[Committed]) -> _Columns | None:
     Raises:
         VersionDefect: A file is damaged, or has other columns than the others.
     """
+    return _whole(store, links, "library", check_library)
+
+
+def vectors_in(store: Store, links: Sequence[Committed]) -> _Columns | None:
+    """Return the vectors of all items, as `library_in` does."""
+    return _whole(store, links, "vectors", check_vectors)
+
+
+def _whole(
+    store: Store, links: Sequence[Committed], kind: FileKind, check: Callable[[_Columns, str], None]
+) -> _Columns | None:
     parts: list[_Columns] = []
     seen = np.zeros(0, np.uint64)
     for link in reversed(links):
-        tensors = load_tensors(store, link, "library")
+        tensors = load_tensors(store, link, kind)
         if not tensors:
             break
-        check_library(tensors, link.folder)
+        check(tensors, link.folder)
         gone = tensors.pop(GONE)
-        if parts and parts[0].keys() != tensors.keys():
+        if parts and not _are_alike(tensors, parts[0]):
             names = [", ".join(sorted(each))[:500] for each in (tensors, parts[0])]
-            raise defective(
-                link.folder, "incompatible", f"its items have {names[0]}; those of later versions {names[1]}"
-            )
+            raise defective(link.folder, "incompatible", f"its {kind} has {names[0]}; that of later versions {names[1]}")
         parts.append(take_rows(tensors, np.flatnonzero(~np.isin(tensors["key"], seen))))
         if link.manifest.kind != "delta":  # a base and a revert hold all items
             break
@@ -55,6 +66,10 @@ def library_in(store: Store, links: Sequence[Committed]) -> _Columns | None:
         return None
     whole = join_rows(parts)
     return take_rows(whole, np.argsort(whole["key"])) | {GONE: np.zeros(0, np.uint64)}
+
+
+def _are_alike(some: _Columns, others: _Columns) -> bool:
+    return some.keys() == others.keys() and all(some[name].shape[1:] == others[name].shape[1:] for name in some)
 
 
 def check_library(tensors: Mapping[str, npt.NDArray[Any]], path: str) -> None:
@@ -73,6 +88,23 @@ def check_library(tensors: Mapping[str, npt.NDArray[Any]], path: str) -> None:
     for name, column in tensors.items():
         if column.shape[:1] != (lengths[name],):
             raise _corrupted(path, f"{name!r} is {column.shape}, expected {lengths[name]} values")
+    _check_keys(tensors, path)
+
+
+def check_vectors(tensors: Mapping[str, npt.NDArray[Any]], path: str) -> None:
+    """Check that the vectors of items fit together; raises `VersionDefect` at a path if they do not."""
+    kinds = {"key": "<u8", "row": "|i1", "scale": "<f4", GONE: "<u8"}
+    if {name: column.dtype for name, column in tensors.items()} != {name: np.dtype(kinds[name]) for name in kinds}:
+        raise _corrupted(path, f"vectors have {', '.join(sorted(tensors))[:500]}, not {', '.join(sorted(kinds))}")
+    rows = len(tensors["key"])
+    if [tensors[name].shape[:1] for name in kinds if name != GONE] != [(rows,)] * 3 or tensors["row"].ndim != 2:
+        raise _corrupted(path, f"vectors do not fit {rows} keys")
+    if not (np.isfinite(tensors["scale"]) & (tensors["scale"] >= 0)).all():
+        raise _corrupted(path, "a vector has a factor that is negative or not finite")
+    _check_keys(tensors, path)
+
+
+def _check_keys(tensors: Mapping[str, npt.NDArray[Any]], path: str) -> None:
     keys = np.concatenate((tensors["key"], tensors[GONE]))
     if len(np.unique(keys)) < len(keys):
         raise _corrupted(path, "a key occurs twice")

@@ -148,6 +148,10 @@ class VersionWriter:
         """Write items of the library: for a base and a revert all, for a delta those that changed since its parent."""
         return self._added(write_tensors(self._place, _entry("library", "items"), tensors))
 
+    def add_vectors(self, tensors: Tensors) -> list[FileEntry]:
+        """Write vectors of items: for a base and a revert all, for a delta those that changed since its parent."""
+        return self._added(write_tensors(self._place, _entry("vectors", "items"), tensors))
+
     def copy_model(self, version: Committed) -> None:
         """Take over the files of the whole model from another version, verified, with one of them in memory at a time.
 

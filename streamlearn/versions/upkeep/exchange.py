@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from streamlearn.table.foreign import npz_arrays
 from streamlearn.versions.format.arrow import column, fixed_lists, plain, values, write_batch
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph, whole_folder
-from streamlearn.versions.format.library_files import check_library, library_in
+from streamlearn.versions.format.library_files import check_library, check_vectors, library_in, vectors_in
 from streamlearn.versions.format.loading import is_in_parts, load_bytes, load_tensors
 from streamlearn.versions.format.log import Log
 from streamlearn.versions.format.manifest import PARTS, Cut, Head, TableRecord
@@ -38,9 +38,10 @@ __all__ = ["ExportedVersion", "export_version", "import_version"]
 Array = npt.NDArray[Any]
 
 _FORMAT = 1
-_VERSION, _README, _DENSE, _GOLDEN, _LIBRARY, _TABLES, _GRAPH = (
-    "version.json", "README.txt", "dense.npz", "golden.npz", "library.npz", "tables", "graph"
+_VERSION, _README, _DENSE, _GOLDEN, _TABLES, _GRAPH = (
+    "version.json", "README.txt", "dense.npz", "golden.npz", "tables", "graph"
 )  # fmt: skip
+_LIBRARY, _VECTORS = "library.npz", "vectors.npz"
 _VERSION_BYTES_MAX = 16 << 20
 # The initial rows, for readers of the folder without this package; a test runs this text.
 _INITIAL = """\
@@ -137,15 +138,17 @@ def export_version(
         _write_arrays(scratch / _DENSE, load_tensors(store, chain.head))
         golden = load_bytes(store, chain.head, "golden")
         _write_arrays(scratch / _GOLDEN, {name: np.frombuffer(data, np.uint8) for name, data in golden.items()})
-        if (items := library_in(store, chain.links)) is not None:
-            _write_arrays(scratch / _LIBRARY, items)
+        items = {_LIBRARY: library_in(store, chain.links), _VECTORS: vectors_in(store, chain.links)}
+        for name, arrays in items.items():
+            if arrays is not None:
+                _write_arrays(scratch / name, arrays)
         if manifest.graph is not None:
             get_graph(store, model, manifest.graph, scratch / _GRAPH)
         exported = ExportedVersion(
             model=model, version=manifest.version, run=manifest.run, fingerprint=manifest.fingerprint,
             windows=manifest.windows, tables=manifest.tables, rows=rows, watermark_ms=manifest.watermark_ms,
             metrics=manifest.metrics, graph=manifest.graph, labels=manifest.labels,
-            files=tuple(_described(scratch, _paths(manifest.tables, has_items=items is not None))),
+            files=tuple(_described(scratch, _paths(manifest.tables, {name for name in items if items[name] is not None}))),
         )  # fmt: skip
         (scratch / _README).write_text(_readme(exported))
         (scratch / _VERSION).write_bytes(msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n")
@@ -192,8 +195,10 @@ def import_version(
     writer.add_rows(_training_rows(folder, exported, memory))
     writer.add_dense(_arrays(folder / _DENSE))
     writer.add_golden({name: array.tobytes() for name, array in _arrays(folder / _GOLDEN).items()})
-    if items is not None:
-        writer.add_library(items)
+    if (of_library := items.get(_LIBRARY)) is not None:
+        writer.add_library(of_library)
+    if (vectors := items.get(_VECTORS)) is not None:
+        writer.add_vectors(vectors)
     # The count of requests belongs to the other store; this store counts from the start.
     metrics = {name: value for name, value in exported.metrics.items() if name != OBEYED}
     cut = Cut(watermark_ms=exported.watermark_ms, graph=graph, metrics=metrics)
@@ -238,8 +243,9 @@ def _described(folder: Path, paths: Iterable[str]) -> Iterator[_ExportedFile]:
             yield _ExportedFile(path, (folder / path).stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def _paths(tables: Iterable[TableRecord], *, has_items: bool) -> list[str]:
-    return [*(f"{_TABLES}/{record.name}.arrow" for record in tables), _DENSE, _GOLDEN, *([_LIBRARY] * has_items)]
+def _paths(tables: Iterable[TableRecord], others: Container[str]) -> list[str]:
+    of_items = [name for name in (_LIBRARY, _VECTORS) if name in others]
+    return [*(f"{_TABLES}/{record.name}.arrow" for record in tables), _DENSE, _GOLDEN, *of_items]
 
 
 def _read_version(folder: Path) -> ExportedVersion:
@@ -254,7 +260,7 @@ def _read_version(folder: Path) -> ExportedVersion:
 def _check_files(folder: Path, exported: ExportedVersion) -> None:
     """Check that all files exist and are unchanged."""
     named = {file.path: file for file in exported.files}
-    expected = _paths(exported.tables, has_items=_LIBRARY in named)
+    expected = _paths(exported.tables, named)
     tables = sorted(record.name for record in exported.tables)
     if sorted(named) != sorted(expected) or sorted(exported.rows) != tables:
         raise _damaged(folder / _VERSION, f"it lists {sorted(named)}, expected {sorted(expected)}")
@@ -271,15 +277,15 @@ def _check_files(folder: Path, exported: ExportedVersion) -> None:
         raise _damaged(folder / _GRAPH, f"it is graph {graph}, not {exported.graph}")
 
 
-def _items(folder: Path, exported: ExportedVersion) -> dict[str, Array] | None:
-    """Return the library of items, if the folder has one."""
-    if _LIBRARY not in {file.path for file in exported.files}:
-        return None
-    items = _arrays(folder / _LIBRARY)
-    try:
-        check_library(items, _LIBRARY)
-    except VersionDefect as error:
-        raise _damaged(folder / _LIBRARY, error.message) from None
+def _items(folder: Path, exported: ExportedVersion) -> dict[str, dict[str, Array]]:
+    """Return the library of items and their vectors, as far as the folder has them."""
+    checks, items = {_LIBRARY: check_library, _VECTORS: check_vectors}, dict[str, dict[str, Array]]()
+    for name in checks.keys() & {file.path for file in exported.files}:
+        items[name] = _arrays(folder / name)
+        try:
+            checks[name](items[name], name)
+        except VersionDefect as error:
+            raise _damaged(folder / name, error.message) from None
     return items
 
 
@@ -324,6 +330,8 @@ def _readme(exported: ExportedVersion) -> str:
     )
     if _LIBRARY in {file.path for file in exported.files}:
         tables += f"  {_LIBRARY}  items: `key`, `id`, times and features; NAME[] and NAME$ cut the values of NAME\n"
+    if _VECTORS in {file.path for file in exported.files}:
+        tables += f"  {_VECTORS}  vectors of items: `key`, `row` (int8), and `scale`, by which each row is multiplied\n"
     graph = f"  {_GRAPH}/  the graph, a SavedModel folder; weights are its arguments\n" if exported.graph else ""
     return f"""Version {exported.version} of the model {exported.model!r}, as it is served.
 

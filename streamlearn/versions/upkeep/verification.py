@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ from streamlearn.table import Changes
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.fetch import fetch, in_order
 from streamlearn.versions.format.graphs import check_graph
-from streamlearn.versions.format.library_files import check_library
+from streamlearn.versions.format.library_files import check_library, check_vectors
 from streamlearn.versions.format.log import Log
 from streamlearn.versions.format.manifest import MODEL_KINDS, PARTS, FileEntry, FileKind, VersionRef
 from streamlearn.versions.format.pieces import check_pieces, read_tensors
@@ -27,6 +28,11 @@ from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 
 __all__ = ["NotFinite", "Verification", "verify"]
+
+_ITEM_CHECKS: dict[FileKind, Callable[[Mapping[str, Any], str], None]] = {
+    "library": check_library,
+    "vectors": check_vectors,
+}
 
 
 @dataclass(frozen=True)
@@ -204,8 +210,9 @@ def _jobs(store: Store, link: Committed) -> Iterator[_Files]:
     for kind in (*MODEL_KINDS, "predictions"):
         if of_kind := manifest.of_kind(kind):
             yield _Files(store, link, of_kind, _check_pieces)
-    if of_library := manifest.of_kind("library"):
-        yield _Files(store, link, of_library, _check_items)
+    for kind, check in _ITEM_CHECKS.items():
+        if of_items := manifest.of_kind(kind):
+            yield _Files(store, link, of_items, partial(_check_items, check))
 
 
 def _check_rows(files: _Files) -> list[NotFinite]:
@@ -238,8 +245,8 @@ def _check_pieces(files: _Files) -> list[NotFinite]:
     return not_finite
 
 
-def _check_items(files: _Files) -> list[NotFinite]:
-    check_library(read_tensors(files.read(), files.link.folder), files.link.folder)
+def _check_items(check: Callable[[Mapping[str, Any], str], None], files: _Files) -> list[NotFinite]:
+    check(read_tensors(files.read(), files.link.folder), files.link.folder)
     return []
 
 

@@ -1,0 +1,180 @@
+"""ItemVectors: the vectors of a library's items as int8 numbers, and which of them a version changes.
+
+A version writes only vectors whose bytes differ, so most items cost nothing although their rows learn all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.library.items import LibraryItems, LibraryView
+from streamlearn.native import native
+from streamlearn.samples import FeatureColumns
+from streamlearn.versions import Chain
+from streamlearn.versions.format.library_files import GONE, vectors_in
+
+__all__ = ["ItemVectors", "Tower", "VectorsCut", "encoded"]
+
+Float32s = npt.NDArray[np.float32]
+Uint64s = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
+_AT_ONCE = 1 << 14
+# Keys are hashes: their highest bits are a fast first test of whether one key may be among others.
+_SHIFT = np.uint64(64 - 22)
+
+
+class Tower(Protocol):
+    """The item tower as of a step boundary."""
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether vectors depend on more than the rows of their items."""
+
+    @property
+    def weights(self) -> Float32s:
+        """All its weights; the same array as long as they are the same."""
+
+    def vectors(self, items: FeatureColumns, count: int, version: int) -> Float32s:
+        """Return the vectors of items, float32[count, dim], by the rows of a sealed or committed version."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The vectors of items by key, ascending."""
+
+    keys: Uint64s
+    values: npt.NDArray[np.int8]
+    scales: Float32s
+
+    def at(self, keys: Uint64s) -> tuple[npt.NDArray[np.int64], Bools]:
+        """Return the place of each key, and whether it is there."""
+        at = np.minimum(np.searchsorted(self.keys, keys), max(len(self.keys) - 1, 0))
+        return at, self.keys[at] == keys if len(self.keys) else np.zeros(len(keys), np.bool_)
+
+    def take(self, rows: Any) -> _Rows:
+        return _Rows(self.keys[rows], self.values[rows], self.scales[rows])
+
+    def tensors(self, gone: Uint64s) -> dict[str, npt.NDArray[Any]]:
+        return {"key": self.keys, "row": self.values, "scale": self.scales, GONE: gone}
+
+
+class ItemVectors:
+    """The vectors of all items, as the newest committed version has them."""
+
+    def __init__(self, dim: int) -> None:
+        self._none = _Rows(np.zeros(0, np.uint64), np.zeros((0, dim), np.int8), np.zeros(0, np.float32))
+        self._rows, self._weights = self._none, np.zeros(0, np.float32)
+
+    def __len__(self) -> int:
+        return len(self._rows.keys)
+
+    def restore(self, chain: Chain | None, tower: Tower) -> None:
+        """Take the vectors of a version, whose tower this is, instead of all that are there.
+
+        Raises:
+            VersionDefect: They are damaged.
+        """
+        tensors = None if chain is None else vectors_in(chain.store, chain.links)
+        self._rows, self._weights = self._none, np.zeros(0, np.float32)
+        if tensors is not None and tensors["row"].shape[1:] == self._none.values.shape[1:]:
+            self._rows = _Rows(tensors["key"], tensors["row"], tensors["scale"])
+            self._weights = tower.weights
+
+    def note(self, tower: Tower, items: LibraryView, changed: Uint64s) -> VectorsCut:
+        """Return the vectors as of a step boundary, to be made later; `changed` are items that are new or differ."""
+        return VectorsCut(self, tower, items, changed)
+
+    def _continue(self, rows: _Rows, weights: Float32s) -> None:
+        self._rows, self._weights = rows, weights
+
+
+@dataclass(eq=False)
+class VectorsCut:
+    """The vectors of items as of a step boundary. The thread that writes the version makes them."""
+
+    _newest: ItemVectors
+    _tower: Tower
+    _items: LibraryView
+    _changed: Uint64s
+    _made: _Rows | None = None
+    _commit: Callable[[], None] = field(default=lambda: None)
+
+    def tensors(self, version: int, changed: Uint64s) -> dict[str, npt.NDArray[Any]]:
+        """Return what a version changes; `changed` are the keys of tower rows that it changes."""
+        before, keys = self._newest._rows, self._items.keys
+        at, is_known = before.at(keys)
+        parts = list(self._parts(version, changed, is_known))
+        stale = np.concatenate([np.zeros(0, np.int64), *(places for places, _ in parts)])
+        made = _joined([part for _, part in parts], before)
+        was = before.take(at[stale]) if len(before.keys) else made
+        differ = ~is_known[stale] | (made.scales != was.scales) | (made.values != was.values).any(axis=1)
+        gone = before.keys[~np.isin(before.keys, keys)]
+        now = _Rows(keys, np.empty((len(keys), before.values.shape[1]), np.int8), np.empty(len(keys), np.float32))
+        if len(before.keys):
+            now.values[...], now.scales[...] = before.values[at], before.scales[at]
+        now.values[stale], now.scales[stale] = made.values, made.scales
+        weights = self._tower.weights
+        self._commit = lambda: self._newest._continue(now, weights)
+        return made.take(differ).tensors(gone)
+
+    def committed(self) -> None:
+        """Note that a committed version holds them."""
+        self._commit()
+
+    def _parts(self, version: int, changed: Uint64s, is_known: Bools) -> Iterator[tuple[npt.NDArray[np.int64], _Rows]]:
+        """Yield the places of items whose vectors may have changed, and the vectors that they have now."""
+        items, keys = self._items, self._items.keys
+        is_all = self._tower.has_weights and self._tower.weights is not self._newest._weights
+        is_among, is_changed = _Among(changed), _Among(self._changed)
+        for begin in range(0, len(keys), _AT_ONCE):
+            part = slice(begin, min(begin + _AT_ONCE, len(keys)))
+            of_part = items.items(part)
+            is_stale = ~is_known[part] | is_changed(keys[part])
+            is_stale |= is_all or _touched(of_part, is_among)
+            rows = np.flatnonzero(is_stale)
+            if len(rows):
+                vectors = self._tower.vectors(of_part.features.take(rows), len(rows), version)
+                yield rows + begin, _Rows(keys[part][rows], *encoded(vectors))
+
+
+class _Among:
+    """Tells which keys are among some."""
+
+    def __init__(self, keys: Uint64s) -> None:
+        self._keys, self._may_be = keys, np.zeros(1 << 22, np.bool_)
+        self._may_be[keys >> _SHIFT] = True
+
+    def __call__(self, keys: Uint64s) -> Bools:
+        are: Bools = self._may_be[keys >> _SHIFT]
+        are[are] = np.isin(keys[are], self._keys)
+        return are
+
+
+def encoded(vectors: Float32s) -> tuple[npt.NDArray[np.int8], Float32s]:
+    """Return vectors as int8 numbers and a factor each; the same bytes on any machine."""
+    values, scales = native.encode_vectors(np.ascontiguousarray(vectors, np.float32))
+    return values, scales
+
+
+def _touched(items: LibraryItems, is_among: _Among) -> Bools:
+    """Return which items have a key that is among the changed ones."""
+    touched = np.zeros(len(items), np.bool_)
+    for slot in items.features.slots.values():
+        are = is_among(slot.keys)
+        if slot.offsets is None:
+            touched |= are
+        elif are.any():
+            counts = np.concatenate(([0], np.cumsum(are)))
+            touched |= counts[slot.offsets[1:]] > counts[slot.offsets[:-1]]
+    return touched
+
+
+def _joined(parts: list[_Rows], before: _Rows) -> _Rows:
+    empty = before.take(slice(0, 0))
+    columns = [[getattr(part, name) for part in (empty, *parts)] for name in ("keys", "values", "scales")]
+    return _Rows(*map(np.concatenate, columns))
