@@ -319,7 +319,8 @@ impl Explorer {
         if let Some(&after) = self.after.get(&(shard, *message)) {
             return after;
         }
-        let next = self.shards[shard as usize].after(&self.job, message).expect("the epoch is the shard's");
+        let next =
+            self.shards[shard as usize].after(&self.job, message).expect("the epoch is that of the shard");
         let after = self.number(next);
         self.after.insert((shard, *message), after);
         after

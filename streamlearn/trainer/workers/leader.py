@@ -107,8 +107,7 @@ class Leader:
         self._count = gauge("trainer", "workers", "processes", "Processes that learn slices, the trainer among them")
         help = "Time that a worker works on a slice"
         self._slice_seconds = histogram("trainer", "slice", "seconds", help, _SLICE_S)
-        help = "Slices that were given to another worker, because the one before was lost"
-        self._given_again = counter("trainer", "slices_given_again", help)
+        self._given_again = counter("trainer", "slices_given_again", "Slices of lost workers that others were given")
         self.on_change: Callable[[], None] = lambda: None
         self.connected: Callable[[], set[str]] = set
 
