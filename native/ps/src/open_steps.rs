@@ -147,8 +147,9 @@ impl<B> OpenSteps<B> {
             if (first..=newest).contains(&step) {
                 return Ok(false);
             }
-            if step > newest + 1 {
-                return bad(format!("step {step} comes before step {}", newest + 1));
+            let next = newest.saturating_add(1);
+            if step > next {
+                return bad(format!("step {step} comes before step {next}"));
             }
         }
         if let Some(newest) = self.newest.filter(|&newest| step <= newest) {
@@ -182,7 +183,7 @@ impl<B> OpenStep<B> {
             }
             return;
         }
-        // Somebody else may have given blocks of this slice; the others of them are not wanted any more.
+        // Another client may have given some blocks of this slice; the rest of them are not wanted any more.
         self.blocks.retain(|&(other, _), _| other != slice);
         self.blocks.insert((slice, 0), block);
         self.lasts.insert(slice, 0);

@@ -353,7 +353,7 @@ class Leader:
         may_repeat = self._rule.may_repeat and worker != _OWN and roster.members
         if slices and may_repeat and roster.give_back(slices):
             self._given_again.inc(len(slices))
-            _LOG.warning("worker %s; others learn %d slices that it held", how, len(slices))
+            _LOG.warning("others learn %d slices of a lost worker: %s", len(slices), how)
         elif slices:
             self._lost = how
         self._changed.notify_all()

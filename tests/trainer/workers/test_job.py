@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ import pytest
 from msgspec import structs
 from typer.testing import CliRunner
 
-from streamlearn.apps import AppFolder, load_app
 from streamlearn.cli.main import cli
 from streamlearn.errors import (
     ConfigError,
@@ -28,10 +25,7 @@ from streamlearn.errors import (
     StreamlearnError,
     TableBusy,
 )
-from streamlearn.ps import Place, ShardServer, Shelf
 from streamlearn.samples import SampleBatch
-from streamlearn.table import declared_tables
-from streamlearn.telemetry import counter
 from streamlearn.testing import wait_until
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.trainer import Trainer, TrainReport
@@ -39,67 +33,12 @@ from streamlearn.trainer.trainer_setup import train
 from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.leader_link import LeaderLink
 from streamlearn.trainer.workers.messages import Report
-from streamlearn.trainer.workers.setup import work
 from streamlearn.trainer.workers.slice_worker import SUMS_KEPT, SliceWorker
-from streamlearn.versions import Chain
 from tests.trainer.processes import job as process_of
-from tests.trainer.processes import newest, write_app
-from tests.trainer.runs import known_of, state_of, store_of, until_end
-from tests.trainer.stream import messages_of, outcomes, write_messages
-
-_ROOT = Path(__file__).parent.parent.parent.parent
-_STRICT = {"order": "strict", "step_rows": 64, "rate": 0.01, "warmup_steps": 5}
-
-
-class Job:
-    """An application with samples, and shards of its own in this process."""
-
-    def __init__(self, folder: Path, ends: ExitStack, **trainer: Any) -> None:
-        base = write_app(folder, {"trainer": {**_STRICT, **trainer}})
-        self.messages = messages_of(base.app, 12)
-        options = declared_tables(base.app.features, base.settings.tables)
-        shelf = Shelf.of(base)
-        self.shards = [
-            ends.enter_context(ShardServer(Place(number, 2), options, shelf, base.settings.ps)) for number in range(2)
-        ]
-        self.changes = [
-            f"ps.addresses={[shard.addresses[0] for shard in self.shards]}".replace("'", '"'),
-            f'workers.listen=["unix:{folder}/leader.sock"]',
-            "workers.slices=4",
-            "publisher.publish_interval_s=3600.0",
-        ]
-        self.path = folder
-
-    def folder(self, *changes: str) -> AppFolder:
-        """The application with some settings changed."""
-        return load_app(self.path, (*self.changes, *changes))
-
-    def train(self, *changes: str, show: Callable[[Trainer], None] = lambda trainer: None) -> TrainReport:
-        """Learn all there is."""
-        return train(self.folder(*changes), threading.Event(), until=until_end, show=show)
-
-    @contextmanager
-    def workers(self, count: int, *changes: str) -> Iterator[list[BaseException]]:
-        """Workers in threads of this process; yields what they raised."""
-        stop, errors = threading.Event(), list[BaseException]()
-        self.stop = stop
-        address = self.folder().settings.workers.listen[0]
-
-        def run() -> None:
-            try:
-                work(self.folder(*changes), address, stop)
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=run) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield errors
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
+from tests.trainer.processes import newest
+from tests.trainer.runs import known_of, state_of, until_end
+from tests.trainer.stream import outcomes, write_messages
+from tests.trainer.workers.jobs import Job, wait_for, worker_process
 
 
 @pytest.fixture
@@ -111,34 +50,6 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 def bytes_of(job: Job) -> dict[str, bytes]:
     return state_of(job.folder())
-
-
-def wait_for(count: int) -> Callable[[Trainer], None]:
-    """Wait for a number of workers before the first step, the leader among them."""
-    joined = threading.Event()
-
-    def show(trainer: Trainer) -> None:
-        if not joined.is_set():
-            leader = trainer._step_learner
-            assert isinstance(leader, Leader)
-            wait_until(lambda: len(leader.workers) == count, f"{count} workers")
-            joined.set()
-
-    return show
-
-
-@contextmanager
-def worker_process(job: Job, *changes: str) -> Iterator[subprocess.Popen[str]]:
-    """`streamlearn work` as a process; it is killed in the end."""
-    words = [word for change in (*job.changes, *changes) for word in ("--set", change)]
-    call = [sys.executable, "-m", "streamlearn", "work", str(job.path), *words]
-    with (job.path / "worker.log").open("a") as log:
-        process = subprocess.Popen(call, stdout=log, stderr=log, text=True, cwd=_ROOT)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.parametrize(
@@ -200,83 +111,6 @@ def test_a_worker_that_stops_and_goes_on_and_one_that_is_killed_change_no_byte(j
     assert known_of(struck.folder(), struck.messages) == outcomes(struck.messages)
     expected, found = bytes_of(alone), bytes_of(struck)
     assert [name for name in expected if found[name] != expected[name]] == []
-
-
-@pytest.mark.parametrize("staleness", [0, 2])
-def test_with_arrival_others_learn_the_slices_of_a_lost_worker_and_nothing_goes_back(
-    job: Callable[..., Job], staleness: int
-) -> None:
-    struck, done, learned = job(order="arrival", staleness_steps=staleness), list[str](), list[int]()
-    write_messages(struck.folder(), struck.messages)
-    again = counter("trainer", "slices_given_again", "")._value
-    before = again.get()
-    with worker_process(struck) as worker, worker_process(struck):
-        join = wait_for(3)
-
-        def strike(trainer: Trainer) -> None:
-            join(trainer)
-            leader = trainer._step_learner
-            assert isinstance(leader, Leader)
-            learned.append(trainer.tally.rows)
-
-            def holds() -> bool:
-                return any(state.name.endswith(f":{worker.pid}") and state.held for state in leader.workers)
-
-            if trainer.tally.steps >= 2 and not done:
-                wait_until(holds, "a slice of the next step")
-                worker.send_signal(signal.SIGSTOP)  # it is silent: others learn its slices
-                done.append("stopped")
-            elif done == ["stopped"] and again.get() > before:
-                worker.send_signal(signal.SIGCONT)  # it goes on with what it held
-                wait_until(lambda: len(leader.workers) == 3, "its return")
-                done.append("went on")
-            elif done[-1:] == ["went on"]:
-                wait_until(holds, "a slice of the next step")
-                worker.kill()
-                done.append("killed")
-
-        report = struck.train("workers.worker_wait_s_max=0.4", show=strike)
-    assert done == ["stopped", "went on", "killed"]
-    assert again.get() > before + 1
-    assert (report.recoveries, report.tally.refused_steps) == (0, 0)
-    assert learned == sorted(learned)
-    expected = outcomes(struck.messages)
-    assert known_of(struck.folder(), struck.messages) == expected
-    newest_version = Chain.find(store_of(struck.folder()), struck.folder().app.name, None)
-    metrics = newest_version.manifest.metrics
-    assert metrics["labels_learned"] == len(expected)
-    assert metrics["samples"] == report.tally.rows
-
-
-def test_with_arrival_a_worker_whose_slices_come_too_late_for_shards_is_welcomed_again(
-    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, give, leaders, waited = job(order="arrival", step_rows=16), SliceWorker._give, list[Leader](), list[int]()
-    write_messages(one.folder(), one.messages)
-
-    def late(self: SliceWorker, item: Any) -> None:
-        if self._name != "leader" and not waited and leaders and leaders[0]._own.applied > 2:
-            waited.append(item.work.step)
-            with leaders[0]._changed:
-                leaders[0]._lose(self._name, "a test")
-            wait_until(lambda: leaders[0]._own.applied > item.work.step + SUMS_KEPT, "further steps")
-        give(self, item)
-
-    monkeypatch.setattr(SliceWorker, "_give", late)
-    first = wait_for(2)
-
-    def show(trainer: Trainer) -> None:
-        leader = trainer._step_learner
-        assert isinstance(leader, Leader)
-        leaders.append(leader)
-        first(trainer)
-
-    with one.workers(1) as errors:
-        report = one.train(show=show)
-    assert waited
-    assert not errors
-    assert report.recoveries == 0
-    assert known_of(one.folder(), one.messages) == outcomes(one.messages)
 
 
 def test_a_worker_that_is_told_to_stop_finishes_what_it_holds(job: Callable[..., Job]) -> None:
