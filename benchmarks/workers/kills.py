@@ -162,10 +162,11 @@ def _learns(job: Job, leader: Process, steps: int) -> None:
 
 
 def _first_after(job: Job, at_s: float) -> float:
-    """Return the time from a kill to the first step after the job went back, or after the kill if it did not."""
-    steps = [entry for entry in job.steps() if entry[0] > at_s]
+    """Return the time from a kill to the first step after the job went back, or after the longest gap if it did not."""
+    known = job.steps()
+    before, steps = ([entry for entry in known if (entry[0] > at_s) is is_after] for is_after in (False, True))
     back = [later for earlier, later in pairwise(steps) if later[1] <= earlier[1]]
-    gap = max(pairwise(steps), key=lambda pair: pair[1][0] - pair[0][0])
+    gap = max(pairwise((*before[-1:], *steps)), key=lambda pair: pair[1][0] - pair[0][0])
     return (back[0] if back else gap[1])[0] - at_s
 
 

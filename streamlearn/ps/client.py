@@ -176,7 +176,8 @@ class PsClient(Resource):
 
         The shards hold them until they have all slices. Then they apply the step once, as one push of the slices in
         their order. Returns what this slice completed, which is nothing while they are held. With `is_finite` false,
-        the gradients are not sent, and the shards do not apply the step to this table.
+        the gradients are not sent, and the shards do not apply the step to this table. A part that is `at_once` is
+        applied as a push, whatever the other slices are. One that `may_repeat` changes nothing where it is known.
 
         Raises:
             EpochOver, ShardUnreachable, PushUnsure: As `push`.
@@ -217,7 +218,7 @@ class PsClient(Resource):
             ShardRefused: The step is no longer kept, or has another length or number of slices.
         """
         self._epoch("reduce")
-        step, _, slices, _ = SlicePart(step, 0, slices).native(True)
+        (step, _, slices, *_), _ = SlicePart(step, 0, slices).native(True)
         into, deadline_s = flat("out", out, np.float32, (None,)), time.monotonic() + wait_s
         while True:
             left_s = deadline_s - time.monotonic()

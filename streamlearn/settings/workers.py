@@ -23,6 +23,7 @@ class WorkersSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the leader learns slices too. Turn it off if workers have GPUs and the leader has none, or if the
     leader has no time for them."""
     worker_wait_s_max: Annotated[float, Meta(gt=0, le=3_600)] = 5.0
-    """How long a worker that holds slices may be silent before all go back to the newest version without it."""
+    """How long a worker that holds slices may be silent before it counts as lost. With `trainer.order = "arrival"`
+    others then learn its slices; with `strict`, all go back to the newest version."""
     slice_wait_s_max: Fixed[float] = 120.0
     """How long a worker may take for a slice, with the time to compile the step."""

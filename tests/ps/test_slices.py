@@ -108,6 +108,22 @@ def test_a_slice_that_two_workers_give_stops_the_second_until_it_joins_again(
     assert first.push_part(SlicePart(1, 1, 2), "main", KEYS, _ONES, now_ms=0).learned == len(KEYS)
 
 
+def test_slices_that_are_applied_at_once_are_pushes_of_their_own_whoever_repeats_them(
+    workers: tuple[PsClient, PsClient],
+) -> None:
+    twin, rng = Twin(), np.random.default_rng(8)
+    for step in range(1, 4):
+        for slice in rng.permutation(3):
+            keys, gradients = rng.permutation(KEYS)[:2_000], rng.normal(size=(2_000, 8)).astype(np.float32)
+            part = SlicePart(step, int(slice), 3, may_repeat=True, at_once=True)
+            first, second = rng.permutation(2)
+            answer = workers[first].push_part(part, "main", keys, gradients, now_ms=step)
+            assert answer == twin.tables["main"].push(keys, gradients, now_ms=step)
+            again = rng.normal(size=(2_000, 8)).astype(np.float32)  # computed from rows that have changed since
+            assert workers[second].push_part(part, "main", keys, again, now_ms=step) == Pushed(0, 0, 0)
+        assert np.array_equal(workers[0].pull("main", KEYS), twin.tables["main"].lookup(KEYS))
+
+
 def test_what_is_no_slice_is_refused_before_it_is_sent(workers: tuple[PsClient, PsClient]) -> None:
     out = np.empty(8, np.float32)
     for part in (SlicePart(1, 2, 2), SlicePart(1, 0, 0), SlicePart(-1, 0, 1), SlicePart(1, 0, 1025)):

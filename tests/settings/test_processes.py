@@ -115,7 +115,7 @@ def test_a_leader_divides_steps_as_the_settings_say(small: Load) -> None:
     settings = small("workers.slices=3", "workers.leader_learns=false", "workers.worker_wait_s_max=0.5").settings
     clock, client = ManualClock(), SimpleNamespace(epoch=Epoch(1))
     dense = SimpleNamespace(whole=np.zeros(1, np.float32), slots=[])
-    learner = SimpleNamespace(dense_update=lambda: dense, steps=0)
+    learner = SimpleNamespace(dense_update=lambda: dense, steps=0, rate_scale=1.0)
     clients, rows = Clients(client, client), SimpleNamespace()  # type: ignore[arg-type]
     leader = Leader(learner, rows, clients, settings.workers, Setup("", ""), clock=clock)  # type: ignore[arg-type]
     with leader.session(threading.Event()):
@@ -124,8 +124,8 @@ def test_a_leader_divides_steps_as_the_settings_say(small: Load) -> None:
         step, _ = leader._roster.offer(), leader._roster.take("ab", clock.monotonic_s())
         assert len(leader._roster._open[step].free) == 2
         clock.sleep(0.6)
-        with pytest.raises(WorkerLost, match="silent"):
-            leader._check()
+        with leader._changed, pytest.raises(WorkerLost, match="silent"):
+            leader._check(step)
 
 
 @heeds("up.restarts_max", "up.silence_s_max", "up.stop_s_max")

@@ -103,7 +103,7 @@ def _stop_long(target: Target) -> None:
 
 
 def _stop_worker_long(target: Target) -> None:
-    """Stop a worker until the trainer has given it up; it must find its way back with what it holds."""
+    """Stop a worker until others learn its slices; it must find its way back, and what it held must count once."""
     name = target.chance.choice(WORKERS)
     target.loop.signal(name, signal.SIGSTOP)
     time.sleep(target.folder.settings.workers.worker_wait_s_max + target.chance.uniform(*_STOPPED_S))

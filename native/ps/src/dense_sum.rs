@@ -14,6 +14,7 @@ pub const STEPS_MAX: usize = 4;
 
 /// What is known of a step's sum.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Hash))]
 pub enum Progress<B> {
     /// Slices are missing.
     Open,
@@ -35,6 +36,7 @@ impl<B> Clone for Progress<B> {
 
 /// What all requests of a step must have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 struct Terms {
     slices: u16,
     first: u32,
@@ -42,6 +44,7 @@ struct Terms {
 }
 
 /// A step that misses slices.
+#[cfg_attr(test, derive(Clone, Hash))]
 struct OpenSum<B> {
     terms: Terms,
     digest: u64,
@@ -55,6 +58,7 @@ struct OpenSum<B> {
 }
 
 /// A step whose answer is final.
+#[cfg_attr(test, derive(Clone, Hash))]
 struct SettledSum<B> {
     step: u64,
     terms: Terms,
@@ -63,6 +67,7 @@ struct SettledSum<B> {
 }
 
 /// The sums of one epoch. `B` holds floats.
+#[cfg_attr(test, derive(Clone, Hash))]
 pub struct DenseSums<B> {
     open: BTreeMap<u64, OpenSum<B>>,
     /// The newest at the back.
@@ -157,6 +162,12 @@ impl<B: DerefMut<Target = [f32]>> DenseSums<B> {
     pub fn is_open(&self, step: u64) -> bool {
         let is_settled = self.settled.iter().any(|settled| settled.step == step);
         self.open.contains_key(&step) || (!is_settled && self.forgotten < Some(step))
+    }
+
+    /// How many steps miss slices.
+    #[cfg(test)]
+    pub fn open(&self) -> usize {
+        self.open.len()
     }
 
     fn check_new(&self, head: &ReduceHead) -> Result<(), Refusal> {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::refusal::{Code, Refusal};
+
 /// An epoch; a later one fences all earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch {
@@ -15,6 +17,21 @@ impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({}, {})", self.run, self.recovery)
     }
+}
+
+impl Epoch {
+    /// Refuses a request of any other epoch than this one, the shard's.
+    pub(crate) fn admit(self, request: Self) -> Result<(), Refusal> {
+        if self == request { Ok(()) } else { Err(stale(request, Some(self))) }
+    }
+}
+
+/// The refusal of a request of another epoch than the shard's.
+pub(crate) fn stale(request: Epoch, shard: Option<Epoch>) -> Refusal {
+    Refusal::new(
+        Code::StaleEpoch,
+        format!("the request belongs to epoch {request}, the shard is at {}", name(shard)),
+    )
 }
 
 /// Formats an optional epoch.

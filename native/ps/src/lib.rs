@@ -21,6 +21,8 @@ mod pool;
 mod refusal;
 mod server;
 mod stats;
+#[cfg(test)]
+mod step_model;
 mod tls;
 mod window;
 

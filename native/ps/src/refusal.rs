@@ -71,7 +71,7 @@ codes! {
 }
 
 /// A negative reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Refusal {
     /// The reason.
     pub code: Code,

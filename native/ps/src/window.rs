@@ -20,6 +20,7 @@ pub enum Decision<R> {
 
 /// The window of one client.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, Hash))]
 pub struct Window<R> {
     low: u64,
     above: BTreeMap<u64, R>,

@@ -18,8 +18,8 @@ use crate::trust::GivenToken;
 
 /// `(run, recovery)`.
 type EpochTuple = (u64, u32);
-/// `(step, slice, slices, is_finite)`.
-type Part = (u64, u16, u16, bool);
+/// `(step, slice, slices, may_repeat, at_once)`, and whether the slice's numbers are finite.
+type Part = ((u64, u16, u16, bool, bool), bool);
 
 fn epoch_of((run, recovery): EpochTuple) -> Epoch {
     Epoch { run, recovery }
@@ -422,8 +422,9 @@ impl NativeClient {
         };
         let outcome = py.detach(|| match part {
             None => self.client.push(push),
-            Some((step, slice, slices, is_finite)) => {
-                self.client.push_part(PartOf { step, slice, slices, is_finite }, push)
+            Some(((step, slice, slices, may_repeat, at_once), is_finite)) => {
+                let part = PartOf { step, slice, slices, is_finite, may_repeat, at_once };
+                self.client.push_part(part, push)
             }
         });
         let pushed = done(py, outcome)?;
@@ -432,7 +433,7 @@ impl NativeClient {
 
     /// Gives a slice's values of a dense vector, without waiting for others.
     fn reduce(&self, py: Python<'_>, part: Part, values: &Bound<'_, PyAny>, digest: u64) -> PyResult<()> {
-        let (step, slice, slices, is_finite) = part;
+        let ((step, slice, slices, ..), is_finite) = part;
         let values = flat::<f32>(values, "values", "float32")?;
         let values = values.as_slice()?;
         let reduce = ReduceOf { step, slice: Some(slice), slices, digest, is_finite, wait: Duration::ZERO };

@@ -18,7 +18,7 @@ from streamlearn.errors import UsageError, WorkerLost
 from streamlearn.ps import Epoch
 from streamlearn.pulse import PULSE
 from streamlearn.settings.workers import WorkersSettings
-from streamlearn.telemetry import gauge, histogram
+from streamlearn.telemetry import counter, gauge, histogram
 from streamlearn.trainer.columns import Inputs, StepColumns
 from streamlearn.trainer.learner import Learned, Learner
 from streamlearn.trainer.learning_loop import NoWorker
@@ -38,7 +38,7 @@ from streamlearn.trainer.workers.messages import (
 )
 from streamlearn.trainer.workers.roster import Roster
 from streamlearn.trainer.workers.slice_worker import SUMS_KEPT, Clients, SliceWorker
-from streamlearn.trainer.workers.slices import cut
+from streamlearn.trainer.workers.slices import STRICT, SliceRule, cut
 
 __all__ = ["Leader"]
 
@@ -64,19 +64,22 @@ class _Offered:
         """The rows of the step."""
         return sum(map(len, self.inputs))
 
-    def learned(self) -> Learned:
-        """Return the result of the step, which is the same in whatever order its slices came."""
+    def learned(self, *, is_finite: bool) -> Learned:
+        """Return the result of the step, which is the same in whatever order its slices came.
+
+        A slice that was learned twice may be finite once: `is_finite` is what the sum says.
+        """
         reports = [self.reports[number] for number in range(len(self.inputs))]
         logits = np.concatenate([logits for _, logits in reports])
         loss = float(sum(report.loss for report, _ in reports))
-        return Learned(logits, loss, (), all(report.is_finite for report, _ in reports))
+        return Learned(logits, loss, (), is_finite and all(report.is_finite for report, _ in reports))
 
 
 class Leader:
     """A `StepLearner` whose steps are learned by workers.
 
-    `setup` is what must be equal in every process. `on_change` is called, by any thread, when what workers wait for may
-    have come.
+    `setup` is what must be equal in every process, `rule` what may happen to slices. `on_change` is called, by any
+    thread, when what workers wait for may have come.
     """
 
     def __init__(
@@ -87,10 +90,11 @@ class Leader:
         settings: WorkersSettings,
         setup: Setup,
         *,
+        rule: SliceRule = STRICT,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._learner, self._rows, self._clients = learner, rows, clients
-        self._settings, self._setup, self._clock = settings, setup, clock
+        self._settings, self._setup, self._rule, self._clock = settings, setup, rule, clock
         self._changed = threading.Condition()
         self._roster, self._steps = Roster(settings.slices), dict[int, _Offered]()
         self._told, self._asked = dict[str, tuple[int, int]](), dict[str, int]()
@@ -98,10 +102,12 @@ class Leader:
         self._session, self._lost, self._misses_workers, self._bits = 0, "", False, setup.bits
         self._stop = threading.Event()
         self._own_error: BaseException | None = None
-        self._own = SliceWorker(_OWN, learner, rows, clients.sums, self, changed=self._changed, clock=clock)
+        changed = self._changed
+        self._own = SliceWorker(_OWN, learner, rows, clients.sums, self, rule=rule, changed=changed, clock=clock)
         self._count = gauge("trainer", "workers", "processes", "Processes that learn slices, the trainer among them")
         help = "Time that a worker works on a slice"
         self._slice_seconds = histogram("trainer", "slice", "seconds", help, _SLICE_S)
+        self._given_again = counter("trainer", "slices_given_again", "Slices of lost workers that others were given")
         self.on_change: Callable[[], None] = lambda: None
         self.connected: Callable[[], set[str]] = set
 
@@ -165,7 +171,7 @@ class Leader:
         """Wait until the shards have all slices of a step and the weights have learned it.
 
         Raises:
-            WorkerLost: A worker that holds a slice is gone.
+            WorkerLost: A worker that holds a slice is gone, and no other one may learn that slice.
             NoWorker: No worker is there, and training shall stop.
         """
         with self._changed:
@@ -175,12 +181,13 @@ class Leader:
         self.on_change()
         with self._changed:
             while min(self._own.applied, self._roster.complete) < offered.number:
-                self._check()
+                self._check(offered.number)
                 self._changed.wait(_LOOK_S)
             del self._steps[offered.number]
             # The trainer scores with the learner, and saves it.
             self._learner.load_state(self._own.state(), self._learner.steps)
-        return offered.learned()
+            is_finite = self._own.is_finite
+        return offered.learned(is_finite=is_finite)
 
     def push(self, columns: StepColumns, offered: _Offered, learned: Learned, now_ms: int, rate_scale: float) -> int:
         """Return how many rows were pushed: workers have pushed them."""
@@ -202,6 +209,11 @@ class Leader:
             self._asked[ask.worker] = ask.number
             if ask.session != self._session:
                 return self._welcome(ask, now_s)
+            if self._rule.may_repeat and ask.worker not in self._roster.members:
+                # It was lost, and others have what it holds.
+                welcome = self._welcome(ask, now_s)
+                self._answered[ask.worker] = (ask.number, welcome)
+                return welcome
             self._roster.see(ask.worker, ask.name, now_s, leaves=ask.leaves)
             number, answer = self._answered.get(ask.worker, (0, None))
             if number != ask.number or answer is None:  # else the answer was lost
@@ -245,13 +257,11 @@ class Leader:
         self.on_change()
 
     def leave(self, leave: Leave) -> None:
-        """Let a worker go; if it holds slices, the step under way fails."""
+        """Let a worker go; if it holds slices, it is lost."""
         with self._changed:
             member = self._roster.members.get(leave.worker)
             name = leave.worker if member is None else member.name
-            if self._forget(leave.worker):
-                self._lost = f"{name} left with slices: {leave.error[:_ERROR_CHARS] or 'it was stopped'}"
-            self._changed.notify_all()
+            self._lose(leave.worker, f"{name} left with slices: {leave.error[:_ERROR_CHARS] or 'it was stopped'}")
         _LOG.info("worker %s left%s", name, f": {leave.error[:_ERROR_CHARS]}" if leave.error else "")
 
     def ask(self, session: int, applied: int, *, leaves: bool = False) -> tuple[Idle | SliceWork, Inputs | None] | None:
@@ -292,9 +302,7 @@ class Leader:
 
     def _welcome(self, ask: Ask, now_s: float) -> tuple[Welcome, Sequence[Float32s]]:
         """Give a worker the weights of now; one that comes again has lost the slices that it held."""
-        if self._forget(ask.worker):
-            self._lost = f"{ask.name} began again with slices that it had not finished"
-            self._changed.notify_all()
+        self._lose(ask.worker, f"{ask.name} began again with slices that it had not finished")
         self._forget_overdue(now_s)  # between steps, this finds those that are gone
         self._roster.see(ask.worker, ask.name, now_s)
         _LOG.info("worker %s joins at step %d", ask.name, self._own.applied)
@@ -308,37 +316,47 @@ class Leader:
         assert epoch is not None  # shards were restored
         return epoch
 
-    def _check(self) -> None:
-        """Raise what keeps a step from its end; called with the lock held."""
+    def _check(self, step: int) -> None:
+        """Raise what keeps a released step from its end; called with the lock held."""
         if self._own_error is not None:
             raise self._own_error
         self._forget_overdue(self._clock.monotonic_s())
         if self._lost:
             message = f"a worker was lost: {self._lost}"
             raise WorkerLost(message, help="see the log of that worker; the others go on from the newest version")
-        if not self._roster.members:
+        roster = self._roster
+        if not roster.members and roster.complete < step:
+            if self._stop.is_set() and self._rule.may_repeat and roster.is_begun(step):
+                message = f"all workers are gone, and shards may have applied a part of step {step}"
+                raise WorkerLost(message, help="the next run learns what came after the newest version")
             if self._stop.is_set():
                 raise NoWorker
             if not self._misses_workers:
                 _LOG.warning("no worker is there: training waits for one")
-        self._misses_workers = not self._roster.members
+        self._misses_workers = not roster.members
         if PULSE.is_due:  # it waits for workers, each of which has a deadline of its own
             PULSE.beat()
 
     def _forget_overdue(self, now_s: float) -> None:
         limits = (self._settings.worker_wait_s_max, self._settings.slice_wait_s_max)
         for worker in self._roster.overdue(self.connected() | {_OWN}, limits, now_s):
-            name = self._roster.members[worker].name
-            _LOG.warning("worker %s is gone, silent, or too long at a slice", name)
-            if self._forget(worker):
-                self._lost = f"{name} is gone, silent, or too long at a slice"
+            how = f"{self._roster.members[worker].name} is gone, silent, or too long at a slice"
+            _LOG.warning("worker %s", how)
+            self._lose(worker, how)
 
-    def _forget(self, worker: str) -> bool:
-        """Keep nothing of a worker; returns whether it held slices."""
+    def _lose(self, worker: str, how: str) -> None:
+        """Keep nothing of a worker. Others learn what it held; if they may not, or none is there, the step fails."""
         self._told.pop(worker, None)
         self._asked.pop(worker, None)
         self._answered.pop(worker, None)
-        return self._roster.remove(worker)
+        roster, slices = self._roster, self._roster.remove(worker)
+        may_repeat = self._rule.may_repeat and worker != _OWN and roster.members
+        if slices and may_repeat and roster.give_back(slices):
+            self._given_again.inc(len(slices))
+            _LOG.warning("others learn %d slices of a lost worker: %s", len(slices), how)
+        elif slices:
+            self._lost = how
+        self._changed.notify_all()
 
     def _learn_own(self, over: threading.Event) -> None:
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from bisect import insort
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 __all__ = ["Member", "Roster"]
@@ -12,6 +13,7 @@ _SHARE_OF_NEW = 0.2  # of the moving average of the time that a slice takes
 _SHARE_FORGIVEN = 0.02
 _GONE_S = 0.4  # so that a connection that is lost may be made again
 _HELD_MAX = 2  # so that a worker has the next slice before it has finished one
+_LOSSES_MAX = 3  # of one slice: it may be the reason
 
 
 @dataclass
@@ -31,6 +33,7 @@ class Member:
 class _OpenStep:
     free: list[int]  # slices that nobody learns yet, ascending
     given: dict[str, int] = field(default_factory=dict)  # how many slices each worker was given
+    losses: dict[int, int] = field(default_factory=dict)  # how often each slice was lost with its worker
     left: int = 0  # slices that are not done
 
 
@@ -53,10 +56,24 @@ class Roster:
         member = self.members.setdefault(worker, Member(name, now_s))
         member.seen_s, member.leaves = now_s, leaves
 
-    def remove(self, worker: str) -> bool:
-        """Forget a worker; returns whether it held slices, which nobody learns now."""
+    def remove(self, worker: str) -> set[tuple[int, int]]:
+        """Forget a worker; returns the slices that it held, which nobody learns now."""
         member = self.members.pop(worker, None)
-        return member is not None and bool(member.held)
+        return set() if member is None else member.held
+
+    def give_back(self, slices: Iterable[tuple[int, int]]) -> bool:
+        """Let others learn slices of a lost worker; returns False if one was lost too often."""
+        for number, slice in slices:
+            step = self._open[number]
+            step.losses[slice] = step.losses.get(slice, 0) + 1
+            if step.losses[slice] > _LOSSES_MAX:
+                return False
+            insort(step.free, slice)
+        return True
+
+    def is_begun(self, step: int) -> bool:
+        """Whether a worker was given a slice of an open step."""
+        return bool(self._open[step].given)
 
     def offer(self) -> int:
         """Open the next step and return its number."""
@@ -75,15 +92,17 @@ class Roster:
 
         A step's slices are divided so that all workers end at about the same time: a slow one gets fewer. All slices of
         a step are given before those of the next one: a worker learns them in the order in which it got them, and one
-        of a later step has to wait for all of an earlier step.
+        of a later step has to wait for all of an earlier step. Slices of a lost worker come after later ones; these
+        then wait for them, and do not count.
         """
         member, opened = self.members[worker], self._open.items()
         number, step = next(((number, step) for number, step in opened if step.free), (0, _OpenStep([])))
-        if member.leaves or len(member.held) >= _HELD_MAX or not self._share(worker, step):
+        held = sum(before <= number for before, _ in member.held)
+        if member.leaves or held >= _HELD_MAX or not self._share(worker, step):
             return None
         chosen = (number, step.free.pop(0))
         step.given[worker] = step.given.get(worker, 0) + 1
-        member.waits_s = member.waits_s if member.held else now_s
+        member.waits_s = member.waits_s if self._can_finish(member) else now_s
         member.held.add(chosen)
         return chosen
 
@@ -120,10 +139,14 @@ class Roster:
         for worker, member in self.members.items():
             silence_s = now_s - member.seen_s
             is_gone = worker not in connected and silence_s > _GONE_S
-            is_slow = bool(member.held) and now_s - member.waits_s > slice_s
+            is_slow = self._can_finish(member) and now_s - member.waits_s > slice_s
             if is_gone or is_slow or silence_s > silent_s:
                 late.append(worker)
         return late
+
+    def _can_finish(self, member: Member) -> bool:
+        """Whether a worker holds a slice that waits for nobody."""
+        return any(step <= self.released for step, _ in member.held)
 
     def _forgive(self, step: _OpenStep) -> None:
         """Expect a little more of workers that got nothing of a step, so that they get slices again one day."""

@@ -35,7 +35,7 @@ from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.leader_link import LeaderLink
 from streamlearn.trainer.workers.messages import Setup
 from streamlearn.trainer.workers.slice_worker import SUMS_KEPT, Clients, SliceWorker
-from streamlearn.trainer.workers.slices import slice_rows
+from streamlearn.trainer.workers.slices import SliceRule, slice_rows
 from streamlearn.trainer.workers.worker_door import WorkerDoor
 
 __all__ = ["lead", "setup_of", "work"]
@@ -108,7 +108,8 @@ def lead(
         slices = Rows(app, client, slice_rows(settings.trainer.step_rows, settings.workers.slices), settings.tables)
         clients = Clients(client, sums)
         setup = setup_of(folder, learner, learns=settings.workers.leader_learns)
-        leader = Leader(learner, slices, clients, settings.workers, setup, clock=clock)
+        rule = SliceRule.of(settings.trainer)
+        leader = Leader(learner, slices, clients, settings.workers, setup, rule=rule, clock=clock)
         if settings.workers.listen:
             ends.enter_context(WorkerDoor(leader, folder, token=token, tls=tls, clock=clock))
         return leader
@@ -138,7 +139,8 @@ def work(
         link = ends.enter_context(LeaderLink(folder, address, setup, token, stop=stop, clock=clock))
         clients = Clients(*(ends.enter_context(_connect(folder, token)) for _ in range(2)))
         rows = Rows(app, clients.rows, slice_rows(settings.trainer.step_rows, settings.workers.slices), settings.tables)
-        worker = SliceWorker(link.worker, learner, rows, clients.sums, link, clock=clock)
+        rule = SliceRule.of(settings.trainer)
+        worker = SliceWorker(link.worker, learner, rows, clients.sums, link, rule=rule, clock=clock)
         PULSE.ready()
         try:
             while not stop.is_set():
@@ -166,7 +168,11 @@ def work(
 
 
 def _is_behind(link: LeaderLink, worker: SliceWorker) -> bool:
-    """Whether the others have gone on so far that shards refuse the sums that a worker misses; asks the leader."""
+    """Whether the others have gone on without a worker, so that shards refuse sums that it gives or asks for."""
+    if link.welcome is None:
+        link.ask(worker.session, worker.applied, leaves=True)
     if link.welcome is None:
         link.ask(0, 0)
-    return link.welcome is not None and link.welcome[0].applied > worker.applied + SUMS_KEPT
+    elif link.welcome[0].session == worker.session:
+        return True
+    return link.welcome is not None and link.welcome[0].applied >= worker.applied + SUMS_KEPT

@@ -6,7 +6,8 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.stages import Stages, Work
 from streamlearn.trainer.workers.dense_update import DenseUpdate
 from streamlearn.trainer.workers.messages import Idle, Report, SliceWork
+from streamlearn.trainer.workers.slices import STRICT, SliceRule
 
 __all__ = ["SUMS_KEPT", "Clients", "SliceWorker", "Source"]
 
@@ -58,18 +60,31 @@ class Source(Protocol):
         """Tell that all shards have a slice."""
 
 
+class _Start:
+    """The weights at which the slices of a step begin."""
+
+    def __init__(self, learner: Learner, weights: Float32s) -> None:
+        self.weights, self.scale, self._steps = weights, learner.rate_scale, learner.steps
+
+    @cached_property
+    def digest(self) -> int:
+        """A hash of the weights."""
+        digest: int = self._steps << 32 | native.crc32c(self.weights.view(np.uint8))
+        return digest & ((1 << 64) - 1)
+
+
 @dataclass(frozen=True, eq=False)
 class _Slice:
     work: SliceWork
     inputs: Inputs
-    scale: float = 1.0  # the factor of the learning rates
+    is_early: bool  # it came after slices of later steps, which have to wait for it
     packed: Packed | None = None
     gradients: SliceGradients | None = None
-    digest: int = 0  # of the weights that they were computed with
+    start: _Start | None = None  # where they were computed
     busy_s: float = 0.0
 
 
-_Item: TypeAlias = _Slice | int  # a number is a step that all shards have
+_Item: TypeAlias = _Slice | int  # a number is a step that all shards have, or that has nothing left to do
 
 
 class _SessionOver(Exception):
@@ -80,10 +95,16 @@ class SliceWorker:
     """Learns the slices of one session, and follows the dense weights step by step.
 
     `sums` sends dense gradients. `changed` is notified when `applied` moves, and guards it together with the learner's
-    weights.
+    weights. `rule` is that of all workers.
+
+    A slice may be given to it after those of later steps, because the worker that held it is lost. The thread that
+    learns is then in one of these, or will be, and waits for that slice. So it learns it as soon as it may, and pushes
+    it, too.
 
     Attributes:
+        session: The session.
         applied: The newest step that the weights have learned.
+        is_finite: Whether they could learn from it.
     """
 
     _dense: DenseUpdate
@@ -96,21 +117,24 @@ class SliceWorker:
         sums: PsClient,
         source: Source,
         *,
+        rule: SliceRule = STRICT,
         changed: threading.Condition | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._name, self._learner, self._rows, self._sums = name, learner, rows, sums
-        self._source, self._clock = source, clock
-        self._changed = changed or threading.Condition()
-        self._session = self._slices = self._released = self.applied = 0
-        self._is_over, self._held = False, 0
+        self._source, self._rule, self._clock = source, rule, clock
+        self._changed, self._pushes = changed or threading.Condition(), threading.Lock()
+        self.session = self._slices = self._released = self.applied = 0
+        self.is_finite, self._is_over, self._held = True, False, 0
+        self._starts, self._early = dict[int, _Start](), dict[tuple[int, int], _Slice]()
         self._error: BaseException | None = None  # the first one of any stage
 
     def begin(self, session: int, applied: int, slices: int) -> None:
         """Begin a session with the weights of the learner, which have learned the step `applied`; `learn` follows."""
         with self._changed:
-            self._session, self._slices, self._released, self.applied = session, slices, 0, applied
-            self._dense, self._digest = self._learner.dense_update(), (0, 0)
+            self.session, self._slices, self._released, self.applied = session, slices, 0, applied
+            self._dense = self._learner.dense_update()
+            self._starts, self._early = {applied + 1: _Start(self._learner, self._dense.whole)}, {}
             # The last number is that of the step's rows.
             self._sum = np.zeros(len(self._dense.whole) + 1, np.float32)
             self._is_over, self._error, self._held = False, None, 0
@@ -163,14 +187,14 @@ class SliceWorker:
         return guarded
 
     def _asks(self, stop: threading.Event) -> Iterator[_Item | None]:
-        complete, leave_s = self.applied, math.inf
+        complete, newest, leave_s = self.applied, 0, math.inf
         while not self._is_over:
             if leaves := stop.is_set():  # what it holds is finished, so that nobody has to begin again
                 leave_s = min(leave_s, self._clock.monotonic_s() + _LEAVE_S_MAX)
                 if not self._held or self._clock.monotonic_s() > leave_s:
                     break
             with self._ending():
-                answer = self._source.ask(self._session, self.applied, leaves=leaves)
+                answer = self._source.ask(self.session, self.applied, leaves=leaves)
             if answer is None:
                 break
             head, inputs = answer
@@ -182,7 +206,8 @@ class SliceWorker:
                 assert isinstance(head, SliceWork)
                 with self._changed:
                     self._held += 1
-                yield _Slice(head, inputs)
+                yield _Slice(head, inputs, head.step < newest)
+                newest = max(newest, head.step)
             elif head.complete > complete:
                 complete = head.complete
                 yield complete
@@ -196,56 +221,93 @@ class SliceWorker:
             return item
         begin_s = self._clock.monotonic_s()
         packed = self._rows.pack_inputs(item.inputs) if len(item.inputs) else None
-        return _Slice(item.work, item.inputs, packed=packed, busy_s=self._clock.monotonic_s() - begin_s)
+        item = replace(item, packed=packed, busy_s=self._clock.monotonic_s() - begin_s)
+        if item.is_early:
+            with self._changed:
+                self._early[item.work.step, item.work.slice] = item
+                self._changed.notify_all()
+        return item
 
     def _learn(self, item: _Item) -> _Item:
         if isinstance(item, int):
             self._catch_up(item)
             return item
-        self._catch_up(item.work.step - 1)
-        begin_s, work, learner = self._clock.monotonic_s(), item.work, self._learner
-        gradients, weights = None, self._dense.whole
+        work = item.work
+        self._catch_up(work.step - 1)
+        if not item.is_early:
+            return self._computed(item)
+        while True:
+            self._learn_early()
+            with self._changed:
+                if (work.step, work.slice) not in self._early:
+                    return work.step
+                if self._is_over:
+                    raise _SessionOver
+                if self._released < work.step:
+                    self._changed.wait()
+
+    def _learn_early(self) -> None:
+        """Learn and push the early slices whose turn it is."""
+        while True:
+            with self._changed:
+                newest = min(self._released, self.applied + 1)
+                key = next((key for key in self._early if key[0] <= newest), None)
+                if key is None:
+                    return
+                item = self._early.pop(key)
+                if key[0] not in self._starts:  # others have learned it since
+                    self._held -= 1
+                    continue
+            self._push(self._computed(item))
+
+    def _computed(self, item: _Slice) -> _Slice:
+        begin_s, work, gradients = self._clock.monotonic_s(), item.work, None
+        start = self._starts[work.step]
         if item.packed is not None:
-            gradients = learner.gradients(item.packed, work.slice, work.step_rows, weights)
-        if self._digest[0] != work.step:
-            digest = learner.steps << 32 | native.crc32c(weights.view(np.uint8))
-            self._digest = (work.step, digest & ((1 << 64) - 1))
+            gradients = self._learner.gradients(item.packed, work.slice, work.step_rows, start.weights)
         busy_s = item.busy_s + self._clock.monotonic_s() - begin_s
-        return _Slice(work, item.inputs, learner.rate_scale, None, gradients, self._digest[1], busy_s)
+        return replace(item, packed=None, gradients=gradients, start=start, busy_s=busy_s)
 
     def _push(self, item: _Item) -> None:
         if isinstance(item, int):
             return
-        work, gradients = item.work, item.gradients
         with self._changed:
-            while self._released < work.step and not self._is_over:
+            while self._released < item.work.step and not self._is_over:
                 self._changed.wait()
             if self._is_over:
                 raise _SessionOver
-        begin_s, part = self._clock.monotonic_s(), SlicePart(work.step, work.slice, self._slices)
+        with self._pushes:
+            self._give(item)
+        with self._changed:
+            self._held -= 1
+
+    def _give(self, item: _Slice) -> None:
+        """Give all shards a slice, and report it."""
+        work, gradients, start = item.work, item.gradients, item.start
+        assert start is not None
+        begin_s, part = self._clock.monotonic_s(), SlicePart(work.step, work.slice, self._slices, *self._rule)
         values = np.zeros(len(self._sum), np.float32)
         values[-1] = len(item.inputs)
         is_finite = gradients is None or gradients.is_finite
         if gradients is not None and is_finite:
             values[:-1] = gradients.of_weights
-        self._sums.reduce(part, values, digest=item.digest, is_finite=is_finite)
+        self._sums.reduce(part, values, digest=start.digest, is_finite=is_finite)
         keys = 0
         if gradients is None or not is_finite:
-            self._rows.push_none(part, work.now_ms, item.scale, is_finite=is_finite)
+            self._rows.push_none(part, work.now_ms, start.scale, is_finite=is_finite)
         else:
-            keys = self._rows.push(item.inputs, gradients.of_rows, work.now_ms, item.scale, part=part)
+            keys = self._rows.push(item.inputs, gradients.of_rows, work.now_ms, start.scale, part=part)
         busy_s = item.busy_s + self._clock.monotonic_s() - begin_s
         report = Report(
-            self._name, self._session, work.step, work.slice, 0.0 if gradients is None else gradients.loss,
+            self._name, self.session, work.step, work.slice, 0.0 if gradients is None else gradients.loss,
             is_finite, keys, busy_s,
         )  # fmt: skip
         self._source.report(report, _logits_of(gradients, item.inputs))
-        with self._changed:
-            self._held -= 1
 
     def _catch_up(self, step: int) -> None:
         """Learn the sums of all steps up to one; each has to be complete."""
         while self.applied < step:
+            self._learn_early()
             number = self.applied + 1
             is_finite = self._sums.reduced(number, self._slices, self._sum, wait_s=_SUM_WAIT_S)
             if self._is_over:
@@ -257,7 +319,9 @@ class SliceWorker:
                     share, rate = map(float, self._learner.scalars(round(float(self._sum[-1]))))
                     self._dense.learn(self._sum[:-1], share, rate)
                     self._learner.steps += 1
-                self.applied = number
+                # Of a step that shards have in full, a slice may be learned again as long as it was not reported.
+                before, now = self._starts[number], _Start(self._learner, self._dense.whole)
+                self.applied, self.is_finite, self._starts = number, is_finite, {number: before, number + 1: now}
                 self._changed.notify_all()
 
 

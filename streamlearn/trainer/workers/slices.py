@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from streamlearn.samples import renumbered
+from streamlearn.settings.trainer import TrainerSettings
 from streamlearn.trainer.columns import Inputs
 
-__all__ = ["cut", "slice_rows"]
+__all__ = ["STRICT", "SliceRule", "cut", "slice_rows"]
+
+
+class SliceRule(NamedTuple):
+    """What may happen to slices; see `SlicePart`.
+
+    Attributes:
+        may_repeat: Whether others learn the slices of a lost worker. If not, all go back to the newest version.
+        at_once: Whether shards apply a slice's rows when they come, and not the step as a whole.
+    """
+
+    may_repeat: bool = False
+    at_once: bool = False
+
+    @classmethod
+    def of(cls, settings: TrainerSettings) -> SliceRule:
+        """Return the rule of an order of training."""
+        is_arrival = settings.order == "arrival"
+        return cls(is_arrival, is_arrival and settings.staleness_steps > 0)
+
+
+STRICT = SliceRule()
 
 
 def slice_rows(step_rows: int, slices: int) -> int:

@@ -25,7 +25,7 @@ from tests.trainer.stream import messages_of, outcomes, write_messages
 from tools.chaos.network import Network
 
 _TOKEN, _LEADER_PORT, _MESSAGES, _END_S_MAX = "a-token-of-hosts", 7_100, 12, 60.0
-_TRAINER = {"order": "strict", "step_rows": 64, "rate": 0.01}
+_TRAINER = {"step_rows": 64, "rate": 0.01}
 _HOSTS = ("leader", "shards", "worker")
 _WORKER_WAIT_S = 0.5
 
@@ -33,14 +33,14 @@ _WORKER_WAIT_S = 0.5
 class Job:
     """A job on hosts. Its worker waits for `retry_ms` for whoever does not answer, its leader for a minute."""
 
-    def __init__(self, network: Network, place: Path, ends: ExitStack, retry_ms: int) -> None:
+    def __init__(self, network: Network, place: Path, ends: ExitStack, retry_ms: int, order: str) -> None:
         self.network, self._gate, self._ends, self._retry_ms = network, threading.Condition(), ends, retry_ms
         self._steps, self._allowed = 0, 0
         self._stop, self._leader = threading.Event(), cast("Any", None)
         self.report: Any = None
         self.said: list[str] = []  # by the worker
         self.error: StreamlearnError | None = None  # of the worker
-        base = write_app(place / "job", {"trainer": _TRAINER})
+        base = write_app(place / "job", {"trainer": {**_TRAINER, "order": order}})
         self.messages = messages_of(base.app, _MESSAGES)
         write_messages(base, self.messages)
         self.path, shards = base.folder, self._shards(base)
@@ -154,10 +154,10 @@ class Job:
 
 
 @contextmanager
-def job(place: Path, retry_ms: int) -> Iterator[Job]:
+def job(place: Path, retry_ms: int, order: str) -> Iterator[Job]:
     """A job whose worker learns; all of it ends with the block."""
     with closing(Network(_HOSTS, place)) as network, ExitStack() as ends:
-        made = Job(network, place, ends, retry_ms)
+        made = Job(network, place, ends, retry_ms, order)
         try:
             made.begin()
             made.wait_steps(1)
@@ -193,16 +193,17 @@ def leader_away(made: Job) -> dict[str, Any]:
     return {"error": error, **made.finish()}
 
 
-_SCENARIOS: dict[str, tuple[Callable[[Job], dict[str, Any]], int]] = {
-    "leader_and_worker": (leader_and_worker, 60_000),
-    "worker_and_shards": (worker_and_shards, 500),
-    "leader_away": (leader_away, 500),
+_SCENARIOS: dict[str, tuple[Callable[[Job], dict[str, Any]], int, str]] = {
+    "leader_and_worker": (leader_and_worker, 60_000, "strict"),
+    "worker_and_shards": (worker_and_shards, 500, "strict"),
+    "worker_and_shards_with_arrival": (worker_and_shards, 500, "arrival"),
+    "leader_away": (leader_away, 500, "strict"),
 }
 
 if __name__ == "__main__":
-    scenario, retry_ms = _SCENARIOS[sys.argv[1]]
+    scenario, retry_ms, order = _SCENARIOS[sys.argv[1]]
     threading.Thread(target=load_tensorflow).start()  # it takes longer than all else before the leader
-    with job(Path(sys.argv[2]), retry_ms) as running:
+    with job(Path(sys.argv[2]), retry_ms, order) as running:
         seen = scenario(running)
     print(json.dumps(seen), flush=True)
     os._exit(0)  # TensorFlow takes a second to end

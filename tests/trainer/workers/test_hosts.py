@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tools.chaos.network import apart
 
 _ROOT = Path(__file__).parents[3]
@@ -34,9 +36,12 @@ def test_a_leader_goes_on_without_a_worker_that_it_does_not_reach_and_has_it_bac
     assert said["joined"] in (1, 2), said  # it needs no weights if it held no slice, and missed few steps
 
 
-def test_a_worker_that_does_not_reach_the_shards_leaves_and_the_leader_recovers(tmp_path: Path) -> None:
-    said = seen("worker_and_shards", tmp_path)
-    assert said["recoveries"] == 1, said
+@pytest.mark.parametrize(("scenario", "recoveries"), [("worker_and_shards", 1), ("worker_and_shards_with_arrival", 0)])
+def test_a_worker_that_does_not_reach_the_shards_leaves_and_the_leader_goes_on(
+    tmp_path: Path, scenario: str, recoveries: int
+) -> None:
+    said = seen(scenario, tmp_path)
+    assert said["recoveries"] == recoveries, said
     assert said["error"].startswith("ShardUnreachable: shard "), said
 
 

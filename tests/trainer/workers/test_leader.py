@@ -12,15 +12,17 @@ import pytest
 from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import UsageError
+from streamlearn.errors import UsageError, WorkerLost
 from streamlearn.ps import Epoch
 from streamlearn.samples import FeatureColumns
 from streamlearn.settings.workers import WorkersSettings
 from streamlearn.testing import ManualClock
 from streamlearn.trainer.columns import Inputs
+from streamlearn.trainer.learning_loop import NoWorker
 from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.messages import Ask, Idle, Leave, Report, Setup, SliceWork, Welcome
 from streamlearn.trainer.workers.slice_worker import Clients
+from streamlearn.trainer.workers.slices import STRICT, SliceRule
 
 _NONE = FeatureColumns({}, {})
 
@@ -40,11 +42,14 @@ class Parts:
         return Inputs(1, _NONE, _NONE, np.zeros(4, np.int32), np.zeros((4, 1, 4), np.float32))
 
 
-def leader(clock: Clock = SYSTEM_CLOCK) -> Leader:
+_ARRIVAL = SliceRule(may_repeat=True, at_once=True)
+
+
+def leader(clock: Clock = SYSTEM_CLOCK, rule: SliceRule = STRICT) -> Leader:
     """A leader that learns nothing itself."""
     parts: Any = Parts()
     settings = WorkersSettings(slices=2, leader_learns=False)
-    made = Leader(parts, parts, Clients(parts, parts), settings, Setup("s", ""), clock=clock)
+    made = Leader(parts, parts, Clients(parts, parts), settings, Setup("s", ""), rule=rule, clock=clock)
     made._own.learn = lambda stop: None  # type: ignore[method-assign]
     return made
 
@@ -144,3 +149,76 @@ def test_a_worker_that_computes_other_numbers_than_those_before_is_refused() -> 
         assert under_test.answer(other) is not None, "it is the first one now"
         with pytest.raises(UsageError, match="computes other numbers"):
             under_test.answer(ask("a", 2, session))
+
+
+def given(of: Leader, worker: str, number: int, session: int) -> tuple[int, int]:
+    """The slice that a worker is given."""
+    answer = of.answer(ask(worker, number, session))
+    assert answer is not None
+    assert isinstance(answer[0], SliceWork)
+    return answer[0].step, answer[0].slice
+
+
+def reported(of: Leader, worker: str, session: int, step: int, number: int) -> None:
+    of.report(Report(worker, session, step, number, 0.5, True, 1, 0.5), np.full((2, 1), int(worker, 16), np.float32))
+
+
+def test_others_learn_the_slices_of_a_lost_worker_and_what_it_still_says_counts_for_nothing() -> None:
+    under_test = leader(ManualClock(), _ARRIVAL)
+    with under_test.session(threading.Event()):
+        session = welcome(under_test, "a").session
+        welcome(under_test, "b")
+        offered = under_test.pack(Any, 0)  # type: ignore[arg-type]
+        assert (given(under_test, "a", 2, session), given(under_test, "b", 2, session)) == ((1, 0), (1, 1))
+        under_test.leave(Leave("a", "it does not reach a shard"))
+        under_test._check(1)
+        assert given(under_test, "b", 3, session) == (1, 0)
+        reported(under_test, "a", session, 1, 0)
+        assert not offered.reports
+        back = under_test.answer(ask("a", 3, session))
+        assert back is not None
+        assert isinstance(back[0], Welcome), "it drops what it holds"
+        again = under_test.answer(ask("a", 3, session))
+        assert again is back, "the answer was lost"
+        for number in range(2):
+            reported(under_test, "b", session, 1, number)
+        assert under_test._roster.complete == 1
+        assert offered.learned(is_finite=True).logits.tolist() == [[11.0]] * 4
+        assert not offered.learned(is_finite=False).is_finite, "shards took one that was not finite"
+
+
+@pytest.mark.parametrize("rule", [STRICT, _ARRIVAL])
+def test_the_slices_of_the_last_worker_or_of_any_strict_one_take_all_back(rule: SliceRule) -> None:
+    under_test = leader(ManualClock(), rule)
+    with under_test.session(threading.Event()):
+        session = welcome(under_test, "a").session
+        if not rule.may_repeat:
+            welcome(under_test, "b")
+        under_test.pack(Any, 0)  # type: ignore[arg-type]
+        given(under_test, "a", 2, session)
+        under_test.leave(Leave("a"))
+        with pytest.raises(WorkerLost, match="left with slices"):
+            under_test._check(1)
+
+
+def test_training_that_stops_without_workers_publishes_no_part_of_a_step() -> None:
+    stop = threading.Event()
+    under_test = leader(ManualClock(), _ARRIVAL)
+    with under_test.session(stop):
+        session = welcome(under_test, "a").session
+        under_test.pack(Any, 0)  # type: ignore[arg-type]
+        stop.set()
+        under_test.leave(Leave("a"))
+        with pytest.raises(NoWorker):  # nothing of it was given
+            under_test._check(1)
+        welcome(under_test, "b")
+        step, number = given(under_test, "b", 2, session)
+        reported(under_test, "b", session, step, number)
+        under_test.leave(Leave("b"))
+        with pytest.raises(WorkerLost, match="a part of step 1"):
+            under_test._check(1)
+        welcome(under_test, "c")
+        step, number = given(under_test, "c", 2, session)
+        reported(under_test, "c", session, step, number)
+        under_test.leave(Leave("c"))
+        under_test._check(1)  # shards have all of it, and the leader finds out soon

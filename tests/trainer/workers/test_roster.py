@@ -57,6 +57,92 @@ def test_each_slice_is_learned_once_by_somebody_who_is_there(slices: int, steps:
     assert sorted(learned) == [(step, number) for step in range(1, steps + 1) for number in range(slices)]
 
 
+class Queue:
+    """What a worker holds, in the order in which it got it."""
+
+    def __init__(self) -> None:
+        self.held = list[tuple[int, int]]()
+
+    def first(self, complete: int) -> tuple[int, int] | None:
+        """What it can learn now: the first one; or, while this waits for others, one that came after later steps."""
+        for at, (step, number) in enumerate(self.held):
+            is_early = any(before > step for before, _ in self.held[:at])
+            if step == complete + 1 and (at == 0 or is_early):
+                return step, number
+        return None
+
+
+@settings(max_examples=examples(200))
+@given(st.integers(1, 5), st.integers(1, 6), st.data())
+def test_whoever_is_lost_whenever_no_worker_waits_for_what_another_one_was_not_given(
+    slices: int, steps: int, data: st.DataObject
+) -> None:
+    names, ahead = [f"{number}" for number in range(data.draw(st.integers(2, 4)))], data.draw(st.integers(0, 3))
+    under_test, learned, losses = roster(slices, *names), list[tuple[int, int]](), data.draw(st.integers(0, 3))
+    queues, offered = {name: Queue() for name in names}, 0
+
+    def go_on() -> None:
+        nonlocal offered
+        while offered < min(steps, under_test.complete + 1 + ahead):
+            offered = under_test.offer()
+        under_test.release(min(steps, under_test.complete + 1), 0.0)
+
+    def learn(name: str) -> bool:
+        queues[name].held += taken(under_test, name)
+        if (chosen := queues[name].first(under_test.complete)) is None:
+            return False
+        queues[name].held.remove(chosen)
+        assert under_test.done(name, *chosen, 1.0, 0.0)
+        learned.append(chosen)
+        go_on()
+        return True
+
+    go_on()
+    for _ in range(data.draw(st.integers(0, 60))):
+        name = data.draw(st.sampled_from(names))
+        if losses and data.draw(st.integers(0, 5)) == 0:
+            losses -= 1
+            assert under_test.give_back(under_test.remove(name))
+            queues[name] = Queue()
+            if len(names) == 1 or data.draw(st.booleans()):  # it comes again
+                under_test.see(name, name, 0.0)
+            else:
+                names.remove(name)
+        elif data.draw(st.booleans()):
+            queues[name].held += taken(under_test, name)
+        else:
+            learn(name)
+    while under_test.complete < steps:
+        assert any([learn(name) for name in names]), "all wait"  # noqa: C419 — each of them has its turn
+    assert sorted(learned) == [(step, number) for step in range(1, steps + 1) for number in range(slices)]
+
+
+def test_a_slice_that_was_lost_too_often_is_given_to_nobody() -> None:
+    under_test = roster(1, "a", "b")
+    step = under_test.offer()
+    assert not under_test.is_begun(step)
+    for left in (True, True, True, False):
+        (name,) = (name for name in "ab" if list(taken(under_test, name)))
+        assert under_test.is_begun(step)
+        assert under_test.give_back(under_test.remove(name)) is left
+        under_test.see(name, name, 0.0)
+
+
+def test_who_waited_for_a_slice_of_a_lost_worker_is_not_the_slow_one() -> None:
+    under_test, limits = roster(2, "a", "b"), (500.0, 100.0)
+    for _ in range(3):
+        under_test.offer()
+    under_test.release(1, 0.0)
+    assert [under_test.take(name, 0.0) for name in "abab"] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    under_test.done("b", 1, 1, 1.0, 1.0)
+    assert list(taken(under_test, "b")) == [(3, 0)]
+    assert under_test.overdue({"a", "b"}, limits, 110.0) == ["a"]
+    assert under_test.give_back(under_test.remove("a"))
+    assert list(taken(under_test, "b", 110.0)) == [(1, 0)]  # those that wait for it do not count
+    assert under_test.overdue({"b"}, limits, 209.0) == []
+    assert under_test.overdue({"b"}, limits, 211.0) == ["b"]
+
+
 def test_the_slices_of_a_step_are_divided_so_that_all_end_together() -> None:
     under_test, busy_s = roster(8, "fast", "slow"), {"fast": 1.0, "slow": 3.0}
     shares = dict.fromkeys(busy_s, 0)
@@ -119,7 +205,7 @@ def test_a_worker_is_overdue_when_it_is_gone_or_silent_or_too_long_at_a_slice(
     connected: set[str], seen_s: float, now_s: float, late: list[str]
 ) -> None:
     under_test = roster(1, "a", "idle")
-    under_test.offer()
+    under_test.release(under_test.offer(), 0.0)
     assert under_test.take("a", 0.0) is not None
     under_test.see("a", "a", seen_s)
     under_test.see("idle", "idle", 3.0 if "idle" not in connected else now_s)

@@ -48,6 +48,11 @@ pub struct PartOf {
     /// Whether the slice's numbers are finite. If they are not, its keys are not sent, and the shards do not
     /// apply the step.
     pub is_finite: bool,
+    /// Whether others may give the slice, too; the shards ignore what they have already. The steps follow each
+    /// other by one.
+    pub may_repeat: bool,
+    /// Whether the shards apply the slice when it comes, and not when the step has all slices.
+    pub at_once: bool,
 }
 
 /// The summed gradients of one shard that are not pushed yet.
@@ -228,14 +233,15 @@ impl Addends for Given<'_> {
 impl PushWork<'_> {
     /// The head of a shard's next block of a part.
     fn head(&self, shard: usize, part: PartOf) -> Result<PartHead> {
-        let (unpushed, PartOf { step, slice, slices, is_finite }) = (&self.unpushed[shard], part);
+        let (unpushed, PartOf { step, slice, slices, .. }) = (&self.unpushed[shard], part);
         let block = u16::try_from(unpushed.blocks).map_err(|_| {
             let text = format!("a slice has more than {} blocks: raise push_block_keys", unpushed.blocks);
             PsError::new(Trouble::Settings, text)
         })?;
         // Members that are left have at least one further key.
         let is_last = self.members_left[shard].is_empty() && unpushed.left() <= self.keys_max;
-        Ok(PartHead { step, slice, slices, block, is_last, is_finite })
+        let PartOf { is_finite, may_repeat, at_once, .. } = part;
+        Ok(PartHead { step, slice, slices, block, is_last, is_finite, may_repeat, at_once })
     }
 
     /// Builds the frame of a shard's next block.

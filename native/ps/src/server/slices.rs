@@ -1,4 +1,5 @@
-//! Slices: parts of steps that are held until a step has all of them, and the sums of dense vectors.
+//! Slices: parts of steps, which are applied when they come or held until a step has all of them, and the sums of
+//! dense vectors.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +14,7 @@ use super::ServerCore;
 use super::connection::{Connection, End};
 use super::peers::{Ending, Peer};
 use super::stage::{InUse, Outcome};
-use super::work::{LEARN_KEYS_MAX, add, check_gradients, checked, learn};
+use super::work::{LEARN_KEYS_MAX, add, check_gradients, checked, learn, push_of};
 use crate::dense_sum::{DenseSums, Progress};
 use crate::frame::{Kind, REPLY, begin, finish};
 use crate::merge::{Joined, Met, Summed, block_end, runs};
@@ -49,7 +50,8 @@ impl<T> DerefMut for Held<T> {
 
 /// What is held in one epoch.
 pub struct Slices {
-    /// By table. The task that holds the lock applies the table's complete steps, so they are applied in order.
+    /// By table. The task that holds the lock applies what is due, so steps are applied in order, and what is here
+    /// already was applied.
     steps: Vec<AsyncMutex<OpenSteps<Held<u8>>>>,
     sums: Mutex<DenseSums<Held<f32>>>,
     /// Notified when a sum is settled.
@@ -107,26 +109,40 @@ impl Slices {
     }
 }
 
-/// Takes a block of a slice, and applies the steps that are then complete.
+/// Takes a block of a slice, and applies what is then due.
 pub async fn give(
     core: &ServerCore,
     in_use: &InUse,
     (head, ask): (&PartHead, &PushAsk<'_>),
     payload: &[u8],
 ) -> Outcome {
-    let (table, _) = checked(core, in_use, ask)?;
+    let (table, gradients) = checked(core, in_use, ask)?;
     let slices = &in_use.installed().slices;
     let terms = Terms { now_ms: ask.now_ms, rate_scale: ask.rate_scale };
+    let hold = || slices.hold(if head.at_once { &[] } else { payload });
     let mut steps = slices.steps[usize::from(ask.table)].lock().await;
-    let (mut total, mut refusal) = (Pushed::default(), None);
-    for step in steps.give(head, terms, slices.hold(payload)?)? {
-        match learn_step(table, step).await {
+    let due = steps.give(head, terms, ask.columns.keys.len(), hold)?;
+    let mut outcomes = Vec::new();
+    if due.block {
+        outcomes.push(learn(table, &push_of(ask, &gradients)).await);
+    }
+    for step in due.steps {
+        // Slices of the steps after one that fails were taken long ago, so these are applied all the same.
+        outcomes.push(learn_step(table, step).await);
+    }
+    let mut total = Pushed::default();
+    for outcome in outcomes {
+        match outcome {
             Ok(pushed) => add(&mut total, pushed),
-            // Slices of the further steps were taken long ago, so these are applied all the same.
-            Err(other) => refusal = refusal.or(Some(other)),
+            Err(refusal) => {
+                if head.may_repeat {
+                    steps.fail(refusal.clone());
+                }
+                return Err(refusal);
+            }
         }
     }
-    refusal.map_or(Ok(total), Err)
+    Ok(total)
 }
 
 /// Applies a complete step: all of it, or nothing if a sum is too large.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use streamlearn_table::{Pushed, TableSet};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
-use crate::epoch::{Epoch, name};
+use crate::epoch::{Epoch, name, stale};
 use crate::refusal::{Code, Refusal};
 use crate::window::Window;
 
@@ -135,9 +135,7 @@ impl Stage {
                 format!("the shard has no tables; the request's epoch is {epoch}"),
             ));
         };
-        if installed.epoch != epoch {
-            return Err(stale(epoch, Some(installed.epoch)));
-        }
+        installed.epoch.admit(epoch)?;
         let installed = Some(installed.clone());
         state.users += 1;
         Ok(InUse { stage: self.clone(), installed, changes: self.changes.subscribe() })
@@ -177,11 +175,4 @@ impl Stage {
         drop(installed);
         self.lock()
     }
-}
-
-fn stale(request: Epoch, shard: Option<Epoch>) -> Refusal {
-    Refusal::new(
-        Code::StaleEpoch,
-        format!("the request belongs to epoch {request}, the shard is at {}", name(shard)),
-    )
 }

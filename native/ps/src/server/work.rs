@@ -192,16 +192,14 @@ impl Connection<'_> {
 /// Applies a push to the tables.
 async fn apply(core: &ServerCore, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome {
     let (table, gradients) = checked(core, in_use, ask)?;
+    learn(table, &push_of(ask, &gradients)).await
+}
+
+/// What a table takes of a push whose gradients are decoded.
+pub(super) fn push_of<'a>(ask: &'a PushAsk<'_>, gradients: &'a [f32]) -> Push<'a> {
     let Columns { keys, admit, counts, .. } = &ask.columns;
-    let push = Push {
-        keys,
-        gradients: &gradients,
-        counts: counts.as_deref(),
-        admit,
-        now_ms: ask.now_ms,
-        rate_scale: ask.rate_scale,
-    };
-    learn(table, &push).await
+    let (now_ms, rate_scale) = (ask.now_ms, ask.rate_scale);
+    Push { keys, gradients, counts: counts.as_deref(), admit, now_ms, rate_scale }
 }
 
 /// Checks a push, and returns its table and its gradients.

@@ -72,12 +72,16 @@ fn frames_and_payloads_have_these_bytes() {
     assert_eq!(hex(&pull), expected.replace(' ', ""));
     let head = SliceHead { first: 1, count: 2, dim: 3, encoding: Encoding::F16 };
     assert_eq!(hex(&head.to_bytes()), "01000000020000000300000001000000");
+}
+
+#[test]
+fn a_push_and_a_push_of_a_slice_have_these_bytes() {
     let (mut push, mut gradients) = (Vec::new(), Vec::new());
     Encoding::F32.append(&[1.0], &mut gradients);
     let (keys, admit) = (vec![9].into(), vec![Admit { end: 1, threshold: 2 }].into());
     let columns = Columns { keys, admit, counts: Some(vec![4].into()), gradients: gradients.into() };
     let ask = PushAsk {
-        epoch,
+        epoch: Epoch { run: 3, recovery: 1 },
         table: 2,
         encoding: Encoding::F32,
         sequence: 6,
@@ -91,10 +95,14 @@ fn frames_and_payloads_have_these_bytes() {
     assert_eq!(hex(&push), expected.replace(' ', ""));
     let pushed = PushReply(Pushed { learned: 1, created: 2, waiting: 3 });
     assert_eq!(hex(&pushed.to_payload()), "010000000000000002000000000000000300000000000000");
-    let head = PartHead { step: 5, slice: 1, slices: 4, block: 2, is_last: true, is_finite: true };
-    let mut part = Vec::new();
-    PartAsk { head, push: ask }.append(&mut part);
-    assert_eq!(hex(&part), "0500000000000000 0100 0400 0200 0100".replace(' ', "") + &hex(&push));
+    for (may_repeat, at_once, flags) in [(false, false, "0100"), (true, false, "0500"), (true, true, "0d00")]
+    {
+        let (is_last, is_finite, mut part) = (true, true, Vec::new());
+        let head =
+            PartHead { step: 5, slice: 1, slices: 4, block: 2, is_last, is_finite, may_repeat, at_once };
+        PartAsk { head, push: ask.clone() }.append(&mut part);
+        assert_eq!(hex(&part), format!("0500000000000000010004000200{flags}") + &hex(&push));
+    }
 }
 
 #[test]
@@ -222,7 +230,7 @@ proptest! {
             prop_assert!(truncated.columns.gradients.len() < push.columns.gradients.len());
         }
         let is_finite = by % 3 > 0 || !push.columns.keys.is_empty();
-        let head = PartHead { step: by, slice: 1, slices: end as u16, block: 3, is_last: by % 2 == 0, is_finite };
+        let head = PartHead { step: by, slice: 1, slices: end as u16, block: 3, is_last: by % 2 == 0, is_finite, may_repeat: by % 5 == 0, at_once: by % 7 == 0 };
         let (part, mut encoded) = (PartAsk { head, push }, Vec::new());
         part.append(&mut encoded);
         prop_assert_eq!(PartAsk::decode(&encoded).unwrap(), part);

@@ -60,7 +60,12 @@ impl Grads {
 }
 
 fn part(step: u64, slice: u16) -> PartOf {
-    PartOf { step, slice, slices: SLICES, is_finite: true }
+    PartOf { step, slice, slices: SLICES, is_finite: true, may_repeat: false, at_once: false }
+}
+
+/// A slice that others may give, too, and that is applied when it comes.
+fn at_once(step: u64, slice: u16) -> PartOf {
+    PartOf { may_repeat: true, at_once: true, ..part(step, slice) }
 }
 
 fn sum(step: u64, slice: Option<u16>) -> ReduceOf {
@@ -141,6 +146,87 @@ fn slices_of_any_client_in_any_order_are_learned_as_one_push_of_all() {
         let retries: u64 =
             clients.iter().flat_map(|client| client.stats().shards).map(|shard| shard.part.retries).sum();
         assert!(retries > 0, "no connection was lost");
+    }
+}
+
+#[test]
+fn slices_that_two_clients_give_are_applied_once_when_they_come() {
+    for seed in 0..3 {
+        let (cluster, union) = (Cluster::start(2, Limits::default()), Cluster::start(2, Limits::default()));
+        let (proxies, mut chance) = (Proxy::of_all(&cluster, seed << 20), Chance(seed));
+        let addresses: Vec<String> = proxies.iter().map(|proxy| proxy.address.clone()).collect();
+        let limits = ClientLimits { push_block_keys: 40, ..client_limits() };
+        let open_one =
+            |client| open(ClientSettings { limits, seed, ..client_settings(addresses.clone(), client) });
+        let (clients, one): (Vec<Client>, _) = ((1..5).map(open_one).collect(), union.client(9));
+        // No key is in two slices, so their order does not show.
+        let keys: Vec<Vec<u64>> =
+            (0..u64::from(SLICES)).map(|slice| (slice * 1_000..slice * 1_000 + 200).collect()).collect();
+        for step in 1..9 {
+            let gradients: Vec<Vec<f32>> =
+                keys.iter().map(|keys| chance.floats(keys.len() * DIMS[1])).collect();
+            let learned = Mutex::new(0);
+            let tasks: Vec<u16> = shuffled(&mut chance, (0..2 * SLICES).map(|at| at % SLICES).collect());
+            std::thread::scope(|scope| {
+                for (client, tasks) in clients.iter().zip(tasks.chunks(3)) {
+                    let (keys, gradients, learned) = (&keys, &gradients, &learned);
+                    scope.spawn(move || {
+                        for &slice in tasks {
+                            let (keys, gradients) =
+                                (&keys[usize::from(slice)], &gradients[usize::from(slice)]);
+                            let pushed =
+                                client.push_part(at_once(step, slice), push_of(1, keys, gradients)).unwrap();
+                            *learned.lock().unwrap() += pushed.learned;
+                        }
+                    });
+                }
+            });
+            assert_eq!(learned.into_inner().unwrap(), keys.concat().len());
+            one.push(push_of(1, &keys.concat(), &gradients.concat())).unwrap();
+        }
+        proxies.iter().for_each(Proxy::calm);
+        let rows = [&clients[0], &one].map(|client| {
+            let mut rows = vec![0.0; keys.concat().len() * DIMS[1]];
+            client.pull(1, &keys.concat(), PullAt::Newest, true, &mut rows).unwrap();
+            bits(&rows)
+        });
+        assert_eq!(rows[0], rows[1]);
+    }
+}
+
+#[test]
+fn a_slice_is_applied_when_it_comes_and_takes_hardly_any_room() {
+    let limits = Limits { frame_bytes_max: 100 << 10, in_flight_bytes_max: 160 << 10, ..Limits::default() };
+    let cluster = Cluster::start(1, limits);
+    let (clients, keys) = ([1, 2].map(|client| cluster.client(client)), Chance(1).keys(800, u64::MAX));
+    let gradients = vec![1.0; keys.len() * DIMS[1]];
+    let push = push_of(1, &keys, &gradients);
+    for step in 1..4 {
+        for slice in 0..SLICES - 1 {
+            assert_eq!(clients[0].push_part(at_once(step, slice), push).unwrap().learned, keys.len());
+        }
+        assert_eq!(clients[1].push_part(at_once(step, 0), push).unwrap().learned, 0);
+        let infinite = PartOf { is_finite: false, ..at_once(step, SLICES - 1) };
+        assert_eq!(clients[1].push_part(infinite, push).unwrap().learned, 0);
+        assert_eq!(
+            clients[0].push_part(at_once(step, SLICES - 1), push).unwrap().learned,
+            0,
+            "it is not finite"
+        );
+    }
+    assert_eq!(clients[1].push_part(at_once(1, 2), push).unwrap().learned, 0, "its step is complete");
+}
+
+#[test]
+fn what_could_not_be_applied_is_not_taken_for_done_when_it_comes_again() {
+    let cluster = Cluster::start(1, Limits::default());
+    let of = |slice| PartOf { may_repeat: true, slices: 2, ..part(1, slice) };
+    let push = push_of(1, &[5], &[1e17; 16]);
+    cluster.client(1).push_part(of(0), push).unwrap();
+    for client in 2..4 {
+        let error = cluster.client(client).push_part(of(1), push).unwrap_err();
+        assert_eq!(error.trouble, Trouble::Refused(Code::BadRequest), "{error}");
+        assert!(error.text.contains("the gradient of key 5 has 200000000"), "{error}");
     }
 }
 
