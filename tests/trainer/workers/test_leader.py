@@ -12,14 +12,15 @@ import pytest
 from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import UsageError
+from streamlearn.errors import GroupLost, ShardNotReady, UsageError
 from streamlearn.ps import Epoch
 from streamlearn.samples import FeatureColumns
 from streamlearn.settings.workers import WorkersSettings
 from streamlearn.testing import ManualClock
 from streamlearn.trainer.columns import Inputs
+from streamlearn.trainer.workers.assembly import Assembly
 from streamlearn.trainer.workers.leader import Leader
-from streamlearn.trainer.workers.messages import Ask, Idle, Leave, Report, Setup, SliceWork, Welcome
+from streamlearn.trainer.workers.messages import Ask, Group, Idle, Leave, Report, Setup, SliceWork, Welcome
 from streamlearn.trainer.workers.slice_worker import Clients
 
 _NONE = FeatureColumns({}, {})
@@ -40,11 +41,11 @@ class Parts:
         return Inputs(1, _NONE, _NONE, np.zeros(4, np.int32), np.zeros((4, 1, 4), np.float32))
 
 
-def leader(clock: Clock = SYSTEM_CLOCK) -> Leader:
+def leader(clock: Clock = SYSTEM_CLOCK, group: Any = None) -> Leader:
     """A leader that learns nothing itself."""
     parts: Any = Parts()
     settings = WorkersSettings(slices=2, leader_learns=False)
-    made = Leader(parts, parts, Clients(parts, parts), settings, Setup("s", ""), clock=clock)
+    made = Leader(parts, parts, Clients(parts, parts), settings, Setup("s", ""), group=group, clock=clock)
     made._own.learn = lambda stop: None  # type: ignore[method-assign]
     return made
 
@@ -144,3 +145,29 @@ def test_a_worker_that_computes_other_numbers_than_those_before_is_refused() -> 
         assert under_test.answer(other) is not None, "it is the first one now"
         with pytest.raises(UsageError, match="computes other numbers"):
             under_test.answer(ask("a", 2, session))
+
+
+def test_what_puts_workers_back_ends_a_group_as_do_members_that_leave() -> None:
+    lost, error = list[str](), ShardNotReady("a shard was restarted", help="")
+
+    def lose(reason: str) -> GroupLost:
+        lost.append(reason)
+        return GroupLost(reason, help="")
+
+    sums: Any = SimpleNamespace(lost="", lose=lose)
+    group = Assembly(Setup("s", "CPU"), "127.0.0.1:1", WorkersSettings(slices=2))
+    group.answer(structs.replace(ask("a"), setup=Setup("s", "CPU"), address="127.0.0.1:2"))
+    group.sums = sums
+    with pytest.raises(GroupLost), leader(group=group).session(threading.Event()):
+        raise error
+    under_test = leader(group=group)
+    with under_test.session(threading.Event()):
+        welcome(under_test, "a")
+        stranger = under_test.answer(ask("b"))
+        assert stranger is not None
+        assert isinstance(stranger[0], Group)
+        under_test._check()
+        under_test.leave(Leave("a"))
+        with pytest.raises(GroupLost):
+            under_test._check()
+    assert lost == ["a shard was restarted", "gone are: host:a"]
