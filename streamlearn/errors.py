@@ -37,6 +37,7 @@
     │   ├── WeightsDiffer                    workers began a step at different weights: all must restore them
     │   └── CutFailed                        a version was not cut on every shard; the next one includes its changes
     ├── WorkerLost                           a worker that held a part of a step is gone; all go back together
+    ├── GroupLost                   exit 75  processes that sum gradients by a collective must all start again
     ├── ExecutionFailed                      TensorFlow could not run a graph on some inputs
     ├── LaneLost                             a lane's process ended before its work was scored
     ├── NodeNotReady                         a serving node has no version to answer with at the moment
@@ -62,20 +63,21 @@ from __future__ import annotations
 from collections.abc import Sequence as _Sequence
 
 __all__ = [
-    "EXIT_DONE", "EXIT_FAILED", "EXIT_PARTLY", "EXIT_USAGE", "BadRecord", "ConfigError", "CutFailed", "DataError",
-    "EpochOver", "ExecutionFailed", "FileMissing", "FileTaken", "FoldOver", "IngestOver", "JoinFull", "LaneLost",
-    "MarksFull", "MoveRefused", "NativeMismatch", "NodeNotReady", "NotDelivered", "Oversize", "PartlyDone",
-    "PipelineFailed", "PositionLost", "PsError", "PushUnsure", "RegistryDefect", "RegistryUnreachable", "RunOver",
-    "ScoresMissing", "ServiceError", "ShardNotReady", "ShardRefused", "ShardUnreachable", "SpecError", "StatesLost",
-    "StatesUnreachable", "StoreError", "StoreUnfit", "StoreUnreachable", "StreamlearnError", "TableBusy", "TableError",
-    "TableFull", "TopicError", "TopicExists", "TopicMissing", "TopicReplaced", "TopicUnreachable", "TrainingFailed",
-    "UnknownSchema", "UsageError", "VersionDefect", "VersionRefused", "WeightsDiffer", "WorkerLost",
+    "EXIT_AGAIN", "EXIT_DONE", "EXIT_FAILED", "EXIT_PARTLY", "EXIT_USAGE", "BadRecord", "ConfigError", "CutFailed",
+    "DataError", "EpochOver", "ExecutionFailed", "FileMissing", "FileTaken", "FoldOver", "GroupLost", "IngestOver",
+    "JoinFull", "LaneLost", "MarksFull", "MoveRefused", "NativeMismatch", "NodeNotReady", "NotDelivered", "Oversize",
+    "PartlyDone", "PipelineFailed", "PositionLost", "PsError", "PushUnsure", "RegistryDefect", "RegistryUnreachable",
+    "RunOver", "ScoresMissing", "ServiceError", "ShardNotReady", "ShardRefused", "ShardUnreachable", "SpecError",
+    "StatesLost", "StatesUnreachable", "StoreError", "StoreUnfit", "StoreUnreachable", "StreamlearnError", "TableBusy",
+    "TableError", "TableFull", "TopicError", "TopicExists", "TopicMissing", "TopicReplaced", "TopicUnreachable",
+    "TrainingFailed", "UnknownSchema", "UsageError", "VersionDefect", "VersionRefused", "WeightsDiffer", "WorkerLost",
 ]  # fmt: skip
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_PARTLY = 3
+EXIT_AGAIN = 75  # EX_TEMPFAIL: a supervisor starts the process again
 
 
 class StreamlearnError(Exception):
@@ -265,6 +267,12 @@ class CutFailed(PsError):
 
 class WorkerLost(StreamlearnError):
     """A worker that held a slice of a step is gone; training continues from the newest version."""
+
+
+class GroupLost(StreamlearnError):
+    """Processes that sum gradients by a collective can do so no more; all end, and are started again."""
+
+    exit_code = EXIT_AGAIN
 
 
 class StoreError(StreamlearnError):

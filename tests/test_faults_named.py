@@ -60,6 +60,7 @@
 | SIGTERM of the trainer | trainer/test_restarts.py::test_a_sigterm_ends_a_trainer_with_a_version_that_says_all_it_learned |
 | two trainers on the same shards | trainer/test_restarts.py::test_of_two_trainers_on_the_same_shards_the_older_one_ends |
 | kill -9 of a worker, and one that stops and goes on | trainer/workers/test_job.py::test_a_worker_that_stops_and_goes_on_and_one_that_is_killed_change_no_byte |
+| kill -9 of a member of a group that sums by TensorFlow | trainer/workers/test_group.py::test_when_a_member_is_killed_the_trainer_asks_to_be_started_again_and_a_spare_worker_takes_the_place |
 | kill -9 of the trainer that workers learn for | trainer/workers/test_job.py::test_a_leader_that_is_killed_finds_its_worker_again |
 | a worker cut off from the trainer | trainer/workers/test_hosts.py::test_a_leader_goes_on_without_a_worker_that_it_does_not_reach_and_has_it_back_when_it_does |
 | a worker cut off from the shards | trainer/workers/test_hosts.py::test_a_worker_that_does_not_reach_the_shards_leaves_and_the_leader_recovers |

@@ -12,16 +12,19 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf import config_pb2, tensorflow_server_pb2
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 from tensorflow.python.framework.ops import EagerTensor
 
-from streamlearn.errors import ExecutionFailed
+from streamlearn.errors import ExecutionFailed, GroupLost, UsageError
 from streamlearn.models.canonical import Proto
 from streamlearn.models.protocol import Tensor
 
-__all__ = ["Kind", "Place", "TracedFunction", "definitions_of", "kind_of", "operations_of", "register"]
+__all__ = [
+    "Kind", "Place", "TracedFunction", "abort_collectives", "definitions_of", "join_cluster", "kind_of",
+    "operations_of", "register",
+]  # fmt: skip
 
 # TensorFlow's number of a type, and a shape.
 Kind: TypeAlias = tuple[int, tuple[int, ...]]
@@ -149,3 +152,33 @@ def register(definitions: Iterable[Proto]) -> None:
 def kind_of(tensor: Tensor) -> Kind:
     """Return a tensor's type and shape without creating TensorFlow's objects for them."""
     return tensor._datatype_enum(), tensor._shape_tuple()
+
+
+def join_cluster(addresses: Sequence[str], own: int) -> None:
+    """Make this process one of several that run collective operations together; `own` is its place in the addresses.
+
+    TensorFlow then listens at the port of its address, on all interfaces.
+
+    Raises:
+        UsageError: TensorFlow has run operations in this process already.
+        GroupLost: It cannot listen.
+    """
+    eager, leader, this = context.context(), "/job:worker/replica:0/task:0", f"/job:worker/task:{own}"
+    if eager._context_handle is not None:
+        message = "TensorFlow has begun already, and cannot become a part of a group any more"
+        raise UsageError(message, help="let model.py create no tensors when it is imported")
+    eager.configure_collective_ops(collective_leader=leader, device_filters=(this,))
+    server = tensorflow_server_pb2.ServerDef(job_name="worker", task_index=own, protocol="grpc")
+    server.cluster.job.add(name="worker", tasks=dict(enumerate(addresses)))
+    server.default_session_config.CopyFrom(eager.config)
+    eager.enable_collective_ops(server)
+    try:
+        eager.ensure_initialized()
+    except tf.errors.OpError as error:
+        message = f"TensorFlow cannot listen at {addresses[own]}: {error.message}"
+        raise GroupLost(message, help="it is started again, with another port") from None
+
+
+def abort_collectives(reason: str) -> None:
+    """End the collective operations that wait for other processes, and let all further ones fail."""
+    context.context().abort_collective_ops(tf.errors.CANCELLED, reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -22,6 +22,11 @@ class WorkersSettings(Struct, frozen=True, forbid_unknown_fields=True):
     leader_learns: bool = True
     """Whether the leader learns slices too. Turn it off if workers have GPUs and the leader has none, or if the
     leader has no time for them."""
+    reduce: Literal["shards", "nccl"] = "shards"
+    """How dense gradients of slices are summed: by the shards, or by TensorFlow between the processes: by NCCL on GPUs,
+    by its ring on CPUs. With `nccl` the result depends on `members` too, and if one is lost, all start again."""
+    members: Annotated[int, Meta(ge=2, le=128)] = 2
+    """With `reduce = "nccl"`: how many processes learn, the trainer among them. `slices` must be a multiple of it."""
     worker_wait_s_max: Annotated[float, Meta(gt=0, le=3_600)] = 5.0
     """How long a worker that holds slices may be silent before it counts as lost. With `trainer.order = "arrival"`
     others then learn its slices; with `strict`, all go back to the newest version."""

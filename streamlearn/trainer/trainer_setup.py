@@ -69,7 +69,8 @@ def train(
         if workers.slices == 1 and workers.listen:
             message = "workers.listen is set, but workers.slices is 1: there is nothing for workers to learn"
             raise ConfigError(message, help="set workers.slices to 2 or more, or leave workers.listen empty")
-        leads = OwnSteps if workers.slices == 1 else lead(folder, client, token, tls, ends, clock=clock)
+        is_alone = workers.slices == 1 and workers.reduce == "shards"
+        leads = OwnSteps if is_alone else lead(folder, client, token, tls, ends, stop=stop, clock=clock)
         trainer = Trainer(
             folder, model, topic, client, store,
             registry=registry, graph=put_graphs(folder, model, store), on_scores=log.offer, clock=clock,

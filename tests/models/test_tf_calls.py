@@ -11,8 +11,16 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 
-from streamlearn.errors import ExecutionFailed
-from streamlearn.models.tf_calls import Place, TracedFunction, definitions_of, kind_of, operations_of, register
+from streamlearn.errors import ExecutionFailed, UsageError
+from streamlearn.models.tf_calls import (
+    Place,
+    TracedFunction,
+    definitions_of,
+    join_cluster,
+    kind_of,
+    operations_of,
+    register,
+)
 from streamlearn.serving.graphs.tensors import tensor_of
 from streamlearn.serving.lanes.slab import ALIGNMENT_BYTES, Slab
 
@@ -22,7 +30,10 @@ def test_the_context_has_what_is_called() -> None:
     known_names = ("add_function_def", "device_name", "ensure_initialized", "get_compiler_ir", "get_function_def")
     for name in (*known_names, "has_function"):
         assert hasattr(type(known), name), f"tensorflow's eager context has no {name} any more"
+    for name in ("abort_collective_ops", "configure_collective_ops", "enable_collective_ops"):
+        assert hasattr(type(known), name), f"tensorflow's processes form a group in another way than by {name}"
     known.ensure_initialized()
+    assert known._context_handle is not None, "a context that has begun is known in another way"
     assert known._handle is not None, "the eager context has no handle any more"
     assert callable(pywrap_tfe.TFE_Py_Execute), "functions are run in another way than by TFE_Py_Execute"
 
@@ -43,6 +54,12 @@ def test_a_registered_function_runs_by_its_name_with_arguments_in_a_list() -> No
         place.run(b"contract_of_two", [tf.constant([1]), tf.constant(3.0)], 2)
     with pytest.raises(ExecutionFailed, match="no_such_function"):
         place.run(b"no_such_function", [], 1)
+
+
+def test_a_process_in_which_tensorflow_has_begun_joins_no_cluster() -> None:
+    tf.zeros([1])
+    with pytest.raises(UsageError, match="has begun already"):
+        join_cluster(["127.0.0.1:1", "127.0.0.1:2"], 0)
 
 
 def test_a_function_is_lowered_by_its_name_and_its_operations_are_counted() -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from streamlearn import metrics_server
 from streamlearn.cli.model import console as console_verb
 from streamlearn.console import server as console_server
-from streamlearn.errors import UsageError, WorkerLost
+from streamlearn.errors import TrainingFailed, UsageError, WorkerLost
 from streamlearn.ps import Epoch, remote, server
 from streamlearn.supervision import planned
 from streamlearn.supervision.course import Act, Order, State
@@ -28,6 +29,7 @@ from streamlearn.testing import ManualClock
 from streamlearn.trainer import trainer_setup
 from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.messages import Ask, Setup
+from streamlearn.trainer.workers.setup import lead
 from streamlearn.trainer.workers.slice_worker import Clients
 from streamlearn.versions import open_store
 from tests.console.gathered import gathered, moved
@@ -126,6 +128,15 @@ def test_a_leader_divides_steps_as_the_settings_say(small: Load) -> None:
         clock.sleep(0.6)
         with leader._changed, pytest.raises(WorkerLost, match="silent"):
             leader._check(step)
+
+
+@heeds("workers.reduce", "workers.members")
+def test_a_trainer_waits_for_the_other_members_of_a_group(small: Load) -> None:
+    odd = ("workers.reduce=nccl", "workers.members=3", "workers.slices=6", 'workers.listen=["127.0.0.1:0"]')
+    folder, stop, client = small(*odd, 'ps.addresses=["127.0.0.2:7"]'), threading.Event(), SimpleNamespace()
+    stop.set()
+    with ExitStack() as ends, pytest.raises(TrainingFailed, match="1 of 3 members"):
+        lead(folder, client, None, None, ends, stop=stop)  # type: ignore[arg-type]
 
 
 @heeds("up.restarts_max", "up.silence_s_max", "up.stop_s_max")

@@ -6,11 +6,10 @@ import typer
 
 from streamlearn.cli.options import AppArgument, SetOption
 from streamlearn.cli.run.workers import LeaderOption, WorkersTokenOption, leader_of
+from streamlearn.errors import EXIT_AGAIN
 from streamlearn.pulse import PULSE
 
 __all__ = ["work"]
-
-_EXIT_AGAIN = 75  # EX_TEMPFAIL: a supervisor starts it again
 
 
 def work(
@@ -40,6 +39,6 @@ def work(
             work_for(folder, address, stop, token=token, show=lambda text: print(text, flush=True))
         except LEADER_AWAY as error:
             typer.echo(f"error: {error.message}\nhelp: {error.help}", err=True)
-            raise typer.Exit(_EXIT_AGAIN) from None
+            raise typer.Exit(EXIT_AGAIN) from None
         finally:
             PULSE.stopping()

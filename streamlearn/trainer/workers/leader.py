@@ -22,7 +22,9 @@ from streamlearn.telemetry import counter, gauge, histogram
 from streamlearn.trainer.columns import Inputs, StepColumns
 from streamlearn.trainer.learner import Learned, Learner
 from streamlearn.trainer.learning_loop import NoWorker
+from streamlearn.trainer.restore import RECOVERABLE
 from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.workers.assembly import Assembly
 from streamlearn.trainer.workers.messages import (
     Answer,
     Array,
@@ -78,8 +80,8 @@ class _Offered:
 class Leader:
     """A `StepLearner` whose steps are learned by workers.
 
-    `setup` is what must be equal in every process, `rule` what may happen to slices. `on_change` is called, by any
-    thread, when what workers wait for may have come.
+    `setup` is what must be equal in every process, `rule` what may happen to slices. A `group` has fixed workers, and
+    sums dense gradients. `on_change` is called, by any thread, when what workers wait for may have come.
     """
 
     def __init__(
@@ -91,12 +93,14 @@ class Leader:
         setup: Setup,
         *,
         rule: SliceRule = STRICT,
+        group: Assembly | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._learner, self._rows, self._clients = learner, rows, clients
-        self._settings, self._setup, self._rule, self._clock = settings, setup, rule, clock
+        self._learner, self._rows, self._clients, self._settings = learner, rows, clients, settings
+        self._setup, self._rule, self._group, self._clock = setup, rule, group, clock
         self._changed = threading.Condition()
-        self._roster, self._steps = Roster(settings.slices), dict[int, _Offered]()
+        self._roster = Roster(settings.slices, None if group is None else group.shares(_OWN))
+        self._steps = dict[int, _Offered]()
         self._told, self._asked = dict[str, tuple[int, int]](), dict[str, int]()
         self._answered = dict[str, tuple[int, tuple[Answer, Sequence[Array] | Inputs]]]()
         self._session, self._lost, self._misses_workers, self._bits = 0, "", False, setup.bits
@@ -148,6 +152,10 @@ class Leader:
         thread.start()
         try:
             yield
+        except RECOVERABLE as error:
+            if self._group is None:
+                raise
+            raise self._group.sums.lose(error.message) from error  # others may wait for sums that will not come
         finally:
             over.set()
             with self._changed:
@@ -195,6 +203,8 @@ class Leader:
 
     def answer(self, ask: Ask, *, always: bool = False) -> tuple[Answer, Sequence[Array] | Inputs] | None:
         """Return the answer to a worker; None as long as there is nothing new for it, unless `always`."""
+        if self._group is not None and (other := self._group.turn_away(ask)) is not None:
+            return other, ()
         if ask.setup.settings != self._setup.settings:
             message = f"worker {ask.name} has another release, other features or other settings than the trainer"
             raise UsageError(message, help="give all workers the application, settings and release of the trainer")
@@ -262,6 +272,9 @@ class Leader:
             member = self._roster.members.get(leave.worker)
             name = leave.worker if member is None else member.name
             self._lose(leave.worker, f"{name} left with slices: {leave.error[:_ERROR_CHARS] or 'it was stopped'}")
+            if self._group is not None:
+                self._group.leave(leave)
+            self._changed.notify_all()
         _LOG.info("worker %s left%s", name, f": {leave.error[:_ERROR_CHARS]}" if leave.error else "")
 
     def ask(self, session: int, applied: int, *, leaves: bool = False) -> tuple[Idle | SliceWork, Inputs | None] | None:
@@ -321,6 +334,8 @@ class Leader:
         if self._own_error is not None:
             raise self._own_error
         self._forget_overdue(self._clock.monotonic_s())
+        if self._group is not None:
+            self._group.check(self._roster.members)
         if self._lost:
             message = f"a worker was lost: {self._lost}"
             raise WorkerLost(message, help="see the log of that worker; the others go on from the newest version")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from streamlearn.access.renewal import GivenToken
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import ShardNotReady, ShardUnreachable, StreamlearnError, TableBusy
+from streamlearn.errors import GroupLost, ShardNotReady, ShardUnreachable, StreamlearnError, TableBusy
 from streamlearn.native import native
 from streamlearn.ps.remote import ClientIdentity, client_limits
 from streamlearn.ps.specification import fingerprint_of
@@ -25,6 +25,7 @@ from streamlearn.table import declared_tables
 from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.workers.messages import (
     Ask,
+    Group,
     Idle,
     Leave,
     Members,
@@ -56,6 +57,7 @@ class LeaderLink(Resource):
 
     Attributes:
         worker: The name under which the leader knows this process.
+        setup: What this process has that must be equal in all.
         welcome: The newest state of the job and its arrays, if the leader has sent one that was not taken.
     """
 
@@ -63,7 +65,6 @@ class LeaderLink(Resource):
         self,
         folder: AppFolder,
         address: str,
-        setup: Setup | None = None,
         token: GivenToken | None = None,
         *,
         stop: threading.Event | None = None,
@@ -71,7 +72,7 @@ class LeaderLink(Resource):
     ) -> None:
         options, settings = declared_tables(folder.app.tables, folder.settings.tables), folder.settings.ps
         client = secrets.randbits(128)
-        self.worker, self._setup = f"{client:x}", setup or Setup("", "")
+        self.worker, self.setup = f"{client:x}", Setup("", "")
         self._name, self._wait_ms = f"{socket.gethostname()}:{os.getpid()}", settings.retry_wait_ms_max
         self._stop, self._clock, self._asked = stop or threading.Event(), clock, 0
         self.welcome: tuple[Welcome, list[npt.NDArray[np.float32]]] | None = None
@@ -88,18 +89,25 @@ class LeaderLink(Resource):
         Raises:
             ShardUnreachable, ShardNotReady, TableBusy: The leader does not answer, is stopping, or has too many asks.
             ShardRefused: It refuses this worker.
+            GroupLost: It has another group, or that of this worker is over.
         """
         if PULSE.is_due:
             PULSE.beat()
-        self._asked += 1
-        ask = Ask(self.worker, self._name, self._setup, self._asked, session, applied, leaves)
-        head, arrays = decode(self._order(ask), "answer")
+        head, arrays = decode(self._order(self._next_ask(session, applied, leaves=leaves)), "answer")
+        if isinstance(head, Group):
+            message = "the trainer has another group of processes, or this one is over"
+            raise GroupLost(message, help="this worker joins the next group when it is started again")
         if isinstance(head, Welcome):
             self.welcome = (head, arrays)
             return None
         if head.session != session:
             return None
         return head, inputs_of(head, arrays) if isinstance(head, SliceWork) else None
+
+    def assemble(self, address: str) -> list[str]:
+        """Wait a little for all members of a group, this one at an address, and return theirs; raises as `ask` does."""
+        head, _ = decode(self._order(self._next_ask(address=address)), "answer")
+        return head.addresses if isinstance(head, Group) else []
 
     def report(self, report: Report, logits: Float32s) -> None:
         """Tell that all shards have a slice; raises as `ask` does."""
@@ -119,6 +127,10 @@ class LeaderLink(Resource):
     def close(self) -> None:
         """Disconnect."""
         self._client.close()
+
+    def _next_ask(self, session: int = 0, applied: int = 0, *, leaves: bool = False, address: str = "") -> Ask:
+        self._asked += 1
+        return Ask(self.worker, self._name, self.setup, self._asked, session, applied, leaves, address)
 
     def _order(self, head: Message, arrays: Sequence[Float32s] = ()) -> bytes:
         """Send a message and return the answer; repeated until the leader, which may be starting again, answers."""

@@ -22,14 +22,15 @@ from streamlearn.struct_decoder import packed_decoder_of
 from streamlearn.trainer.columns import Inputs
 
 __all__ = [
-    "Answer", "Array", "Ask", "Idle", "Leave", "Members", "Message", "Report", "Setup", "Side", "SliceWork", "Welcome",
-    "Who", "WorkerState", "arrays_of", "decode", "encode", "inputs_of",
+    "Answer", "Array", "Ask", "Group", "Idle", "Leave", "Members", "Message", "Report", "Setup", "Side", "SliceWork",
+    "Welcome", "Who", "WorkerState", "arrays_of", "decode", "encode", "inputs_of",
 ]  # fmt: skip
 
 Array: TypeAlias = npt.NDArray[Any]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Id: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{1,32}\Z")]
 _Text: TypeAlias = Annotated[str, Meta(max_length=256)]
+_Address: TypeAlias = Annotated[str, Meta(pattern=r"\A(?:[0-9.]{7,15}:[0-9]{1,5})?\Z")]
 _Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 _KINDS = {"f4": np.float32, "u8": np.uint64, "i4": np.int32}
 _SYMBOLS = {np.dtype(kind): symbol for symbol, kind in _KINDS.items()}
@@ -60,6 +61,7 @@ class Ask(Message, frozen=True, tag="ask"):
         session: The session that it has weights of; 0 for none.
         applied: The newest step that its weights have learned.
         leaves: Whether it only waits for the release of what it holds.
+        address: Where TensorFlow's server will listen, if it asks who are the members of a group.
     """
 
     worker: _Id
@@ -69,6 +71,7 @@ class Ask(Message, frozen=True, tag="ask"):
     session: _Count = 0
     applied: _Count = 0
     leaves: bool = False
+    address: _Address = ""
 
 
 class Report(Message, frozen=True, tag="report"):
@@ -131,6 +134,12 @@ class Idle(Message, frozen=True, tag="idle"):
     released: _Count
 
 
+class Group(Message, frozen=True, tag="group"):
+    """The members of a group, for a worker that waits for them, or that is none of them."""
+
+    addresses: Annotated[list[_Address], Meta(max_length=128)]  # of TensorFlow's servers; empty if the group is over
+
+
 class Side(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """The names of a side's features, and which arrays each slot has."""
 
@@ -160,12 +169,12 @@ class SliceWork(Message, frozen=True, tag="slice"):
     item: Side
 
 
-Answer: TypeAlias = Welcome | Idle | SliceWork
+Answer: TypeAlias = Welcome | Idle | SliceWork | Group
 _Shape: TypeAlias = Annotated[list[_Count], Meta(max_length=_DIMENSIONS_MAX)]
 _Shapes: TypeAlias = Annotated[list[tuple[Literal["f4", "u8", "i4"], _Shape]], Meta(max_length=_ARRAYS_MAX)]
 _DECODERS = {
     "ask": packed_decoder_of(tuple[Ask | Report | Leave | Who, _Shapes]),
-    "answer": packed_decoder_of(tuple[Welcome | Idle | SliceWork | Members, _Shapes]),
+    "answer": packed_decoder_of(tuple[Welcome | Idle | SliceWork | Group | Members, _Shapes]),
 }
 _ENCODER = msgspec.msgpack.Encoder()
 

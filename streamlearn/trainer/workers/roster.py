@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["Member", "Roster"]
@@ -46,8 +46,9 @@ class Roster:
         released: The newest step whose results may be given to the shards.
     """
 
-    def __init__(self, slices: int) -> None:
-        self._slices, self._open = slices, dict[int, _OpenStep]()
+    def __init__(self, slices: int, fixed: Mapping[str, range] | None = None) -> None:
+        """Give slices to whoever would end first; with `fixed`, to each worker always the same."""
+        self._slices, self._open, self._fixed = slices, dict[int, _OpenStep](), fixed
         self.members: dict[str, Member] = {}
         self.complete = self.released = self._offered = 0
 
@@ -96,11 +97,12 @@ class Roster:
         then wait for them, and do not count.
         """
         member, opened = self.members[worker], self._open.items()
-        number, step = next(((number, step) for number, step in opened if step.free), (0, _OpenStep([])))
+        number, step = next(((number, step) for number, step in opened if self._free(worker, step)), (0, _OpenStep([])))
         held = sum(before <= number for before, _ in member.held)
         if member.leaves or held >= _HELD_MAX or not self._share(worker, step):
             return None
-        chosen = (number, step.free.pop(0))
+        chosen = (number, self._free(worker, step)[0])
+        step.free.remove(chosen[1])
         step.given[worker] = step.given.get(worker, 0) + 1
         member.waits_s = member.waits_s if self._can_finish(member) else now_s
         member.held.add(chosen)
@@ -159,8 +161,14 @@ class Roster:
         known = [member.slice_s for member in self.members.values() if member.slices > 1]
         return sum(known) / len(known) if known else 1.0
 
+    def _free(self, worker: str, step: _OpenStep) -> list[int]:
+        """Return the slices of a step that a worker might get."""
+        return step.free if self._fixed is None else [slice for slice in step.free if slice in self._fixed[worker]]
+
     def _share(self, worker: str, step: _OpenStep) -> bool:
         """Whether a worker is among those that end first if each gets the slices that it should."""
+        if self._fixed is not None:
+            return bool(self._free(worker, step))
         usual_s = self._usual_s()
         staying = {one: member for one, member in self.members.items() if not member.leaves}
         seconds = {one: (member.slice_s if member.slices > 1 else usual_s) for one, member in staying.items()}

@@ -31,6 +31,7 @@ from streamlearn.pulse import PULSE
 from streamlearn.table import declared_tables
 from streamlearn.trainer.learner import Learner, Packed
 from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.workers.assembly import assemble, join_group
 from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.leader_link import LeaderLink
 from streamlearn.trainer.workers.messages import Setup
@@ -49,19 +50,24 @@ def setup_of(folder: AppFolder, learner: Learner, *, learns: bool = True) -> Set
 
     A model whose code differs, or a processor that computes other numbers, has other bits.
     """
-    settings, bits = folder.settings, hashlib.sha256()
-    parts = (
-        __version__, folder.app.model_fingerprint, settings.trainer, settings.tables, settings.workers.slices,
-        settings.ps.encoding,
-    )  # fmt: skip
-    digest = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+    settings, bits, unlearned = folder.settings, hashlib.sha256(), _unlearned(folder)
     if not learns:
-        return Setup(digest, "")
+        return unlearned
     rows = slice_rows(settings.trainer.step_rows, settings.workers.slices)
     found = learner.gradients(_probe(folder, rows), 0, rows, learner.weights())
     for array in (found.logits, found.of_weights, *found.of_rows):
         bits.update(array.tobytes())
-    return Setup(digest, bits.hexdigest())
+    return Setup(unlearned.settings, bits.hexdigest())
+
+
+def _unlearned(folder: AppFolder) -> Setup:
+    """Return what must be equal and is known without a learner."""
+    settings, workers = folder.settings, folder.settings.workers
+    parts = (
+        __version__, folder.app.model_fingerprint, settings.trainer, settings.tables, workers.slices, workers.reduce,
+        workers.members, settings.ps.encoding,
+    )  # fmt: skip
+    return Setup(hashlib.sha256(msgspec.json.encode(parts)).hexdigest(), "")
 
 
 def _probe(folder: AppFolder, rows: int) -> Packed:
@@ -79,12 +85,16 @@ def _probe(folder: AppFolder, rows: int) -> Packed:
     return Packed(*side(plan.user, users), *side(plan.item, rows), index, targets, rows)
 
 
-def _connect(folder: AppFolder, token: GivenToken | None) -> PsClient:
-    settings = folder.settings
-    if not settings.ps.addresses:
-        message = f"workers.slices is {settings.workers.slices}, but ps.addresses is empty"
+def _check_shards(folder: AppFolder) -> None:
+    if not folder.settings.ps.addresses:
+        message = f"workers.slices is {folder.settings.workers.slices}, but ps.addresses is empty"
         help = "slices meet at shards of their own: start `streamlearn ps`, and set ps.addresses to where they listen"
         raise ConfigError(message, help=help)
+
+
+def _connect(folder: AppFolder, token: GivenToken | None) -> PsClient:
+    settings = folder.settings
+    _check_shards(folder)
     return PsClient.connect(folder.app.name, declared_tables(folder.app.tables, settings.tables), settings.ps, token)
 
 
@@ -95,21 +105,34 @@ def lead(
     tls: tuple[Path, Path] | None,
     ends: ExitStack,
     *,
+    stop: threading.Event,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Callable[[Learner, Rows], Leader]:
-    """Return what makes the leader of a job, which workers can join until `ends` is closed."""
-    app, settings = folder.app, folder.settings
+    """Return what makes the leader of a job, which workers can join until `ends` is closed.
+
+    If a group sums gradients, this waits until all its workers are there, or `stop` is set.
+    """
+    app, settings, group = folder.app, folder.settings, None
     if not (settings.workers.leader_learns or settings.workers.listen):
         message = "workers.leader_learns is off and workers.listen is empty: no process could learn"
         raise ConfigError(message, help="set workers.listen to where workers find the trainer")
+    if settings.workers.reduce == "nccl":
+        _check_shards(folder)
+        with (
+            assemble(folder, _unlearned(folder), has_tls=tls is not None, clock=clock) as group,
+            WorkerDoor(group, folder, token=token, tls=tls, clock=clock),
+        ):
+            PULSE.ready()  # workers may start
+            group.wait(stop)
 
     def make(learner: Learner, rows: Rows) -> Leader:
-        sums = ends.enter_context(_connect(folder, token))
+        sums = _connect(folder, token) if group is None else group.sums
+        ends.enter_context(sums)
         slices = Rows(app, client, slice_rows(settings.trainer.step_rows, settings.workers.slices), settings.tables)
         clients = Clients(client, sums)
         setup = setup_of(folder, learner, learns=settings.workers.leader_learns)
         rule = SliceRule.of(settings.trainer)
-        leader = Leader(learner, slices, clients, settings.workers, setup, rule=rule, clock=clock)
+        leader = Leader(learner, slices, clients, settings.workers, setup, rule=rule, group=group, clock=clock)
         if settings.workers.listen:
             ends.enter_context(WorkerDoor(leader, folder, token=token, tls=tls, clock=clock))
         return leader
@@ -131,13 +154,20 @@ def work(
     Raises:
         ShardUnreachable: The leader or a shard does not answer.
         ShardRefused: The leader refuses this worker, because something differs.
+        GroupLost: The group that sums gradients is over.
     """
-    app, settings = folder.app, folder.settings
-    learner = Learner(app, model_of(folder), settings.trainer)
-    setup = setup_of(folder, learner)
+    app, settings, group = folder.app, folder.settings, None
     with ExitStack() as ends:
-        link = ends.enter_context(LeaderLink(folder, address, setup, token, stop=stop, clock=clock))
-        clients = Clients(*(ends.enter_context(_connect(folder, token)) for _ in range(2)))
+        link = ends.enter_context(LeaderLink(folder, address, token, stop=stop, clock=clock))
+        if settings.workers.reduce == "nccl":
+            group = join_group(folder, _unlearned(folder), link, address, stop)
+            if group is None:
+                return
+        learner = Learner(app, model_of(folder), settings.trainer)
+        link.setup = setup_of(folder, learner)
+        sums = group or _connect(folder, token)
+        ends.enter_context(sums)
+        clients = Clients(ends.enter_context(_connect(folder, token)), sums)
         rows = Rows(app, clients.rows, slice_rows(settings.trainer.step_rows, settings.workers.slices), settings.tables)
         rule = SliceRule.of(settings.trainer)
         worker = SliceWorker(link.worker, learner, rows, clients.sums, link, rule=rule, clock=clock)
@@ -155,6 +185,8 @@ def work(
                     worker.begin(welcome.session, welcome.applied, welcome.slices)
                     worker.learn(stop)
                 except (EpochOver, PushUnsure, ShardNotReady) as error:
+                    if group is not None:
+                        raise group.lose(error.message) from error
                     _LOG.warning("%s; asking the leader again", error.message)
                 except ShardRefused as error:
                     if not _is_behind(link, worker):

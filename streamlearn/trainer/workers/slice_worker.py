@@ -21,6 +21,7 @@ from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.learner import Learner, Packed, SliceGradients
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.stages import Stages, Work
+from streamlearn.trainer.workers.collective import CollectiveSums
 from streamlearn.trainer.workers.dense_update import DenseUpdate
 from streamlearn.trainer.workers.messages import Idle, Report, SliceWork
 from streamlearn.trainer.workers.slices import STRICT, SliceRule
@@ -38,15 +39,18 @@ _STALENESS = 64
 
 
 class Clients(NamedTuple):
-    """Two clients of the same shards: dense sums wait for other workers, and rows must not wait behind them."""
+    """Two clients of the same shards: dense sums wait for other workers, and rows must not wait behind them.
+
+    If a group sums without shards, `sums` is the group's.
+    """
 
     rows: PsClient
-    sums: PsClient
+    sums: PsClient | CollectiveSums
 
     def join(self, epoch: Epoch) -> None:
         """Take part in an epoch."""
         for client in self:
-            if client.epoch != epoch:
+            if isinstance(client, PsClient) and client.epoch != epoch:
                 client.join(epoch)
 
 
@@ -114,7 +118,7 @@ class SliceWorker:
         name: str,
         learner: Learner,
         rows: Rows,
-        sums: PsClient,
+        sums: PsClient | CollectiveSums,
         source: Source,
         *,
         rule: SliceRule = STRICT,

@@ -18,6 +18,7 @@ from streamlearn.ps.specification import fingerprint_of, specification_of
 from streamlearn.resource import Resource
 from streamlearn.table import declared_tables
 from streamlearn.trainer.columns import Inputs
+from streamlearn.trainer.workers.assembly import Assembly
 from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.messages import Ask, Leave, Members, Report, Who, arrays_of, decode, encode
 
@@ -38,7 +39,7 @@ class WorkerDoor(Resource):
 
     def __init__(
         self,
-        leader: Leader,
+        leader: Leader | Assembly,
         folder: AppFolder,
         *,
         token: GivenToken | None = None,

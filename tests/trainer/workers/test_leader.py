@@ -12,15 +12,16 @@ import pytest
 from msgspec import structs
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import UsageError, WorkerLost
+from streamlearn.errors import GroupLost, ShardNotReady, UsageError, WorkerLost
 from streamlearn.ps import Epoch
 from streamlearn.samples import FeatureColumns
 from streamlearn.settings.workers import WorkersSettings
 from streamlearn.testing import ManualClock
 from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.learning_loop import NoWorker
+from streamlearn.trainer.workers.assembly import Assembly
 from streamlearn.trainer.workers.leader import Leader
-from streamlearn.trainer.workers.messages import Ask, Idle, Leave, Report, Setup, SliceWork, Welcome
+from streamlearn.trainer.workers.messages import Ask, Group, Idle, Leave, Report, Setup, SliceWork, Welcome
 from streamlearn.trainer.workers.slice_worker import Clients
 from streamlearn.trainer.workers.slices import STRICT, SliceRule
 
@@ -45,11 +46,11 @@ class Parts:
 _ARRIVAL = SliceRule(may_repeat=True, at_once=True)
 
 
-def leader(clock: Clock = SYSTEM_CLOCK, rule: SliceRule = STRICT) -> Leader:
+def leader(clock: Clock = SYSTEM_CLOCK, rule: SliceRule = STRICT, group: Any = None) -> Leader:
     """A leader that learns nothing itself."""
     parts: Any = Parts()
     settings = WorkersSettings(slices=2, leader_learns=False)
-    made = Leader(parts, parts, Clients(parts, parts), settings, Setup("s", ""), rule=rule, clock=clock)
+    made = Leader(parts, parts, Clients(parts, parts), settings, Setup("s", ""), rule=rule, group=group, clock=clock)
     made._own.learn = lambda stop: None  # type: ignore[method-assign]
     return made
 
@@ -222,3 +223,29 @@ def test_training_that_stops_without_workers_publishes_no_part_of_a_step() -> No
         reported(under_test, "c", session, step, number)
         under_test.leave(Leave("c"))
         under_test._check(1)  # shards have all of it, and the leader finds out soon
+
+
+def test_what_puts_workers_back_ends_a_group_as_do_members_that_leave() -> None:
+    lost, error = list[str](), ShardNotReady("a shard was restarted", help="")
+
+    def lose(reason: str) -> GroupLost:
+        lost.append(reason)
+        return GroupLost(reason, help="")
+
+    sums: Any = SimpleNamespace(lost="", lose=lose)
+    group = Assembly(Setup("s", "CPU"), "127.0.0.1:1", WorkersSettings(slices=2))
+    group.answer(structs.replace(ask("a"), setup=Setup("s", "CPU"), address="127.0.0.1:2"))
+    group.sums = sums
+    with pytest.raises(GroupLost), leader(group=group).session(threading.Event()):
+        raise error
+    under_test = leader(group=group)
+    with under_test.session(threading.Event()):
+        welcome(under_test, "a")
+        stranger = under_test.answer(ask("b"))
+        assert stranger is not None
+        assert isinstance(stranger[0], Group)
+        under_test._check()
+        under_test.leave(Leave("a"))
+        with pytest.raises(GroupLost):
+            under_test._check()
+    assert lost == ["a shard was restarted", "gone are: host:a"]

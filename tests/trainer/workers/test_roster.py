@@ -233,3 +233,20 @@ def test_the_time_before_a_step_may_be_given_to_shards_is_nobodys_delay() -> Non
     assert under_test.overdue({"a"}, limits, 501.0) == []
     under_test.see("a", "a", 601.0)
     assert under_test.overdue({"a"}, limits, 601.0) == ["a"]
+
+
+def test_with_fixed_slices_each_worker_gets_its_own_of_every_step_in_order() -> None:
+    roster = Roster(4, {"a": range(2), "b": range(2, 4)})
+    for worker in "ab":
+        roster.see(worker, worker, 0.0)
+    for _ in range(2):
+        roster.offer()
+    assert [roster.take("a", 0.0) for _ in range(3)] == [(1, 0), (1, 1), None]
+    assert roster.take("b", 0.0) == (1, 2)
+    assert roster.done("a", 1, 0, 9.0, 1.0)
+    assert roster.take("a", 1.0) == (2, 0), "it waits for nobody's slices, and takes none of theirs"
+    assert roster.take("b", 1.0) == (1, 3)
+    for worker, slice in (("a", 1), ("b", 2), ("b", 3)):
+        assert roster.done(worker, 1, slice, 0.1, 2.0)
+    assert roster.complete == 1
+    assert [roster.take("a", 2.0), roster.take("b", 2.0)] == [(2, 1), (2, 2)]
