@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 from msgspec import structs
 
+from streamlearn.library.items import LibraryCut
 from streamlearn.versions import Chain, Cut, Request, VersionRef
 
 __all__ = ["CutState", "Predictions", "Resumed"]
@@ -40,6 +41,7 @@ class CutState:
         marks: The marks on what was learned, by name.
         golden: Golden requests and their scores, by name.
         predictions: First predictions that no committed version holds; None without any.
+        library: Items that changed since the newest committed version; None without a library.
     """
 
     cut: Cut = field(default_factory=Cut)
@@ -49,6 +51,7 @@ class CutState:
     marks: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     golden: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     predictions: Predictions | None = None
+    library: LibraryCut | None = None
 
     def obeying(self, obeyed: Mapping[str, float]) -> CutState:
         """The same state with metrics such as `requests_obeyed` raised to at least these numbers."""

@@ -52,6 +52,8 @@ class VersionFiles:
                 writer.add_golden(noted.golden)
             if noted.predictions is not None:
                 writer.add_predictions(noted.predictions.tensors())
+            if noted.library is not None:
+                writer.add_library(noted.library.tensors)
             figures = row_figures(self._store, head, files)
             metrics = metric_figures(noted.cut.metrics) | tensor_figures(noted.dense) | figures
             metrics["learned_rows"] = float(learned_rows)

@@ -19,6 +19,7 @@ from streamlearn.apps.sides import check_sides
 from streamlearn.errors import UsageError
 from streamlearn.features import Calibration, Cross, Dense, Label, Number, Slot
 from streamlearn.features.spec import Keyed
+from streamlearn.library.library import Library
 from streamlearn.models import Model, model_of
 from streamlearn.publisher import Lineage
 from streamlearn.table import Changes
@@ -31,6 +32,7 @@ from streamlearn.trainer.restore import positions_of
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.trainer import COUNTED
 from streamlearn.versions import Chain, Cut, Store, TimeSkip, VersionRef, VersionWriter, load_tensors
+from streamlearn.versions.format.library_files import library_in
 from streamlearn.versions.format.loading import load_bytes
 from streamlearn.versions.format.log import Log
 from streamlearn.versions.format.manifest import Origin, TableRecord
@@ -130,6 +132,8 @@ class Migration:
         dense, state = self._weights()
         writer.add_dense(dense)
         writer.add_dense_optimizer(state)
+        if self._new.app.retrieval is not None:
+            writer.add_library(self._items())
         skips = manifest.skips
         horizon_ms = marks.horizon_ms
         if self._is_relearning:
@@ -152,10 +156,15 @@ class Migration:
         sources = [
             known.index(label.first_name) if label.first_name in known else None for label in self._new.app.labels
         ]
-        ids = {entry.topic_id for entry in self._source.manifest.positions}
+        ids = {entry.topic_id for entry in self._source.manifest.samples_positions}
         if ids != {topic.topic_id}:
             reached = replace(beginning_of(topic), clock_ms=reached.clock_ms)
         return reached, marks.relabelled(sources, numbers=self._new.app.corrected_numbers)
+
+    def _items(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Return the library of the source; none if it has other columns, since topics fill it again."""
+        library, items = Library(self._new.app), library_in(self._store, self._source.links)
+        return library.cut().tensors if items is None or library.unfit(items) else items
 
     def _weights(self) -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, npt.NDArray[Any]]]:
         """Return the weights and the optimizer's state."""

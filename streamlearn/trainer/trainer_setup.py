@@ -21,6 +21,7 @@ from streamlearn.publisher.bases import Compact
 from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import Until
+from streamlearn.trainer.intake.item_feed import ItemFeed
 from streamlearn.trainer.learning_loop import OwnSteps
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.validation.score_log import ScoreLog, scores_folder
@@ -70,11 +71,14 @@ def train(
             message = "workers.listen is set, but workers.slices is 1: there is nothing for workers to learn"
             raise ConfigError(message, help="set workers.slices to 2 or more, or leave workers.listen empty")
         leads = OwnSteps if workers.slices == 1 else lead(folder, client, token, tls, ends, clock=clock)
+        items = None
+        if folder.app.retrieval is not None:
+            items = ends.enter_context(ItemFeed.open(folder, clock=clock))
         trainer = Trainer(
             folder, model, topic, client, store,
             registry=registry, graph=put_graphs(folder, model, store), on_scores=log.offer, clock=clock,
             compact=_compact(folder), clean=partial(_clean, folder), accept_lost=accept_lost,
-            passes=passes, history_ms=history_ms, is_shuffled=is_shuffled, lead=leads,
+            passes=passes, history_ms=history_ms, is_shuffled=is_shuffled, lead=leads, items=items,
         )  # fmt: skip
         return trainer.run(stop, until=until(topic), show=show)
 
