@@ -21,9 +21,10 @@ from streamlearn.trainer.history_pass import HistoryPass
 from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.split import Split, SplitRequest, split_of
 from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.learning_loop import OwnSteps, Tally
+from streamlearn.trainer.learning_loop import Tally
 from streamlearn.trainer.quarantine import Quarantine
 from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.towers.tower_steps import own_steps
 from streamlearn.trainer.trainer_setup import ends_of, samples_of
 from streamlearn.versions import open_store
 
@@ -83,7 +84,7 @@ class Evaluation:
         quarantine = kept_aside(folder)
         self._held_out = HeldOut(folder, topic, split, self.learner, self._rows, keep_aside=quarantine.add, clock=clock)
         self._pass = HistoryPass(
-            folder, topic, OwnSteps(self.learner, self._rows), ExpirySchedule(client, settings.tables), quarantine,
+            folder, topic, own_steps(folder, client)(self.learner, self._rows), ExpirySchedule(client, settings.tables), quarantine,
             split.begin, Until(split.ends), split.not_learned, split.span_ms, clock, is_shuffled,
         )  # fmt: skip
         self._passes = 0
