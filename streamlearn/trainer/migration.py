@@ -18,6 +18,7 @@ from streamlearn.apps import App, AppFolder
 from streamlearn.apps.sides import check_sides
 from streamlearn.errors import UsageError
 from streamlearn.features import Calibration, Cross, Dense, Label, Number, Slot
+from streamlearn.features.retrieval import PREFIX, TOWERS, of_ranking
 from streamlearn.features.spec import Keyed
 from streamlearn.library.library import Library
 from streamlearn.models import Model, model_of
@@ -30,6 +31,7 @@ from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.restore import positions_of
 from streamlearn.trainer.shared_marks import SharedMarks
+from streamlearn.trainer.towers.tower_state import TowerState
 from streamlearn.trainer.trainer import COUNTED
 from streamlearn.versions import Chain, Cut, Store, TimeSkip, VersionRef, VersionWriter, load_tensors
 from streamlearn.versions.format.library_files import library_in
@@ -93,7 +95,7 @@ class Migration:
         gone += [*_gone("dense column", old.features.dense, new.features.dense)]
         gone += [*_gone("label", old.labels, new.labels)]
         weights = [Part("weight", name, one.outcome, self._why_lost(one)) for name, one in self._inherited.items()]
-        return (*self._slot_parts, *dense, *labels, *gone, *weights)
+        return (*self._slot_parts, *dense, *labels, *gone, *weights, *self._tower_parts)
 
     @cached_property
     def lost(self) -> tuple[Part, ...]:
@@ -168,10 +170,10 @@ class Migration:
 
     def _weights(self) -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, npt.NDArray[Any]]]:
         """Return the weights and the optimizer's state."""
-        sources = load_tensors(self._store, self._source.head, "dense")
+        sources = of_ranking(load_tensors(self._store, self._source.head, "dense"))
         dense = {name: self._inherited[name].fill(weight, sources) for name, weight in self._learner.dense().items()}
         state = self._learner.optimizer_state()
-        learned = load_tensors(self._store, self._source.head, "dense_optimizer")
+        learned = of_ranking(load_tensors(self._store, self._source.head, "dense_optimizer"))
         same = learned.keys() == state.keys() and (
             self._old.settings.trainer.optimizer == self._new.settings.trainer.optimizer
         )
@@ -180,7 +182,26 @@ class Migration:
                 if name != "steps":
                     state[name] = self._state(state[name], self._old_learner.named(learned[name]))
             state["steps"] = np.asarray(learned["steps"])
+        of_towers, rest = self._towers()
+        return dense | of_towers, state | rest
+
+    def _towers(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
+        """Return the weights of the towers, and all else that they hold."""
+        if self._new.app.retrieval is None:
+            return {}, {}
+        fresh = TowerState(self._new)
+        dense, state = fresh.dense(), fresh.optimizer_state()
+        if not self._why_fresh[TOWERS]:
+            dense |= _of_towers(load_tensors(self._store, self._source.head, "dense"))
+            state |= _of_towers(load_tensors(self._store, self._source.head, "dense_optimizer"))
         return dense, state
+
+    @property
+    def _tower_parts(self) -> list[Part]:
+        if self._new.app.retrieval is None:
+            return [] if self._old.app.retrieval is None else [Part("retrieval", self._old.app.retrieval.label, "gone")]
+        why = self._why_fresh[TOWERS]
+        return [Part("retrieval", self._new.app.retrieval.label, "new" if why else "kept", why)]
 
     def _state(self, initial: npt.NDArray[Any], learned: Mapping[str, npt.NDArray[np.float32]]) -> npt.NDArray[Any]:
         """Return one vector of the optimizer's numbers for all weights."""
@@ -271,9 +292,12 @@ class Migration:
         sources = {table.name: table for table in self._source.manifest.tables}
         why = {table.name: _difference(table, sources.get(table.name)) for table in self._lineage.tables}
         old, new = _labels(self._old.app), _labels(self._new.app)
+        of_towers = why.pop(TOWERS, "")
         if old != new and getattr(self.model, "rows_have_labels", False):
-            return {name: reason or "its rows have a number for each label" for name, reason in why.items()}
-        return why
+            why = {name: reason or "its rows have a number for each label" for name, reason in why.items()}
+        if self._new.app.retrieval_fingerprint != self._old.app.retrieval_fingerprint:
+            of_towers = "it was declared otherwise, or not at all"
+        return why | {TOWERS: of_towers}
 
     def _label_outcome(self, label: Label) -> tuple[Outcome, str]:
         old, new = dict(_labels(self._old.app)), dict(_labels(self._new.app))
@@ -290,6 +314,10 @@ class Migration:
             for (changes,) in scan_table([self._source], name):
                 rows[name] += len(changes.keys)
                 yield changes
+
+
+def _of_towers(tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
 
 
 def _difference(table: TableRecord, source: TableRecord | None) -> str:

@@ -17,7 +17,7 @@ from streamlearn.topics import Position as TopicPosition
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import beginning_of
 from streamlearn.trainer.intake.message import Reached
-from streamlearn.trainer.learner import Learner
+from streamlearn.trainer.learning_loop import Weights
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.versions import Chain, Store, load_tensors
 from streamlearn.versions.format.loading import load_bytes
@@ -29,7 +29,7 @@ RECOVERABLE = (PushUnsure, ShardNotReady, ShardUnreachable, EpochOver, WeightsDi
 """After these errors all shards are restored to the newest committed version, and training continues from there."""
 
 
-def restore(chain: Chain | None, topic: Topic, learner: Learner, remembered: SharedMarks) -> Reached:
+def restore(chain: Chain | None, topic: Topic, weights: Weights, remembered: SharedMarks) -> Reached:
     """Load everything but the rows of a version and return the position where messages continue; None starts afresh.
 
     `remembered` must be empty.
@@ -39,11 +39,11 @@ def restore(chain: Chain | None, topic: Topic, learner: Learner, remembered: Sha
         VersionDefect: The version cannot be read.
     """
     if chain is None:
-        learner.reset()  # passes before the first version may have failed half-way
+        weights.reset()  # passes before the first version may have failed half-way
         return beginning_of(topic)
     head = chain.head
     dense = load_tensors(chain.store, head, "dense")
-    learner.load(dense, load_tensors(chain.store, head, "dense_optimizer"))
+    weights.load(dense, load_tensors(chain.store, head, "dense_optimizer"))
     reached = remembered.load(load_bytes(chain.store, head, "marks"))
     _check_topic(chain, topic)
     return reached

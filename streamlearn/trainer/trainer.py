@@ -257,7 +257,7 @@ class Trainer:
         self._restores += 1  # even if it fails: shards may know the epoch, and the next one must be higher
         self._client.restore(epoch, resumed.ref)
         self._marks = SharedMarks.of(self._folder.app, self._folder.settings.marks)
-        self._reached = restore(resumed.chain, self._topic, self._learner, self._marks)
+        self._reached = restore(resumed.chain, self._topic, self._step_learner.weights, self._marks)
         if self._items is not None:
             self._items.restore(resumed.chain)
         if self._accept_lost:
@@ -463,8 +463,8 @@ class Trainer:
                 metrics={"steps": float(self._learner.steps)} | counted | self.summary | deleted,
             ),
             learned_rows=self.tally.rows - self._learned_before,
-            dense=self._learner.dense(),
-            dense_optimizer=self._learner.optimizer_state(),
+            dense=self._step_learner.weights.dense(),
+            dense_optimizer=self._step_learner.weights.optimizer_state(),
             marks=self._marks.save(reached),
             golden=self._golden(),
             predictions=None if self._validation is None else self._validation.note(),
