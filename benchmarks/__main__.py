@@ -16,6 +16,7 @@ NAMES = (
     "versions",
     "join",
     "features",
+    "library",
     "ingest",
     "trainer",
     "learning",
@@ -31,7 +32,12 @@ NAMES = (
     "workers",
 )
 # The module of a benchmark, where its name differs.
-_MODULES = {"access": "nodes.access", "learning": "learning_loss", "workers": "workers.whole"}
+_MODULES = {
+    "access": "nodes.access",
+    "learning": "learning_loss",
+    "library": "streams.library_items",
+    "workers": "workers.whole",
+}
 _WORDS = {"ingest": {"before", "only"}, "serving": {"only"}}
 
 

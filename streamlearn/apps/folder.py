@@ -72,8 +72,8 @@ class AppFolder:
             return explicit
         root = self.settings.topics.root or f"{self.folder.resolve().as_uri()}/.streamlearn/topics"
         # Events belong to what callers know; everything made of them belongs to the application that made it.
-        is_told = topic in ("impressions", "actions", "items")
-        owner = self.app.events_name if is_told else self.app.samples_name
+        is_of_callers = topic in ("impressions", "actions", "items")
+        owner = self.app.events_name if is_of_callers else self.app.samples_name
         name = f"{owner}.{topic.replace('_', '-')}"
         return f"{root}{name}" if root.startswith("memory://") else f"{root.rstrip('/')}/{name}"
 

@@ -22,6 +22,7 @@ from streamlearn.events.schema_lookup import named_schemas
 from streamlearn.events.span import Singles, Spans, framed_fingerprints, spans_of_packs, spans_of_records
 from streamlearn.native import native
 from streamlearn.schemas import CONTROL, EVENT_PACK, Schema, action_schema, impression_schema
+from streamlearn.schemas.events import ITEM
 from streamlearn.schemas.record_prefix import read_framing
 from streamlearn.schemas.renamed_fields import with_renamed_fields
 from streamlearn.schemas.schema import PREFIX_BYTES
@@ -82,7 +83,9 @@ class EventDecoder:
             ConfigError: A schema file is missing or invalid, or the current schema cannot read it.
         """
         old, registry = named_schemas(folder)
-        return cls(folder.app, folder.settings.events, old, registry)
+        events = [schema for schema in old if schema.name != ITEM]
+        ids = {number: schema for number, schema in registry.items() if schema.name != ITEM}
+        return cls(folder.app, folder.settings.events, events, ids)
 
     def decode(self, values: Sequence[bytes | None]) -> Events:
         """Read the values of topic records, each one event or one pack; None counts as no bytes.

@@ -13,7 +13,7 @@ from streamlearn.features import FeatureSpec, Slot
 from streamlearn.schemas.events import score_field
 from streamlearn.settings.events import ITEM_ID_BYTES_MAX
 
-__all__ = ["REQUEST_ID_BYTES_MAX", "WEIGHT_MAX", "Broken", "broken_actions", "broken_impressions"]
+__all__ = ["REQUEST_ID_BYTES_MAX", "WEIGHT_MAX", "Broken", "broken_actions", "broken_impressions", "broken_side"]
 
 REQUEST_ID_BYTES_MAX = 256
 # A step with a row of a much larger weight is not finite, and all its rows would be lost.
@@ -31,8 +31,8 @@ def broken_impressions(app: App, columns: Columns, items_max: int) -> Broken:
     yield from _broken_envelope(columns)
     yield items == 0, "it has no items"
     yield items > items_max, f"it has more than {items_max} items"
-    yield from _broken_side(app.features, columns, "user", items_max)
-    for bad, rule in _broken_side(app.features, columns, "item", items_max):
+    yield from broken_side(app.features, columns, "user", items_max)
+    for bad, rule in broken_side(app.features, columns, "item", items_max):
         yield _any_item(bad, offsets), rule
     ids_at = f"items.{app.features.item_id}$"
     if app.retrieval is not None and ids_at in columns:
@@ -64,7 +64,8 @@ def _broken_envelope(columns: Columns) -> Broken:
     yield length > REQUEST_ID_BYTES_MAX, f"its request_id is longer than {REQUEST_ID_BYTES_MAX} bytes"
 
 
-def _broken_side(features: FeatureSpec, columns: Columns, side: str, values_max: int) -> Broken:
+def broken_side(features: FeatureSpec, columns: Columns, side: str, values_max: int) -> Broken:
+    """Yield the rules of one side's features; of items, the rows are those of all items."""
     prefix = "user" if side == "user" else "items"
     sequences: list[tuple[Slot, npt.NDArray[np.int32]]] = []
     for slot in features.slots:

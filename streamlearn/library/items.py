@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,11 @@ from streamlearn.library.columns import Columns, features_in, ids_in
 from streamlearn.samples import FeatureColumns
 from streamlearn.samples.item_ids import ItemIds
 
-__all__ = ["TOLD", "ItemUpdates", "LibraryCut", "LibraryItems", "LibraryView"]
+__all__ = ["WRITTEN", "ItemUpdates", "LibraryCut", "LibraryItems", "LibraryView"]
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Uint64s: TypeAlias = npt.NDArray[np.uint64]
-TOLD = np.uint64(1 << 63)
+WRITTEN = np.uint64(1 << 63)
 """The bit of an origin that the topic of items has, and samples have not: of equal times, the topic counts."""
 
 
@@ -30,7 +30,7 @@ class ItemUpdates:
     Attributes:
         key: uint64[N].
         event_ms: int64[N]. The event time from which on it is so.
-        origin: uint64[N]. Orders statements of one time; the same for the same statement. See `TOLD`.
+        origin: uint64[N]. Orders statements of one time; the same for the same statement. See `WRITTEN`.
         is_removal: bool[N]. Whether the item is removed; only the topic of items does so.
         features: The features as columns, see `columns_of`; those of a removal do not count.
     """
@@ -51,15 +51,11 @@ class ItemUpdates:
         return ItemUpdates(self.key[rows], ids, self.event_ms[rows], self.origin[rows], self.is_removal[rows], features)
 
 
-@dataclass(frozen=True, eq=False)
-class LibraryItems:
+class LibraryItems(NamedTuple):
     """Items with all that describes them by themselves, as samples have it: keys and numbers of the item side."""
 
     keys: Uint64s
     features: FeatureColumns
-
-    def __len__(self) -> int:
-        return len(self.keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +95,14 @@ class LibraryCut:
         tensors: The items and their state as a version holds them.
         upserted: The keys of items that are new, or have other features; ascending.
         removed: The keys of items that are not in the library any more; ascending.
+        size: The number of items in the library.
         committed: Notes that a committed version holds the cut.
     """
 
     tensors: dict[str, npt.NDArray[Any]]
     upserted: Uint64s
     removed: Uint64s
+    size: int
     committed: Callable[[], None]
 
     def __bool__(self) -> bool:

@@ -1,14 +1,15 @@
 """Library: all items of an application in memory, with the newest features of each. It reads no topic and no file.
 
-An item is a join of four maxima: its newest features, by event time and origin; the newest time at which the topic of
-items told them; the newest time at which it removed the item; and the key. So neither the order nor the number of times
-in which statements come makes a difference.
+The state of an item is a join of three maxima: its newest features, by event time and origin; and the newest times at
+which the topic of items wrote it and removed it. So neither the order of statements nor their repetition makes a
+difference.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,17 +20,19 @@ from streamlearn.apps import App
 from streamlearn.events import take_rows
 from streamlearn.features import keys_of
 from streamlearn.library.columns import Columns, GrowingColumns, features_in, id_columns, no_features, rows_differ
-from streamlearn.library.items import TOLD, ItemUpdates, LibraryCut, LibraryItems, LibraryView
+from streamlearn.library.items import WRITTEN, ItemUpdates, LibraryCut, LibraryItems, LibraryView
+from streamlearn.library.key_index import KeyIndex
 from streamlearn.samples.item_ids import ItemIds
 from streamlearn.versions import Chain
 from streamlearn.versions.format.library_files import GONE, STATE, library_in
 from streamlearn.versions.store.defect import defective
 
-__all__ = ["ITEMS_MAX", "Library"]
+__all__ = ["ITEMS_MAX", "NEVER_MS", "Library"]
 
 ITEMS_MAX = 10_000_000
 """Most items of a library; later ones are refused and counted."""
 NEVER_MS = -(1 << 62)
+"""The time of what never happened."""
 # How often items are checked for expiry, as a share of their time; and at the shortest.
 _EXPIRY_SHARE, _EXPIRY_STEP_MS = 64, 60_000
 _SPARE_ROWS = 4_096  # rows without an item that are not worth a copy of all
@@ -86,49 +89,69 @@ class Library:
             if horizon_ms <= self._horizon_ms:
                 return
             self._horizon_ms, items = horizon_ms, self._items.view()
-            heard_ms = np.maximum(items["event_ms"], items["removed_ms"])[self._rows]
+            heard_ms = np.maximum(items["event_ms"], items["removed_ms"])[self._index.rows]
             self._drop(heard_ms < horizon_ms)
             self._tidy()
 
     def find(self, keys: Uint64s) -> tuple[LibraryItems, Bools]:
         """Return the items of those keys that are in the library, in their order, and which keys these are."""
         with self._lock:
-            at, is_known = self._places(keys)
-            rows = self._rows[at[is_known]]
-            is_known[is_known] = is_there = self._are_present(rows)
-            return self._items_at(rows[is_there]), is_known
+            rows = self._index.find(keys)
+            is_there = rows >= 0
+            is_there[is_there] = self._are_present(rows[is_there])
+            return self._items_at(rows[is_there]), is_there
 
     def sample(self, count: int, seed: int) -> LibraryItems:
-        """Return items by chance, each as likely as any other, perhaps repeatedly; fewer only if there are none."""
+        """Return items drawn uniformly, each once, by key; fewer than `count` if some were drawn twice."""
         rng = np.random.default_rng(seed)
         with self._lock:
-            drawn = np.zeros(0, np.int64)
-            if self._present * 4 < len(self._rows):
-                rows = self._rows[self._are_present(self._rows)]
-                drawn = rows[rng.integers(0, len(rows), count)] if len(rows) else drawn
-            while len(drawn) < count and self._present:
-                rows = self._rows[rng.integers(0, len(self._rows), max(_DRAWS_MIN, 2 * (count - len(drawn))))]
-                drawn = np.concatenate((drawn, rows[self._are_present(rows)]))[:count]
-            return self._items_at(drawn)
+            if self._present * 4 < len(self._index):
+                rows = self._index.rows[self._are_present(self._index.rows)]
+                rows = rows[np.unique(rng.integers(0, len(rows), count))] if len(rows) else rows
+                return self._items_at(rows)
+            ranks = np.zeros(0, np.int64)
+            while len(ranks) < count and self._present:
+                more = rng.integers(0, len(self._index), max(_DRAWS_MIN, 2 * (count - len(ranks))))
+                ranks = np.concatenate((ranks, more[self._are_present(self._index.at(more))]))[:count]
+            return self._items_at(self._index.at(np.unique(ranks)))
+
+    def slices(self, size: int) -> Iterator[LibraryItems]:
+        """Yield all items as they are now, at most `size` at once."""
+        view = self.view()
+        for begin in range(0, len(view), size):
+            yield view.items(slice(begin, begin + size))
 
     def view(self) -> LibraryView:
         """Return all items as they are now, without a copy of their features."""
         with self._lock:
-            is_there, items = self._are_present(self._rows), self._items.view()
-            numbers = self._rows[is_there]
+            is_there, items = self._are_present(self._index.rows), self._items.view()
+            numbers = self._index.rows[is_there]
             ids = {name: column for name, column in items.items() if name in _IDS}
             rows = items["at"][numbers]
-            return LibraryView(self._spec, self._keys[is_there], rows, numbers, self._features.view(), ids)
+            return LibraryView(self._spec, self._index.keys[is_there], rows, numbers, self._features.view(), ids)
 
     def state(self, key: int) -> dict[str, Any] | None:
         """Return an item with its state, also if it is removed; None if nothing is known of it."""
         with self._lock:
-            at, is_known = self._places(np.array([key], np.uint64))
-            if not is_known[0]:
+            row = self._index.find(np.array([key], np.uint64))
+            if row[0] < 0:
                 return None
-            row = self._rows[at]
             found = {name: column[0].item() for name, column in self._columns_at(row).items() if name in STATE}
             return found | {"features": self._items_at(row).features, "is_present": bool(self._are_present(row)[0])}
+
+    def counts(self) -> dict[str, int]:
+        """Return how many items there are, by where their features came from; and how many are remembered as removed.
+
+        `newest_ms` is the newest time of all statements, if there is any.
+        """
+        with self._lock:
+            items = take_rows({name: self._items.view()[name] for name in STATE}, self._index.rows)
+            is_written = self._are_present(self._index.rows) & (items["origin"] >= WRITTEN)
+            newest_ms = np.maximum(items["event_ms"], items["removed_ms"]).max(initial=NEVER_MS)
+            written = int(is_written.sum())
+            found = {"items": self._present, "shown": self._present - written, "written": written}
+            found["removed"] = len(self._index) - self._present
+            return found | ({"newest_ms": int(newest_ms)} if len(self._index) else {})
 
     @property
     def has_changes(self) -> bool:
@@ -142,18 +165,21 @@ class Library:
             items, epoch = self._items.view(), self._epoch
             self._epoch += 1
             rows = np.flatnonzero(items["changed"] > self._committed)
-            at, is_known = self._places(items["key"][rows])
-            rows = rows[is_known & (self._rows[at] == rows)] if len(self._rows) else rows[:0]
+            rows = rows[self._index.find(items["key"][rows]) == rows]
             rows = rows[np.argsort(items["key"][rows])]
             gone = np.sort(np.fromiter(self._gone, np.uint64, len(self._gone)))
             is_there, is_revised = self._are_present(rows), items["revised"][rows] > self._committed
             keys = items["key"][rows]
-            return LibraryCut(
+            cut = LibraryCut(
                 tensors=self._columns_at(rows) | {GONE: gone},
                 upserted=keys[is_there & is_revised],
                 removed=np.union1d(keys[~is_there & is_revised], gone),
+                size=self._present,
                 committed=partial(self._commit, epoch),
             )
+            if not cut:
+                cut.committed()
+            return cut
 
     def restore(self, chain: Chain | None) -> None:
         """Take the items of a version instead of all that are there; None and a version without a library have none.
@@ -176,10 +202,7 @@ class Library:
         with self._lock:
             self._check_columns(tensors, path)
             if len(tensors[GONE]):
-                at, is_known = self._places(tensors[GONE])
-                is_gone = np.zeros(len(self._keys), np.bool_)
-                is_gone[at[is_known]] = True
-                self._drop(is_gone)
+                self._drop(np.isin(self._index.keys, tensors[GONE]))
             ends = tensors["id$"].astype(np.int32) if self._has_texts else None
             rows = self._rows_for(tensors["key"], ItemIds(tensors["id"], ends))
             kept = np.flatnonzero(rows >= 0)
@@ -197,7 +220,7 @@ class Library:
     @property
     def size_bytes(self) -> int:
         """The memory that the items take."""
-        return self._items.size_bytes + self._features.size_bytes + self._keys.nbytes + self._rows.nbytes
+        return self._items.size_bytes + self._features.size_bytes + self._index.size_bytes
 
     def _clear(self) -> None:
         ids = (
@@ -208,47 +231,33 @@ class Library:
         self._items = GrowingColumns(state | id_columns(ids) | notes)
         # Row 0 is of items of which no features are known.
         self._features = GrowingColumns(no_features(self._spec), 1)
-        # The keys in their order, and the row of each among the items.
-        self._keys, self._rows = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        self._index = KeyIndex()
         self._gone: dict[int, int] = {}
         self._present, self._epoch, self._committed, self._horizon_ms = 0, 1, 0, NEVER_MS
 
-    def _places(self, keys: Uint64s) -> tuple[Int64s, Bools]:
-        """Return the place of each key in the order, and whether it is there."""
-        if not len(self._keys):
-            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
-        order = np.argsort(keys)  # a sorted search stays in the cache
-        at = np.empty(len(keys), np.int64)
-        at[order] = np.searchsorted(self._keys, keys[order])
-        at = np.minimum(at, len(self._keys) - 1)
-        return at, self._keys[at] == keys
-
     def _are_present(self, rows: Int64s) -> Bools:
         items = self._items.view()
-        removed_ms, told_ms = items["removed_ms"][rows], items["told_ms"][rows]
-        are: Bools = (items["at"][rows] > 0) & ((removed_ms == NEVER_MS) | (told_ms > removed_ms))
+        removed_ms, written_ms = items["removed_ms"][rows], items["written_ms"][rows]
+        are: Bools = (items["at"][rows] > 0) & ((removed_ms == NEVER_MS) | (written_ms > removed_ms))
         return are
 
     def _rows_for(self, keys: Uint64s, ids: ItemIds) -> Int64s:
         """Return the row of each key, with new rows for new keys; -1 where there is no room."""
         distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        at, is_known = self._places(distinct)
-        rows = np.full(len(distinct), -1, np.int64)
-        rows[is_known] = self._rows[at[is_known]]
-        new = np.flatnonzero(~is_known)
-        if len(self._keys) + len(new) > self._items_max:
-            new, room = new[: self._items_max - len(self._keys)], len(new)
+        rows = self._index.find(distinct)
+        new = np.flatnonzero(rows < 0)
+        if len(self._index) + len(new) > self._items_max:
+            new, room = new[: self._items_max - len(self._index)], len(new)
             self.refused += room - len(new)
             _LOG.warning("the library is full: it has %d items, and refuses others", self._items_max)
         if len(new):
             added, base = distinct[new], self._items.rows
             rows[new] = np.arange(base, base + len(new))
             never, zeros = np.full(len(new), NEVER_MS), np.zeros(len(new), np.int64)
-            times = dict.fromkeys(("event_ms", "told_ms", "removed_ms"), never)
+            times = dict.fromkeys(("event_ms", "written_ms", "removed_ms"), never)
             notes = {"origin": zeros.astype(np.uint64), "at": zeros, "changed": zeros, "revised": zeros}
             self._items.append({"key": added} | id_columns(ids.take(first[new])) | times | notes, len(new))
-            places = np.searchsorted(self._keys, added)
-            self._keys, self._rows = np.insert(self._keys, places, added), np.insert(self._rows, places, rows[new])
+            self._index.add(added, rows[new])
             if self._gone:
                 for key in added.tolist():
                     self._gone.pop(key, None)
@@ -259,8 +268,8 @@ class Library:
         items, touched = self._items.view(), np.unique(rows)
         before = {name: items[name][touched] for name in STATE}
         was = self._are_present(touched)
-        is_told = ~updates.is_removal & (updates.origin >= TOLD)
-        for name, are in (("removed_ms", updates.is_removal), ("told_ms", is_told)):
+        is_written = ~updates.is_removal & (updates.origin >= WRITTEN)
+        for name, are in (("removed_ms", updates.is_removal), ("written_ms", is_written)):
             np.maximum.at(items[name], rows[are], updates.event_ms[are])
         written = np.flatnonzero(~updates.is_removal)
         self._write(updates.take(written) if len(written) < len(updates) else updates, rows[written])
@@ -306,9 +315,9 @@ class Library:
         """Forget items, by their places in the order."""
         if not is_gone.any():
             return
-        self._present -= int(self._are_present(self._rows[is_gone]).sum())
-        self._gone |= dict.fromkeys(self._keys[is_gone].tolist(), self._epoch)
-        self._keys, self._rows = self._keys[~is_gone], self._rows[~is_gone]
+        self._present -= int(self._are_present(self._index.rows[is_gone]).sum())
+        self._gone |= dict.fromkeys(self._index.keys[is_gone].tolist(), self._epoch)
+        self._index.keep(~is_gone)
 
     def _commit(self, epoch: int) -> None:
         with self._lock:
@@ -317,24 +326,27 @@ class Library:
 
     def _tidy(self) -> None:
         """Free the rows that no item needs, once there are more of them than others."""
-        rows_max = 2 * len(self._keys) + _SPARE_ROWS
+        rows_max = 2 * len(self._index) + _SPARE_ROWS
         if self._items.rows <= rows_max and self._features.rows <= rows_max:
             return
-        items = take_rows(self._items.view(), self._rows)
+        items = take_rows(self._items.view(), self._index.rows)
         is_known = items["at"] > 0
         rows = np.concatenate((np.zeros(1, np.int64), items["at"][is_known]))
         items["at"] = np.where(is_known, np.cumsum(is_known), 0)
         self._features = GrowingColumns(take_rows(self._features.view(), rows), len(rows))
-        self._items, self._rows = GrowingColumns(items, len(self._keys)), np.arange(len(self._keys))
+        self._items, self._index = GrowingColumns(items, len(self._index)), KeyIndex(self._index.keys)
 
-    def _check_columns(self, tensors: Columns, path: str) -> None:
+    def unfit(self, tensors: Columns) -> list[str]:
+        """Return the columns of a version's library that are not those of the application; none if it fits."""
         expected = self._columns_at(np.zeros(0, np.int64)) | {GONE: np.zeros(0, np.uint64)}
         kinds = [
             {name: (column.dtype.str, column.shape[1:]) for name, column in columns.items()}
             for columns in (tensors, expected)
         ]
-        if kinds[0] != kinds[1]:
-            differ = sorted(name for name in {*tensors, *expected} if kinds[0].get(name) != kinds[1].get(name))
+        return sorted(name for name in {*tensors, *expected} if kinds[0].get(name) != kinds[1].get(name))
+
+    def _check_columns(self, tensors: Columns, path: str) -> None:
+        if differ := self.unfit(tensors):
             what = f"the library of items has other columns than the application: {', '.join(differ)}"
             raise defective(path, "incompatible", what[:2_000])
         keys = keys_of(self._spec.slot(self._spec.item_id), tensors["id"], offsets=tensors.get("id$"))

@@ -103,7 +103,7 @@ class LearnedWait:
             return False
         newest = known[-1]
         manifest = read_manifest(self._model.store, self._model.history.folder(newest.ref))
-        learned = {one.partition: one.offset for one in manifest.positions}
+        learned = {one.partition: one.offset for one in manifest.samples_positions}
         return all(learned.get(partition, 0) >= offset for partition, offset in self._needed.items())
 
     def _is_served(self) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamlearn.apps import AppFolder, app_module
 from streamlearn.errors import SpecError, StreamlearnError
 from streamlearn.models.protocol import Model
 
-__all__ = ["READY_MADE", "model_of"]
+__all__ = ["READY_MADE", "checked_model", "model_of", "own_model"]
 
 # By the name in `App.model`: the module and the class.
 READY_MADE = {
@@ -21,8 +22,11 @@ READY_MADE = {
     "mmoe": ("mmoe", "Mmoe"),
     "ple": ("mmoe", "Ple"),
 }
-_CALLS = {"build": ("features", "labels", "seed"), "user": ("weights", "inputs")}
-_CALLS["score"] = ("weights", "user", "user_index", "inputs")
+_CALLS = {
+    "build": ("features", "labels", "seed"),
+    "user": ("weights", "inputs"),
+    "score": ("weights", "user", "user_index", "inputs"),
+}
 
 
 def model_of(folder: AppFolder) -> Model:
@@ -42,7 +46,7 @@ def model_of(folder: AppFolder) -> Model:
         message = f"trainer.compute is {compute}, but {chosen} is the application's own model"
         raise SpecError(message, help="choose the number format in the model itself, and remove trainer.compute")
     if name:
-        model = _own(folder, module, name)
+        model = own_model(folder, chosen)
     elif module in READY_MADE:
         file, kind_name = READY_MADE[module]
         kind = getattr(importlib.import_module(f"streamlearn.models.{file}"), kind_name)
@@ -51,15 +55,18 @@ def model_of(folder: AppFolder) -> Model:
         message = f"unknown ready-made model {chosen!r}"
         hint = "name your own model as MODULE:CLASS, in a module beside app.py"
         raise SpecError(message, help=f"the ready-made models are {', '.join(READY_MADE)}; {hint}")
-    return _checked(chosen, model)
+    checked: Model = checked_model(chosen, model, _CALLS)
+    return checked
 
 
-def _own(folder: AppFolder, module: str, name: str) -> Any:
+def own_model(folder: AppFolder, chosen: str) -> Any:
+    """Return what "module:Name" names in a module beside app.py; a class or function is called."""
+    module, _, name = chosen.partition(":")
     loaded = app_module(folder.folder, module)
     model = getattr(loaded, name, None)
     if model is None:
         message = f"{loaded.__file__} has no {name}"
-        raise SpecError(message, help=f"define it there, or name another in app.py: model={folder.app.model!r}")
+        raise SpecError(message, help=f"define it there, or name another in app.py: model={chosen!r}")
     if not callable(model):
         return model
     try:
@@ -67,20 +74,20 @@ def _own(folder: AppFolder, module: str, name: str) -> Any:
     except StreamlearnError:
         raise
     except Exception as error:
-        message = f"cannot construct {folder.app.model}: {type(error).__name__}: {error}"
+        message = f"cannot construct {chosen}: {type(error).__name__}: {error}"
         hint = "it must be callable without arguments; to pass some, name a function that returns the model"
         raise SpecError(message, help=hint) from error
 
 
-def _checked(chosen: str, model: Any) -> Model:
-    for function, arguments in _CALLS.items():
+def checked_model(chosen: str, model: Any, calls: Mapping[str, Sequence[str]]) -> Any:
+    """Return a model that has some functions, given with their arguments; any other raises a SpecError."""
+    for function, arguments in calls.items():
         wrong = _wrong(getattr(model, function, None), len(arguments))
         if wrong:
             message = f"{chosen} cannot be used as a model: its `{function}` {wrong}"
             write = f"write {function}(self, {', '.join(arguments)})"
             raise SpecError(message, help=f'{write}; see "Choose and write models" in the documentation')
-    checked: Model = model
-    return checked
+    return model
 
 
 def _wrong(function: Any, arguments: int) -> str:

@@ -29,7 +29,7 @@ class Traced:
     note: GraphNote  # its inputs after the weights, and its outputs
 
 
-def weight_notes(model: Model, weights: Sequence[Tensor]) -> tuple[TensorNote, ...]:
+def weight_notes(model: object, weights: Sequence[Tensor]) -> tuple[TensorNote, ...]:
     """Return the names and shapes of a model's weights; names must be unique, and weights float32."""
     names = list(getattr(model, "weight_names", None) or (f"weight_{at}" for at in range(len(weights))))
     model_name = type(model).__name__

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 from msgspec import structs
 
+from streamlearn.library.items import LibraryCut
 from streamlearn.versions import Chain, Cut, Request, VersionRef
 
 __all__ = ["CutState", "Predictions", "Resumed", "Vectors"]
@@ -55,6 +56,7 @@ class CutState:
         marks: The marks on what was learned, by name.
         golden: Golden requests and their scores, by name.
         predictions: First predictions that no committed version holds; None without any.
+        library: Items that changed since the newest committed version; None without a library.
         vectors: The vectors of items; None without a library.
     """
 
@@ -65,6 +67,7 @@ class CutState:
     marks: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     golden: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     predictions: Predictions | None = None
+    library: LibraryCut | None = None
     vectors: Vectors | None = None
 
     def obeying(self, obeyed: Mapping[str, float]) -> CutState:

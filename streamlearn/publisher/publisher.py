@@ -318,7 +318,7 @@ class Publisher(Resource):
     def _cut(self, noted: CutState) -> bool:
         learned = noted.learned_rows - self.learned_rows
         assert learned >= 0, (noted.learned_rows, self.learned_rows)
-        has_news = learned or noted.cut.metrics.get(DELETED, 0.0) > self.deleted
+        has_news = learned or noted.library or noted.cut.metrics.get(DELETED, 0.0) > self.deleted
         if not has_news and not self._settings.empty_versions and not self.is_behind(noted.cut.positions):
             self._meters.empty.inc()
             # There may be new requests, or an older version to promote.
@@ -393,6 +393,8 @@ class Publisher(Resource):
         ref = done.ref
         if noted.predictions is not None:
             noted.predictions.committed()
+        if noted.library is not None:
+            noted.library.committed()
         if noted.vectors is not None:
             noted.vectors.committed()
         self.committed, self.learned_rows, self._failures = ref, noted.learned_rows, 0

@@ -59,6 +59,8 @@ class VersionFiles:
                 writer.add_golden(noted.golden)
             if noted.predictions is not None:
                 writer.add_predictions(noted.predictions.tensors())
+            if noted.library is not None:
+                writer.add_library(noted.library.tensors)
             if noted.vectors is not None:
                 changed = _changed_keys(self._store, head, files, TOWERS)
                 with self._meters.stage("derive"):

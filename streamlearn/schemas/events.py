@@ -12,8 +12,10 @@ from streamlearn.apps import App
 from streamlearn.features import Dense, Slot
 from streamlearn.schemas.schema import Schema, schema_of
 
-__all__ = ["action_schema", "impression_schema", "item_schema", "score_field"]
+__all__ = ["ITEM", "action_schema", "impression_schema", "item_schema", "score_field"]
 
+ITEM = "LibraryItem"
+"""The name of records of the topic of items."""
 Side = Any
 
 
@@ -68,7 +70,7 @@ def item_schema(app: App) -> Schema:
         _field("event_time_ms", "long", "Since when this is so, milliseconds since 1970 UTC."),
         _field("features", ["null", _record(app, "ItemFeatures", described)], "Its features; null removes the item."),
     ]
-    return schema_of(_record(app, "LibraryItem", fields, "An item of the library, as it is from a time on."))
+    return schema_of(_record(app, ITEM, fields, "An item of the library, as it is from a time on."))
 
 
 def _record(app: App, name: str, fields: list[dict[str, Any]], doc: str = "") -> dict[str, Any]:

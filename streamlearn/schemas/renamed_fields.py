@@ -1,10 +1,11 @@
-"""Renamed fields: an older schema of impressions, with the names that its features have today."""
+"""Renamed fields: an older schema of impressions or of items, with the names that its features have today."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from streamlearn.schemas.events import ITEM
 from streamlearn.schemas.schema import Schema, schema_of
 
 __all__ = ["with_renamed_fields"]
@@ -18,7 +19,8 @@ def with_renamed_fields(schema: Schema, renamed: Mapping[str, str]) -> Schema:
     The records have the same bytes. A record that has the new name already keeps its fields.
     """
     names = {f"{old}{suffix}": f"{new}{suffix}" for old, new in renamed.items() for suffix in _SUFFIXES}
-    return schema_of(_renamed(schema.json, names)) if names and schema.name == "Impression" else schema
+    has_features = schema.name in ("Impression", ITEM)
+    return schema_of(_renamed(schema.json, names)) if names and has_features else schema
 
 
 def _renamed(declared: Any, names: Mapping[str, str]) -> Any:
@@ -30,6 +32,8 @@ def _renamed(declared: Any, names: Mapping[str, str]) -> Any:
             field = field | {"type": _named(kind, names)}
         elif field["name"] == "items" and isinstance(kind, dict) and isinstance(kind.get("items"), dict):
             field = field | {"type": kind | {"items": _named(kind["items"], names)}}
+        elif field["name"] == "features" and isinstance(kind, list):
+            field = field | {"type": [_named(part, names) if isinstance(part, dict) else part for part in kind]}
         fields.append(field)
     return declared | {"fields": fields}
 

@@ -10,6 +10,7 @@ from typing import Any
 from streamlearn.apps import AppFolder
 from streamlearn.errors import VersionRefused
 from streamlearn.features import labels_differ
+from streamlearn.features.retrieval import of_ranking
 from streamlearn.samples import SampleCodec, read_golden
 from streamlearn.serving.graphs.golden import check_golden, score_samples
 from streamlearn.serving.graphs.ladder import Ladder
@@ -71,7 +72,8 @@ class Answering(Hooks):
             message = f"{name} was made for features {described.features}, not for those of this application"
         if message:
             raise VersionRefused(message, help="serve it with the application folder it was trained with")
-        answer = Answer(executables, self._lanes.weights(executables, load_tensors(self._store, version)))
+        dense = of_ranking(load_tensors(self._store, version))
+        answer = Answer(executables, self._lanes.weights(executables, dense))
         self._check(version, tables, answer, ladder)
         identity = int(version.ref.sha256[:_IDENTITY_DIGITS], 16)
         handle = self._front.add(version.ref.version, tables.native, identity)

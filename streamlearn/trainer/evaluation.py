@@ -21,9 +21,11 @@ from streamlearn.trainer.history_pass import HistoryPass
 from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.split import Split, SplitRequest, split_of
 from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.learning_loop import OwnSteps, Tally
+from streamlearn.trainer.learning_loop import Tally
 from streamlearn.trainer.quarantine import Quarantine
 from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.towers.hit_rates import HitRate, HitRates
+from streamlearn.trainer.towers.tower_steps import TowerSteps, own_steps
 from streamlearn.trainer.trainer_setup import ends_of, samples_of
 from streamlearn.versions import open_store
 
@@ -40,6 +42,7 @@ class Pass:
     seconds: float
     tally: Tally
     held_out: HeldOutScores  # the scores of the held-out samples after the pass
+    hit_rates: tuple[HitRate, ...] = ()  # of the towers, in the first pass: in others all was learned before
 
     @property
     def loss(self) -> float:
@@ -82,8 +85,9 @@ class Evaluation:
         self._rows = Rows(folder.app, client, settings.trainer.step_rows, settings.tables)
         quarantine = kept_aside(folder)
         self._held_out = HeldOut(folder, topic, split, self.learner, self._rows, keep_aside=quarantine.add, clock=clock)
+        self._steps = own_steps(folder, client)(self.learner, self._rows)
         self._pass = HistoryPass(
-            folder, topic, OwnSteps(self.learner, self._rows), ExpirySchedule(client, settings.tables), quarantine,
+            folder, topic, self._steps, ExpirySchedule(client, settings.tables), quarantine,
             split.begin, Until(split.ends), split.not_learned, split.span_ms, clock, is_shuffled,
         )  # fmt: skip
         self._passes = 0
@@ -96,12 +100,23 @@ class Evaluation:
         for _ in range(count):
             begin_s = self._clock.monotonic_s()
             number = self._passes + 1
+            hit_rates = self._hit_rates(number)
             tally = self._pass.learn(self._passes, stop, show=partial(show, number)).tally
             held_out = self._held_out.score(stop)
             if stop.is_set():
                 return
             self._passes = number
-            yield Pass(number, self._clock.monotonic_s() - begin_s, tally, held_out)
+            yield Pass(
+                number, self._clock.monotonic_s() - begin_s, tally, held_out, hit_rates.days if hit_rates else ()
+            )
+
+    def _hit_rates(self, number: int) -> HitRates | None:
+        """Return what ranks the positives of a pass; None after the first pass, and without towers."""
+        if not isinstance(self._steps, TowerSteps):
+            return None
+        hit_rates = HitRates(self._steps) if number == 1 else None
+        self._steps.before = None if hit_rates is None else hit_rates.see
+        return hit_rates
 
 
 def evaluate(

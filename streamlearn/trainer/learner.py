@@ -28,14 +28,19 @@ from streamlearn.trainer.device import device_of
 from streamlearn.trainer.loss import loss_of
 from streamlearn.trainer.workers.dense_update import DenseUpdate
 
-__all__ = ["Learned", "Learner", "Packed", "SliceGradients"]
+__all__ = [
+    "BETAS", "EPSILONS", "GRADIENT_MAX", "Learned", "Learner", "Packed", "SliceGradients", "adam_rate", "are_bounded",
+]  # fmt: skip
 
 Float32s = npt.NDArray[np.float32]
 
-_BETA1, _BETA2, _ADAM_EPSILON = 0.9, 0.999, 1e-8
-_INITIAL_ACCUMULATOR, _ADAGRAD_EPSILON = 0.1, 1e-10
+BETAS = (0.9, 0.999)
+"""Adam's decays."""
+EPSILONS = (1e-8, 1e-10)
+"""Added to a root by Adam and Adagrad."""
+_INITIAL_ACCUMULATOR = 0.1
 # The bound of a row gradient: a larger one counts as a blow-up. Sums of squares stay finite, and shards accept it.
-_GRADIENT_MAX = 1e12
+GRADIENT_MAX = 1e12
 # The bound of a slice's gradient for a weight: the squares of a sum of slices stay finite.
 _SLICE_GRADIENT_MAX = 1e14
 # 2³² by the golden ratio: multiples of it, modulo 2³², are spread evenly.
@@ -166,8 +171,7 @@ class Learner:
 
     def dense_update(self) -> DenseUpdate:
         """Return the dense weights and their optimizer as they are now, to be updated outside; see `load_state`."""
-        betas, epsilons = (_BETA1, _BETA2), (_ADAM_EPSILON, _ADAGRAD_EPSILON)
-        return DenseUpdate(self._settings, self.state(), betas=betas, epsilons=epsilons)
+        return DenseUpdate(self._settings, self.state(), betas=BETAS, epsilons=EPSILONS)
 
     def prepare(self, packed: Packed) -> None:
         """Compile the step for inputs of these shapes, and learn nothing."""
@@ -203,10 +207,8 @@ class Learner:
     def scalars(self, rows: int) -> Float32s:
         """Return the share of one of a step's rows, and the learning rate."""
         rate = self._settings.rate * self.rate_scale
-        # Adam's bias correction, in double precision.
         if self._settings.optimizer == "adam":
-            number = self.steps + 1
-            rate *= math.sqrt(1 - _BETA2**number) / (1 - _BETA1**number)
+            rate = adam_rate(rate, self.steps + 1)
         return np.array([1.0 / max(rows, 1), rate], np.float32)
 
     def lowered(self, packed: Packed, stage: str) -> tuple[bytes, list[str]]:
@@ -338,7 +340,7 @@ class Learner:
         if self._settings.l2:
             gradient += self._settings.l2 * whole
         half_square = tf.nn.l2_loss(gradient)
-        is_finite = _are_bounded(total + half_square, [(side, _GRADIENT_MAX) for side in of_sides])
+        is_finite = are_bounded(total + half_square, [(side, GRADIENT_MAX) for side in of_sides])
         if self._settings.clip_norm:
             length = tf.sqrt(2.0 * half_square)
             gradient *= tf.minimum(1.0, self._settings.clip_norm / tf.maximum(length, 1e-30))
@@ -348,8 +350,8 @@ class Learner:
     def _slice_step(self, *arrays: Any) -> tuple[Any, ...]:
         *inputs, whole, share, seed = arrays
         logits, loss, total, of_weights, of_sides = self._backward(inputs, whole, seed)
-        bounds = [(gradient, _GRADIENT_MAX) for gradient in of_sides] + [(of_weights, _SLICE_GRADIENT_MAX)]
-        is_finite = _are_bounded(total, bounds)
+        bounds = [(gradient, GRADIENT_MAX) for gradient in of_sides] + [(of_weights, _SLICE_GRADIENT_MAX)]
+        is_finite = are_bounded(total, bounds)
         return logits, loss, is_finite, of_weights, *self._of_rows(of_sides, share[0])
 
     def _backward(self, inputs: Sequence[Any], whole: Any, seed: Any) -> tuple[Any, Any, Any, Any, list[Any]]:
@@ -381,14 +383,14 @@ class Learner:
         variables, ops = [variable.handle for variable in (self._whole, *self._slots)], tf.raw_ops
         if self._settings.optimizer == "adam":
             # A rate of 0 and means that keep all of themselves change nothing. The rate is corrected for the bias.
-            rate, *betas = (tf.where(is_finite, one, kept) for one, kept in ((rate, 0.0), (_BETA1, 1.0), (_BETA2, 1.0)))
+            rate, betas = tf.where(is_finite, rate, 0.0), [tf.where(is_finite, beta, 1.0) for beta in BETAS]
             ops.ResourceApplyAdam(
                 var=variables[0], m=variables[1], v=variables[2], beta1_power=0.0, beta2_power=0.0, lr=rate,
-                beta1=betas[0], beta2=betas[1], epsilon=_ADAM_EPSILON, grad=gradient, use_locking=True,
+                beta1=betas[0], beta2=betas[1], epsilon=EPSILONS[0], grad=gradient, use_locking=True,
             )  # fmt: skip
         elif self._settings.optimizer == "adagrad":
             ops.ResourceApplyAdagradV2(
-                var=variables[0], accum=variables[1], lr=rate, epsilon=_ADAGRAD_EPSILON, grad=gradient,
+                var=variables[0], accum=variables[1], lr=rate, epsilon=EPSILONS[1], grad=gradient,
                 use_locking=True,
             )  # fmt: skip
         else:
@@ -400,7 +402,12 @@ class Learner:
         return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def _are_bounded(number: Any, bounds: Sequence[tuple[Any, float]]) -> Any:
+def adam_rate(rate: float, number: int) -> float:
+    """Return the rate of Adam's step of a number, with its correction of the bias, in double precision."""
+    return rate * (math.sqrt(1 - BETAS[1] ** number) / (1 - BETAS[0] ** number))
+
+
+def are_bounded(number: Any, bounds: Sequence[tuple[Any, float]]) -> Any:
     """Return whether a number is finite and each tensor within its bound."""
     return tf.reduce_all([tf.math.is_finite(number), *(tf.reduce_all(tf.abs(one) <= most) for one, most in bounds)])
 

@@ -9,6 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import TrainingFailed
@@ -18,20 +21,36 @@ from streamlearn.trainer.columns import StepColumns, columns_of
 from streamlearn.trainer.intake.extract import rows_of
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.step_cutter import Refused, marked_rows
-from streamlearn.trainer.learner import Learned, Learner, Packed
+from streamlearn.trainer.learner import Learned, Learner
 from streamlearn.trainer.quarantine import Quarantine
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.stages import Stages, Work
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["LearnedStep", "LearningLoop", "NoWorker", "OwnSteps", "StepLearner", "Tally", "TrainReport"]
+__all__ = ["LearnedStep", "LearningLoop", "NoWorker", "OwnSteps", "StepLearner", "Tally", "TrainReport", "Weights"]
 
 _LOG = logging.getLogger("streamlearn.trainer.LearningLoop")
 
 
 class NoWorker(Exception):
     """Training shall stop, and no worker is there that could learn the steps that were read."""
+
+
+class Weights(Protocol):
+    """All that is learned and held beside rows, by name as a version holds it. See `Learner`."""
+
+    def reset(self) -> None:
+        """Forget all that was learned."""
+
+    def dense(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return a copy of the weights."""
+
+    def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return a copy of all else."""
+
+    def load(self, dense: Mapping[str, npt.NDArray[Any]], state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Continue from both."""
 
 
 class StepLearner(Protocol):
@@ -48,6 +67,10 @@ class StepLearner(Protocol):
     @property
     def rate_scale(self) -> float:
         """The factor of all learning rates at the next step."""
+
+    @property
+    def weights(self) -> Weights:
+        """What it learns and holds beside rows."""
 
     def session(self, stop: threading.Event) -> AbstractContextManager[None]:
         """Learn within the block; an error ends what was begun. `stop` is set when training shall stop."""
@@ -78,19 +101,24 @@ class OwnSteps:
         """See `StepLearner`."""
         return self._learner.rate_scale
 
+    @property
+    def weights(self) -> Weights:
+        """See `StepLearner`."""
+        return self._learner
+
     def session(self, stop: threading.Event) -> AbstractContextManager[None]:
         """See `StepLearner`."""
         return nullcontext()
 
-    def pack(self, columns: StepColumns, now_ms: int) -> Packed:
+    def pack(self, columns: StepColumns, now_ms: int) -> Any:
         """Pull the rows of a step."""
         return self._rows.pack(columns)
 
-    def learn(self, packed: Packed) -> Learned:
+    def learn(self, packed: Any) -> Learned:
         """Learn a step."""
         return self._learner.learn(packed)
 
-    def push(self, columns: StepColumns, packed: Packed, learned: Learned, now_ms: int, rate_scale: float) -> int:
+    def push(self, columns: StepColumns, packed: Any, learned: Learned, now_ms: int, rate_scale: float) -> int:
         """Push the gradients of a step's rows."""
         return self._rows.push(columns, learned.gradients, now_ms, rate_scale)
 

@@ -18,7 +18,9 @@ from streamlearn.apps import App, AppFolder
 from streamlearn.apps.sides import check_sides
 from streamlearn.errors import UsageError
 from streamlearn.features import Calibration, Cross, Dense, Label, Number, Slot
+from streamlearn.features.retrieval import PREFIX, TOWERS, of_ranking
 from streamlearn.features.spec import Keyed
+from streamlearn.library.library import Library
 from streamlearn.models import Model, model_of
 from streamlearn.publisher import Lineage
 from streamlearn.table import Changes
@@ -29,8 +31,10 @@ from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.restore import positions_of
 from streamlearn.trainer.shared_marks import SharedMarks
+from streamlearn.trainer.towers.tower_state import TowerState
 from streamlearn.trainer.trainer import COUNTED
 from streamlearn.versions import Chain, Cut, Store, TimeSkip, VersionRef, VersionWriter, load_tensors
+from streamlearn.versions.format.library_files import library_in
 from streamlearn.versions.format.loading import load_bytes
 from streamlearn.versions.format.log import Log
 from streamlearn.versions.format.manifest import Origin, TableRecord
@@ -91,7 +95,7 @@ class Migration:
         gone += [*_gone("dense column", old.features.dense, new.features.dense)]
         gone += [*_gone("label", old.labels, new.labels)]
         weights = [Part("weight", name, one.outcome, self._why_lost(one)) for name, one in self._inherited.items()]
-        return (*self._slot_parts, *dense, *labels, *gone, *weights)
+        return (*self._slot_parts, *dense, *labels, *gone, *weights, *self._tower_parts)
 
     @cached_property
     def lost(self) -> tuple[Part, ...]:
@@ -130,6 +134,8 @@ class Migration:
         dense, state = self._weights()
         writer.add_dense(dense)
         writer.add_dense_optimizer(state)
+        if self._new.app.retrieval is not None:
+            writer.add_library(self._items())
         skips = manifest.skips
         horizon_ms = marks.horizon_ms
         if self._is_relearning:
@@ -152,17 +158,22 @@ class Migration:
         sources = [
             known.index(label.first_name) if label.first_name in known else None for label in self._new.app.labels
         ]
-        ids = {entry.topic_id for entry in self._source.manifest.positions}
+        ids = {entry.topic_id for entry in self._source.manifest.samples_positions}
         if ids != {topic.topic_id}:
             reached = replace(beginning_of(topic), clock_ms=reached.clock_ms)
         return reached, marks.relabelled(sources, numbers=self._new.app.corrected_numbers)
 
+    def _items(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Return the library of the source; none if it has other columns, since topics fill it again."""
+        library, items = Library(self._new.app), library_in(self._store, self._source.links)
+        return library.cut().tensors if items is None or library.unfit(items) else items
+
     def _weights(self) -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, npt.NDArray[Any]]]:
         """Return the weights and the optimizer's state."""
-        sources = load_tensors(self._store, self._source.head, "dense")
+        sources = of_ranking(load_tensors(self._store, self._source.head, "dense"))
         dense = {name: self._inherited[name].fill(weight, sources) for name, weight in self._learner.dense().items()}
         state = self._learner.optimizer_state()
-        learned = load_tensors(self._store, self._source.head, "dense_optimizer")
+        learned = of_ranking(load_tensors(self._store, self._source.head, "dense_optimizer"))
         same = learned.keys() == state.keys() and (
             self._old.settings.trainer.optimizer == self._new.settings.trainer.optimizer
         )
@@ -171,7 +182,26 @@ class Migration:
                 if name != "steps":
                     state[name] = self._state(state[name], self._old_learner.named(learned[name]))
             state["steps"] = np.asarray(learned["steps"])
+        of_towers, rest = self._towers()
+        return dense | of_towers, state | rest
+
+    def _towers(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
+        """Return the weights of the towers, and all else that they hold."""
+        if self._new.app.retrieval is None:
+            return {}, {}
+        fresh = TowerState(self._new)
+        dense, state = fresh.dense(), fresh.optimizer_state()
+        if not self._why_fresh[TOWERS]:
+            dense |= _of_towers(load_tensors(self._store, self._source.head, "dense"))
+            state |= _of_towers(load_tensors(self._store, self._source.head, "dense_optimizer"))
         return dense, state
+
+    @property
+    def _tower_parts(self) -> list[Part]:
+        if self._new.app.retrieval is None:
+            return [] if self._old.app.retrieval is None else [Part("retrieval", self._old.app.retrieval.label, "gone")]
+        why = self._why_fresh[TOWERS]
+        return [Part("retrieval", self._new.app.retrieval.label, "new" if why else "kept", why)]
 
     def _state(self, initial: npt.NDArray[Any], learned: Mapping[str, npt.NDArray[np.float32]]) -> npt.NDArray[Any]:
         """Return one vector of the optimizer's numbers for all weights."""
@@ -262,9 +292,12 @@ class Migration:
         sources = {table.name: table for table in self._source.manifest.tables}
         why = {table.name: _difference(table, sources.get(table.name)) for table in self._lineage.tables}
         old, new = _labels(self._old.app), _labels(self._new.app)
+        of_towers = why.pop(TOWERS, "")
         if old != new and getattr(self.model, "rows_have_labels", False):
-            return {name: reason or "its rows have a number for each label" for name, reason in why.items()}
-        return why
+            why = {name: reason or "its rows have a number for each label" for name, reason in why.items()}
+        if self._new.app.retrieval_fingerprint != self._old.app.retrieval_fingerprint:
+            of_towers = "it was declared otherwise, or not at all"
+        return why | {TOWERS: of_towers}
 
     def _label_outcome(self, label: Label) -> tuple[Outcome, str]:
         old, new = dict(_labels(self._old.app)), dict(_labels(self._new.app))
@@ -281,6 +314,10 @@ class Migration:
             for (changes,) in scan_table([self._source], name):
                 rows[name] += len(changes.keys)
                 yield changes
+
+
+def _of_towers(tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
 
 
 def _difference(table: TableRecord, source: TableRecord | None) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from streamlearn.apps import AppFolder
+
 __all__ = ["Quarantine"]
 
 _LOG = logging.getLogger("streamlearn.trainer.Quarantine")
@@ -12,6 +14,11 @@ _LOG = logging.getLogger("streamlearn.trainer.Quarantine")
 
 class Quarantine:
     """A folder whose files take at most `bytes_max`; the oldest are deleted first. A larger file is not stored."""
+
+    @classmethod
+    def of(cls, folder: AppFolder) -> Quarantine:
+        """Return the quarantine of an application."""
+        return cls(folder.folder / ".streamlearn/kept", folder.settings.trainer.kept_bytes_max)
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
         self._folder, self._bytes_max = folder, bytes_max

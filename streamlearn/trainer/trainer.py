@@ -19,8 +19,6 @@ from streamlearn.errors import (
     EpochOver,
     Oversize,
     PositionLost,
-    ShardRefused,
-    ShardUnreachable,
     StreamlearnError,
     TrainingFailed,
     VersionDefect,
@@ -38,6 +36,7 @@ from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.history_pass import HistoryPass
 from streamlearn.trainer.intake.extract import golden_rows
 from streamlearn.trainer.intake.feed import Feed, Until, quiet_s_max, skip_lost
+from streamlearn.trainer.intake.item_feed import ItemFeed
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.recent import RecentSamples
 from streamlearn.trainer.intake.refill import refill
@@ -47,7 +46,14 @@ from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.learning_loop import LearnedStep, LearningLoop, OwnSteps, StepLearner, Tally, TrainReport
 from streamlearn.trainer.meters import Meters
 from streamlearn.trainer.quarantine import Quarantine
-from streamlearn.trainer.restore import RECOVERABLE, check_samples_after, positions_of, restore
+from streamlearn.trainer.restore import (
+    RECOVERABLE,
+    check_samples_after,
+    later_shard,
+    lost_store,
+    positions_of,
+    restore,
+)  # fmt: skip
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.shared_marks import SharedMarks
 from streamlearn.trainer.step import Piece
@@ -67,7 +73,6 @@ Show: TypeAlias = "Callable[[Trainer], None]"
 
 _LOG = logging.getLogger("streamlearn.trainer.Trainer")
 _RECOVERIES_MAX = 20
-_QUARANTINE_FOLDER = ".streamlearn/kept"
 _MEASURE_S = 0.5
 _LOST_HELP = (
     "deleted samples cannot be learned any more; `streamlearn train APP --accept-lost` continues from the "
@@ -85,7 +90,8 @@ class Trainer:
     or all there is; with `is_shuffled` in another order each time. `compact` writes the bases that replace long chains,
     and `clean` removes old versions; None does neither. With `accept_lost`, training continues from the earliest
     samples if the next ones are gone. The pushing thread calls `on_step` for each learned step, and the scoring thread
-    `on_scores` with the scores of closed windows. `lead` returns what learns steps; workers may.
+    `on_scores` with the scores of closed windows. `lead` returns what learns steps; workers may. `items` has the
+    library of an application with retrieval.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class Trainer:
         on_step: Callable[[LearnedStep], None] = lambda step: None,
         on_scores: Callable[[Sequence[WindowScore]], None] = lambda scores: None,
         lead: Callable[[Learner, Rows], StepLearner] = OwnSteps,
+        items: ItemFeed | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         app, settings = folder.app, folder.settings
@@ -117,7 +124,7 @@ class Trainer:
         self._learner = Learner(app, model, settings.trainer)
         self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables)
         self._step_learner = lead(self._learner, self._rows)
-        self._quarantine = Quarantine(folder.folder / _QUARANTINE_FOLDER, settings.trainer.kept_bytes_max)
+        self._quarantine, self._items = Quarantine.of(folder), items
         self._recent = RecentSamples(app, settings.judge.scored_rows_max, SCORED_ROWS)
         scorer = VersionScorer(app.name, store, self._learner, Rows(app, client, SCORED_ROWS, settings.tables))
         numbers = {label.name: label.number for label in folder.app.labels if label.number is not None}
@@ -223,28 +230,11 @@ class Trainer:
             ShardRefused: Shards belong to a later run that the store does not know: they wrote to another store.
         """
         # Ask the shards first: the store then knows every run that they can know of.
-        later = self._later_shard() if isinstance(error, EpochOver) else ""
+        later = later_shard(self._client, self.publisher.run) if isinstance(error, EpochOver) else ""
         resumed = self.publisher.resume()
         if later:
-            message = (
-                f"{later}, but {self._store.url} has no run of {self._folder.app.name!r} later than this one, "
-                f"{resumed.run}: its contents were lost, or it is another store"
-            )
-            help = (
-                "restore the contents of the store, or set versions.store to the right one; to start over in "
-                "this one, restart the shards"
-            )
-            raise ShardRefused(message, help=help)
+            raise lost_store(later, self._store, self._folder.app.name, resumed.run)
         return resumed
-
-    def _later_shard(self) -> str:
-        """Describe a shard that a later run has restored; empty if there is none."""
-        try:
-            shards = self._client.stats()
-        except (EpochOver, ShardUnreachable):  # it does not answer this epoch; restoring it gives the reason
-            return ""
-        later = [shard for shard in shards if shard.epoch is not None and shard.epoch.run > self.publisher.run]
-        return f"shard {later[0].place} is in epoch {later[0].epoch}" if later else ""
 
     @property
     def lag(self) -> int:
@@ -267,7 +257,9 @@ class Trainer:
         self._restores += 1  # even if it fails: shards may know the epoch, and the next one must be higher
         self._client.restore(epoch, resumed.ref)
         self._marks = SharedMarks.of(self._folder.app, self._folder.settings.marks)
-        self._reached = restore(resumed.chain, self._topic, self._learner, self._marks)
+        self._reached = restore(resumed.chain, self._topic, self._step_learner.weights, self._marks)
+        if self._items is not None:
+            self._items.restore(resumed.chain)
         if self._accept_lost:
             self._reached, lost = skip_lost(self._topic, self._reached)
             self._lost |= lost
@@ -408,8 +400,10 @@ class Trainer:
         self._on_step(done)
 
     def _count(self, done: LearnedStep) -> None:
-        """Count rows and labels of a step for the next version, and keep its rows for golden requests."""
+        """Count rows and labels of a step for the next version, and keep its items and rows for golden requests."""
         self._newest_pieces, columns = done.step.pieces, done.columns
+        if self._items is not None:
+            self._items.learn(columns)
         counts = (len(columns), np.bitwise_count(columns.learn).sum(), np.bitwise_count(columns.correct).sum())
         for name, count in zip(COUNTED, counts, strict=True):
             self._counted[name] += float(count)
@@ -440,9 +434,12 @@ class Trainer:
         assert self._validation is not None
         self._validation.catch_up()
         self.publisher.settle()
+        if self._items is not None:
+            self._items.catch_up()
         while (
             self.publisher.learned_rows < self.tally.rows - self._learned_before
             or self.publisher.must_delete
+            or (self._items is not None and self._items.library.has_changes)
             or self.publisher.is_behind(self._positions())
         ):
             self.publisher.make_due()
@@ -458,17 +455,20 @@ class Trainer:
         deleted = self._delete(watermark_ms)
         if watermark_ms is not None:
             self._marks.forget(watermark_ms - self._horizon_ms)
+        items = None if self._items is None else self._items.note()
+        counted = self._counted if items is None else self._counted | {"library_items": float(items.size)}
         return CutState(
             cut=Cut(
                 positions=self._positions(), watermark_ms=watermark_ms, skips=self._skips, graph=self._graph,
-                metrics={"steps": float(self._learner.steps)} | self._counted | self.summary | deleted,
+                metrics={"steps": float(self._learner.steps)} | counted | self.summary | deleted,
             ),
             learned_rows=self.tally.rows - self._learned_before,
-            dense=self._learner.dense(),
-            dense_optimizer=self._learner.optimizer_state(),
+            dense=self._step_learner.weights.dense(),
+            dense_optimizer=self._step_learner.weights.optimizer_state(),
             marks=self._marks.save(reached),
             golden=self._golden(),
             predictions=None if self._validation is None else self._validation.note(),
+            library=items,
         )  # fmt: skip
 
     def _delete(self, watermark_ms: int | None) -> dict[str, float]:
@@ -483,7 +483,7 @@ class Trainer:
 
     def _positions(self) -> tuple[Position, ...]:
         assert self._reached is not None
-        return positions_of(self._topic, self._reached)
+        return (*positions_of(self._topic, self._reached), *(() if self._items is None else self._items.positions))
 
     def _golden(self) -> dict[str, bytes]:
         """Return recently learned requests with their current scores; empty before any."""

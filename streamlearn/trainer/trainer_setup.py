@@ -21,7 +21,8 @@ from streamlearn.publisher.bases import Compact
 from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import Until
-from streamlearn.trainer.learning_loop import OwnSteps
+from streamlearn.trainer.intake.item_feed import ItemFeed
+from streamlearn.trainer.towers.tower_steps import own_steps
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.validation.score_log import ScoreLog, scores_folder
 from streamlearn.trainer.workers.setup import lead
@@ -69,13 +70,18 @@ def train(
         if workers.slices == 1 and workers.listen:
             message = "workers.listen is set, but workers.slices is 1: there is nothing for workers to learn"
             raise ConfigError(message, help="set workers.slices to 2 or more, or leave workers.listen empty")
-        is_alone = workers.slices == 1 and workers.reduce == "shards"
-        leads = OwnSteps if is_alone else lead(folder, client, token, tls, ends, stop=stop, clock=clock)
+        if workers.slices > 1 and folder.app.retrieval is not None:
+            message = f"workers.slices is {workers.slices}, and the application declares retrieval"
+            raise ConfigError(message, help="workers do not learn towers yet: set workers.slices to 1")
+        is_alone, items = workers.slices == 1 and workers.reduce == "shards", None
+        leads = own_steps(folder, client) if is_alone else lead(folder, client, token, tls, ends, stop=stop, clock=clock)
+        if folder.app.retrieval is not None:
+            items = ends.enter_context(ItemFeed.open(folder, clock=clock))
         trainer = Trainer(
             folder, model, topic, client, store,
             registry=registry, graph=put_graphs(folder, model, store), on_scores=log.offer, clock=clock,
             compact=_compact(folder), clean=partial(_clean, folder), accept_lost=accept_lost,
-            passes=passes, history_ms=history_ms, is_shuffled=is_shuffled, lead=leads,
+            passes=passes, history_ms=history_ms, is_shuffled=is_shuffled, lead=leads, items=items,
         )  # fmt: skip
         return trainer.run(stop, until=until(topic), show=show)
 

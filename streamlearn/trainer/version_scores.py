@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.errors import VersionDefect, VersionRefused
+from streamlearn.features.retrieval import of_ranking
 from streamlearn.samples import SampleBatch
 from streamlearn.table.pin import At
 from streamlearn.trainer.columns import columns_of
@@ -45,7 +46,7 @@ class VersionScorer:
         except VersionDefect as error:
             message = f"dense weights of version {version} cannot be read: {error.message}"
             raise VersionRefused(message, help=error.help) from error
-        return self._learner.end_to_end(dense)
+        return self._learner.end_to_end(of_ranking(dense))
 
 
 def score_rows(

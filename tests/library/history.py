@@ -55,6 +55,6 @@ class Writer:
 
 def known(library: Library) -> dict[str, Any]:
     """All that a library knows, bit by bit, and what chance gives."""
-    columns = library._columns_at(library._rows)
+    columns = library._columns_at(library._index.rows)
     found: dict[str, Any] = {name: (column.dtype.str, column.tobytes()) for name, column in columns.items()}
     return found | {"sample": library.sample(7, 3).keys.tolist(), "size": len(library)}

@@ -14,6 +14,7 @@ from streamlearn.features import Library, Retrieval
 from streamlearn.settings import Settings
 from streamlearn.testing import small_app, small_folder, small_impression
 from streamlearn.topics import Topic, create_topic
+from tests.trainer.stream import learnable_app
 
 T_MS = 1_700_000_000_000
 _numbers = itertools.count()
@@ -27,6 +28,12 @@ def library_app(value: Any = "int", expire_s: int | None = None, name: str = "sm
     )
     retrieval = Retrieval("click", ("user_id", "country"), ("video_id", "tags", "vector"), 8, library=Library(expire_s))
     return replace(app, features=replace(app.features, slots=slots), retrieval=retrieval)
+
+
+def kept_app(expire_s: int | None = None) -> App:
+    """The learnable application with a library."""
+    retrieval = Retrieval("click", ("user_id",), ("video_id", "tags"), 8, library=Library(expire_s))
+    return replace(learnable_app(), retrieval=retrieval)
 
 
 def library_folder(app: App, folder: Path = Path("/nowhere"), **sections: dict[str, Any]) -> AppFolder:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamlearn.apps import App
 from streamlearn.features import keys_of
 from streamlearn.library.columns import columns_of
-from streamlearn.library.items import TOLD, ItemUpdates, LibraryView
+from streamlearn.library.items import WRITTEN, ItemUpdates, LibraryView
 from streamlearn.library.library import Library
 from streamlearn.samples import FeatureColumns, SlotColumns
 from streamlearn.samples.item_ids import ItemIds
@@ -30,11 +30,11 @@ class Said:
     second: int
     seed: int | None
     place: int
-    is_told: bool
+    is_written: bool
 
     @property
     def origin(self) -> int:
-        return self.place | (int(TOLD) if self.is_told else 0)
+        return self.place | (int(WRITTEN) if self.is_written else 0)
 
 
 def statements(items: int = 6, seconds: int = 5, count: int = 24) -> st.SearchStrategy[list[Said]]:
@@ -97,7 +97,7 @@ def registers(said: Sequence[Said]) -> dict[int, int]:
             removed[one.item] = max(removed.get(one.item, -1), one.second)
             continue
         written[one.item] = max(written.get(one.item, (-1, -1, -1)), (one.second, one.origin, one.seed))
-        if one.is_told:
+        if one.is_written:
             told[one.item] = max(told.get(one.item, -1), one.second)
     return {
         item: seed

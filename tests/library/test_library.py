@@ -33,7 +33,7 @@ APP = APPS["int"]
 def expected(app: Any, said: list[Said]) -> dict[Any, bytes]:
     """What registers say, as `content` has it."""
     seeds = registers(said)
-    alone = library_of(app, [Said(item, 0, seed, 0, is_told=True) for item, seed in seeds.items()])
+    alone = library_of(app, [Said(item, 0, seed, 0, is_written=True) for item, seed in seeds.items()])
     return content(alone.view())
 
 
@@ -62,9 +62,9 @@ def test_any_order_and_repetition_of_statements_makes_the_same_library(
 
 
 def test_a_removed_item_comes_back_only_by_a_later_statement_of_the_topic() -> None:
-    removal = Said(1, 2, None, 0, is_told=True)
+    removal = Said(1, 2, None, 0, is_written=True)
     shown, old, equal, later = (
-        Said(1, second, 1, 5, is_told=told) for second, told in ((9, False), (1, True), (2, True), (3, True))
+        Said(1, second, 1, 5, is_written=told) for second, told in ((9, False), (1, True), (2, True), (3, True))
     )
     for alone in (shown, old, equal):
         assert content(library_of(APP, [removal, alone]).view()) == {}
@@ -72,15 +72,15 @@ def test_a_removed_item_comes_back_only_by_a_later_statement_of_the_topic() -> N
 
 
 def test_a_removal_of_an_unknown_item_is_remembered() -> None:
-    library = library_of(APP, [Said(4, 3, None, 0, is_told=True)])
+    library = library_of(APP, [Said(4, 3, None, 0, is_written=True)])
     assert (len(library), library.find(keys_for(APP, [4, 5]))[1].tolist()) == (0, [False, False])
-    assert len(library.sample(3, 1)) == 0
-    library.apply(updates_of(APP, [Said(4, 2, 1, 1, is_told=True)]))
+    assert len(library.sample(3, 1).keys) == 0
+    library.apply(updates_of(APP, [Said(4, 2, 1, 1, is_written=True)]))
     assert len(library) == 0
 
 
 def test_items_are_found_in_the_order_of_keys_and_unknown_ones_left_out() -> None:
-    library = library_of(APP, [Said(item, 1, item, item, is_told=False) for item in range(9)])
+    library = library_of(APP, [Said(item, 1, item, item, is_written=False) for item in range(9)])
     keys = keys_for(APP, [7, 99, 3, 7])
     items, is_there = library.find(keys)
     assert is_there.tolist() == [True, False, True, True]
@@ -91,34 +91,44 @@ def test_items_are_found_in_the_order_of_keys_and_unknown_ones_left_out() -> Non
     assert items.features.slots["tags"].offsets.tolist() == [0, 1, 1, 2]
 
 
-def test_chance_gives_every_item_its_share_and_no_removed_one() -> None:
-    said = [Said(item, 1, item, item, is_told=False) for item in range(60)]
-    said += [Said(item, 2, None, item, is_told=True) for item in range(50)]
+@pytest.mark.parametrize("removed", [10, 50])
+def test_chance_gives_every_item_its_share_and_no_removed_one(removed: int) -> None:
+    said = [Said(item, 1, item, item, is_written=False) for item in range(60)]
+    said += [Said(item, 2, None, item, is_written=True) for item in range(removed)]
     library = library_of(APP, said)
-    counts = np.unique(library.sample(10_000, 3).keys, return_counts=True)
-    assert sorted(counts[0].tolist()) == sorted(keys_for(APP, range(50, 60)).tolist())
-    assert 850 < counts[1].min() <= counts[1].max() < 1_150
-    assert library.sample(8, 1).keys.tolist() == library.sample(8, 1).keys.tolist()
-    assert library.sample(8, 1).keys.tolist() != library.sample(8, 2).keys.tolist()
+    drawn = [library.sample(5, seed) for seed in range(3_000)]
+    assert all(len(np.unique(items.keys)) == len(items.keys) <= 5 for items in drawn)
+    keys, counts = np.unique(np.concatenate([items.keys for items in drawn]), return_counts=True)
+    assert sorted(keys.tolist()) == sorted(keys_for(APP, range(removed, 60)).tolist())
+    share = 3_000 * (1 - (1 - 1 / (60 - removed)) ** 5)
+    assert 0.75 * share < counts.min() <= counts.max() < 1.25 * share
+    assert drawn[7].keys.tolist() == library.sample(5, 7).keys.tolist()
+
+
+def test_slices_have_every_item_once() -> None:
+    library = library_of(APP, [Said(item, 1, item, item, is_written=False) for item in range(10)])
+    slices = list(library.slices(4))
+    assert [len(items.keys) for items in slices] == [4, 4, 2]
+    assert sorted(np.concatenate([items.features.dense["vector"][:, 0] for items in slices])) == list(range(10))
 
 
 def test_a_view_stays_as_it_was() -> None:
-    library = library_of(APP, [Said(item, 1, item, item, is_told=False) for item in range(9)])
+    library = library_of(APP, [Said(item, 1, item, item, is_written=False) for item in range(9)])
     view = library.view()
     before = content(view)
-    library.apply(updates_of(APP, [Said(item, 2, item + 1, item, is_told=True) for item in range(5_000)]))
-    library.apply(updates_of(APP, [Said(item, 3, None, item, is_told=True) for item in range(4_000)]))
+    library.apply(updates_of(APP, [Said(item, 2, item + 1, item, is_written=True) for item in range(5_000)]))
+    library.apply(updates_of(APP, [Said(item, 3, None, item, is_written=True) for item in range(4_000)]))
     assert content(view) == before
     assert len(library.view()) == 1_000
 
 
 def test_items_expire_by_event_time_and_late_statements_with_them() -> None:
     app = library_app(expire_s=600)
-    library = library_of(app, [Said(item, 60 * item, item, item, is_told=False) for item in range(5)])
-    library.apply(updates_of(app, [Said(1, 30, None, 9, is_told=True)]))
+    library = library_of(app, [Said(item, 60 * item, item, item, is_written=False) for item in range(5)])
+    library.apply(updates_of(app, [Said(1, 30, None, 9, is_written=True)]))
     library.expire(T_MS + 660_000)  # the horizon is a minute after the first item, or a part of a minute before
     assert sorted(content(library.view())) == [2, 3, 4]
-    library.apply(updates_of(app, [Said(0, 0, 0, 0, is_told=False), Said(1, 1, 1, 1, is_told=True)]))
+    library.apply(updates_of(app, [Said(0, 0, 0, 0, is_written=False), Said(1, 1, 1, 1, is_written=True)]))
     assert sorted(content(library.view())) == [2, 3, 4]
     library.expire(T_MS)  # time does not go back
     library.expire(T_MS + 10_000_000)
@@ -128,18 +138,18 @@ def test_items_expire_by_event_time_and_late_statements_with_them() -> None:
 
 
 def test_a_library_without_expiry_keeps_everything() -> None:
-    library = library_of(APP, [Said(1, 1, 1, 1, is_told=False)])
+    library = library_of(APP, [Said(1, 1, 1, 1, is_written=False)])
     library.expire(1 << 50)
     assert len(library) == 1
 
 
 def test_a_full_library_refuses_new_items_and_takes_news_of_others(caplog: pytest.LogCaptureFixture) -> None:
     library = Library(APP, items_max=3)
-    library.apply(updates_of(APP, [Said(item, 1, item, item, is_told=False) for item in range(5)]))
+    library.apply(updates_of(APP, [Said(item, 1, item, item, is_written=False) for item in range(5)]))
     assert (len(library), library.refused) == (3, 2)
     assert "the library is full: it has 3 items" in caplog.text
     known = library.view().ids_of().listed()
-    library.apply(updates_of(APP, [Said(item, 2, 8, item, is_told=False) for item in range(5)]))
+    library.apply(updates_of(APP, [Said(item, 2, 8, item, is_written=False) for item in range(5)]))
     assert library.view().ids_of().listed() == known
     assert set(library.view().items().features.dense["vector"][:, 0].tolist()) == {8.0}
 
@@ -147,7 +157,8 @@ def test_a_full_library_refuses_new_items_and_takes_news_of_others(caplog: pytes
 def test_rows_that_no_item_needs_are_freed() -> None:
     library = Library(APP)
     for second in range(60):
-        library.apply(updates_of(APP, [Said(item, second, second + item, item, is_told=False) for item in range(500)]))
+        said = [Said(item, second, second + item, item, is_written=False) for item in range(500)]
+        library.apply(updates_of(APP, said))
     assert library._features.rows < 2 * 500 + library_module._SPARE_ROWS + 500
     assert set(library.view().items().features.dense["vector"][:, 0].tolist()) == {
         float(59 + item) for item in range(500)
@@ -155,9 +166,9 @@ def test_rows_that_no_item_needs_are_freed() -> None:
 
 
 def test_a_shown_item_that_did_not_change_takes_no_new_features() -> None:
-    library = library_of(APP, [Said(1, 1, 4, 1, is_told=False)])
+    library = library_of(APP, [Said(1, 1, 4, 1, is_written=False)])
     library.cut().committed()
-    library.apply(updates_of(APP, [Said(1, 7, 4, 2, is_told=False)]))
+    library.apply(updates_of(APP, [Said(1, 7, 4, 2, is_written=False)]))
     cut = library.cut()
     assert (library._features.rows, len(cut.upserted), cut.tensors["event_ms"].tolist()) == (2, 0, [T_MS + 7_000])
 
@@ -183,7 +194,7 @@ def test_cuts_have_what_changed_since_the_newest_committed_version(said: list[Sa
 
 def test_ids_and_features_of_every_kind_come_back() -> None:
     for app in APPS.values():
-        library = library_of(app, [Said(7, 1, 5, 1, is_told=True)])
+        library = library_of(app, [Said(7, 1, 5, 1, is_written=True)])
         view = library.view()
         assert view.ids_of().listed() == ids_for(app, [7]).listed()
         (tags, topics), given = (view.items().features.slots[name] for name in ("tags", "topics")), described([5])
@@ -193,7 +204,7 @@ def test_ids_and_features_of_every_kind_come_back() -> None:
         assert topics.weights.tolist() == given.slots["topics"].weights.tolist()
         state = library.state(int(view.keys[0]))
         assert state is not None
-        assert (state["told_ms"], state["is_present"]) == (T_MS + SECOND_MS, True)
+        assert (state["written_ms"], state["is_present"]) == (T_MS + SECOND_MS, True)
         assert library.state(1) is None
 
 

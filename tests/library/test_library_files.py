@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from streamlearn.errors import BadRecord, VersionDefect
@@ -32,12 +33,13 @@ from streamlearn.versions import (
 from streamlearn.versions.format.coverage import check_manifest
 from streamlearn.versions.format.library_files import check_library, library_in
 from streamlearn.versions.store.settings import FileSettings
+from tests.campaign import examples
 from tests.library.history import MODEL, Writer, known
 from tests.library.place import library_app
 from tests.library.statements import Said, content, library_of, statements, updates_of
 
 APPS = {value: library_app(value, expire_s=86_400) for value in ("int", "str")}
-SAID = [Said(item, item, item, item, is_told=item % 2 == 0) for item in range(8)]
+SAID = [Said(item, item, item, item, is_written=item % 2 == 0) for item in range(8)]
 STEPS = st.lists(
     st.tuples(st.sampled_from(["say", "say", "cut", "fail", "compact", "revert", "expire"]), st.integers(0, 1 << 16)),
     max_size=14,
@@ -72,6 +74,7 @@ def step(writer: Writer, states: dict[int, Any], what: str, seed: int) -> None:
         states[newest + 1] = states[to]
 
 
+@hypothesis_settings(max_examples=examples(15), derandomize=True, database=None)
 @given(value=st.sampled_from(sorted(APPS)), steps=STEPS)
 def test_every_version_brings_back_its_library_and_a_follower_has_it_too(
     value: str, steps: list[tuple[str, int]]
@@ -105,7 +108,7 @@ def test_a_delta_holds_what_changed_and_a_base_everything() -> None:
     writer = Writer(APPS["int"])
     writer.library.apply(updates_of(writer.app, SAID))
     writer.cut(1)
-    writer.library.apply(updates_of(writer.app, [Said(3, 99, 1, 5, is_told=True)]))
+    writer.library.apply(updates_of(writer.app, [Said(3, 99, 1, 5, is_written=True)]))
     delta = writer.cut(2)
     assert len(load_tensors(writer.store, delta, "library")["key"]) == 1
     compact(writer.store, MODEL)
@@ -117,7 +120,7 @@ def test_a_delta_holds_what_changed_and_a_base_everything() -> None:
 def test_a_library_of_many_files_comes_back_and_a_lost_one_makes_the_version_incomplete() -> None:
     writer = Writer(APPS["str"])
     writer.store.files = FileSettings(file_bytes_max=65_536)
-    writer.library.apply(updates_of(writer.app, [Said(item, 1, item, item, is_told=False) for item in range(4_000)]))
+    writer.library.apply(updates_of(writer.app, [Said(item, 1, item, item, is_written=False) for item in range(4_000)]))
     done = writer.cut(1)
     files = done.manifest.of_kind("library")
     assert len(files) > 3
@@ -189,7 +192,8 @@ def test_an_imported_folder_whose_library_does_not_fit_is_refused(tmp_path: Path
     writer = Writer(APPS["int"])
     writer.library.apply(updates_of(writer.app, SAID))
     tensors = writer.library.cut().tensors
-    wrong = tensors | ({"told_ms": tensors["told_ms"][:-1]} if what == "lengths" else {"gone": tensors["key"][:1]})
+    changed = {"lengths": {"written_ms": tensors["written_ms"][:-1]}, "keys": {"gone": tensors["key"][:1]}}
+    wrong = tensors | changed[what]
     made = writer.writer(1)
     made.add_library(wrong)
     made.finish(Cut(), clock=ManualClock())

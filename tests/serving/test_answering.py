@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from streamlearn.apps import App
@@ -35,8 +37,8 @@ class Lanes:
         ladder: Any = None
         return Made(scorer, ladder)
 
-    def weights(self, *_: Any) -> None:
-        return None
+    def weights(self, _: Any, named: Mapping[str, Any]) -> None:
+        self.named = {*named}
 
 
 class Front:
@@ -65,16 +67,18 @@ def committed(store: Store, folder: Path, *, is_of_before: bool) -> tuple[Commit
     )  # fmt: skip
     writer = VersionWriter(store, head)
     writer.add_rows([])
+    writer.add_dense({"kernel": np.ones(3, np.float32), "retrieval/scale": np.ones(1, np.float32)})
     return writer.finish(Cut(graph=put_graph(store, _APP.name, graph))), TableSet(options)
 
 
-def stage(folder: Path, app: App, front: Front, *, is_of_before: bool = False) -> None:
+def stage(folder: Path, app: App, front: Front, *, is_of_before: bool = False) -> Lanes:
     """Give a version of the shop to a node whose folder has some application."""
-    store = open_store(f"file://{folder}/store")
+    store, lanes = open_store(f"file://{folder}/store"), Lanes()
     version, tables = committed(store, folder, is_of_before=is_of_before)
-    answering = Answering(small_folder(folder, app), store, Lanes(), front)  # type: ignore[arg-type]
+    answering = Answering(small_folder(folder, app), store, lanes, front)  # type: ignore[arg-type]
     with closing(answering):
         answering.stage(version, tables)
+    return lanes
 
 
 @pytest.mark.parametrize("is_of_before", [False, True], ids=["today", "before"])
@@ -105,3 +109,7 @@ def test_a_node_takes_its_own_labels_under_other_windows(tmp_path: Path, is_of_b
     front = Front()
     stage(tmp_path, replace(_APP, groups=groups), front, is_of_before=is_of_before)
     assert front.handles == 1
+
+
+def test_a_node_scores_by_the_weights_of_the_ranking_model_alone(tmp_path: Path) -> None:
+    assert stage(tmp_path, _APP, Front()).named == {"kernel"}

@@ -14,18 +14,25 @@ import tensorflow as tf
 from streamlearn.apps import AppFolder
 from streamlearn.errors import BadRecord, UsageError
 from streamlearn.models import model_of
-from streamlearn.samples import SampleCodec
+from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.testing import ManualClock
 from streamlearn.topics import TopicSettings, create_topic
+from streamlearn.trainer.columns import columns_of
 from streamlearn.trainer.device import device_of
+from streamlearn.trainer.evaluation import own_tables
 from streamlearn.trainer.intake.feed import Feed, beginning_of
+from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.step_cutter import StepCutter
 from streamlearn.trainer.learner import Learner
+from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.shared_marks import SharedMarks
+from streamlearn.trainer.step import Piece, Step
+from streamlearn.trainer.towers.tower_steps import TowerSteps, own_steps
 from tests.settings.conftest import Load
 from tests.settings.probes import heeds, spied
 from tests.trainer.stream import messages_of
 from tests.trainer.test_learner import Linear, packed, plainly
+from tests.trainer.towers.towered import towered_app
 
 
 def learner_of(folder: AppFolder) -> Learner:
@@ -34,6 +41,29 @@ def learner_of(folder: AppFolder) -> Learner:
 
 def split(learner: Learner) -> list[Any]:
     return [weight.astype(np.float64) for weight in learner.dense().values()]
+
+
+@heeds("retrieval.negatives", "retrieval.rate")
+def test_the_towers_draw_as_many_items_and_learn_at_the_rate_that_settings_say(learnable: Load) -> None:
+    loaded = learnable("retrieval.negatives=7", "retrieval.rate=0.25")
+    folder = replace(loaded, app=towered_app())
+    columns = columns_of(step_of(messages_of(folder.app, 1)[0][1]))
+    with own_tables(folder) as client:
+        steps = own_steps(folder, client)(learner_of(folder), Rows(folder.app, client, len(columns)))
+        assert isinstance(steps, TowerSteps)
+        steps.state.items.add(*steps.rows.shown(columns))
+        packed = steps.rows.pack(columns)
+        assert packed is not None
+        assert packed.drawn == pytest.approx(1 - (1 - 1 / len(steps.state.items)) ** 7)
+        before = steps.state.learner.dense()["scale"]
+        assert steps.state.learner.learn(packed, np.full(len(packed.keys), 0.5, np.float32)) is not None
+        # Adam's first step is as large as its rate.
+        assert np.abs(steps.state.learner.dense()["scale"] - before) == pytest.approx(0.25, rel=1e-3)
+
+
+def step_of(batch: SampleBatch) -> Step:
+    learn = np.full(len(batch), 3, np.uint32)
+    return Step(1, (Piece(batch, np.arange(len(batch)), learn, 0 * learn),), Reached((), ()), len(batch))
 
 
 @heeds(

@@ -29,10 +29,12 @@ app = replace(learnable_app(), model={model!r})
 """
 
 
-def write_app(folder: Path, settings: Mapping[str, Mapping[str, Any]], model: str = "model:Toy") -> AppFolder:
+def write_app(
+    folder: Path, settings: Mapping[str, Mapping[str, Any]], model: str = "model:Toy", text: str = _APP
+) -> AppFolder:
     """The learnable application with a model of its own, written as people write theirs."""
     folder.mkdir()
-    (folder / "app.py").write_text(_APP.format(root=str(_ROOT), model=model))
+    (folder / "app.py").write_text(text.format(root=str(_ROOT), model=model))
     (folder / "model.py").write_text((Path(__file__).parent / "toy.py").read_text())
     sections: dict[str, Mapping[str, Any]] = {
         "versions": {"store": f"file://{folder}/store"},

@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 
 from streamlearn.apps import App, AppFolder
-from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Segment, Slot
+from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Segment, Slot, keys_of
 from streamlearn.samples import LabelColumns, SampleBatch, SampleCodec, SlotColumns
+from streamlearn.samples.item_ids import ItemIds
 from streamlearn.settings import Settings
 from streamlearn.testing import small_batch
 from streamlearn.topics import TopicSettings, create_topic
@@ -116,6 +117,10 @@ def _message(app: App, number: int, rows: int, rng: np.random.Generator) -> Samp
     place = np.arange(rows, dtype=np.int32) - np.searchsorted(index, index).astype(np.int32)
     likes = np.sin(items["video_id"].keys.astype(np.float64)) + np.sin(users["user_id"].keys.astype(np.float64))[index]
     labels = tuple(_label(one.name, one.sample_rate, likes, rng) for one in app.labels)
+    ids = None
+    if app.retrieval is not None:
+        ids = ItemIds(items["video_id"].keys.astype(np.int64))
+        items["video_id"] = SlotColumns(keys_of(app.features.slot("video_id"), ids.values))
     return replace(
         batch,
         header=_header(batch, number),
@@ -125,6 +130,7 @@ def _message(app: App, number: int, rows: int, rng: np.random.Generator) -> Samp
         item=replace(batch.item, slots=items),
         settle_time_ms=shown[index] + 10_000,
         labels=labels,
+        item_ids=ids,
     )
 
 

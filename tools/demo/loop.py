@@ -200,7 +200,7 @@ class Loop:
     def has_learned(self, version: Known, ends: Sequence[int]) -> bool:
         """Return whether a version has learned all samples before these end offsets."""
         manifest = read_manifest(self.model.store, self.model.history.folder(version.ref))
-        reached = {position.partition: position.offset for position in manifest.positions}
+        reached = {position.partition: position.offset for position in manifest.samples_positions}
         return all(reached.get(partition, 0) >= end for partition, end in enumerate(ends))
 
     def verb(self, *words: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
-_NEVER_MS, _BAR = 1 << 62, 20
+_NEVER_MS, _BAR, _DAYS_MAX = 1 << 62, 20, 7
 _OF_NUMBERS, _TEXT = ("mae", "rmse"), "segment"
 _SCORES = ("rows", "positives", "auc", "log_loss", "normalised_entropy", "mae", "rmse", "calibration")
 
@@ -189,12 +189,14 @@ def _compare_variants(
             _print_pass(last)
             done.append((variant, last))
     best = best_of(done)
+    hits = [variant.facts | row for variant, last in done for row in _hit_rows(last)]
     if json:
         results = [{"facts": variant.facts, "is_best": variant is best} | _facts(last) for variant, last in done]
         print_json({"variants": results})
     else:
         rows = [variant.facts | row for variant, last in done for row in _rows(last)]
         print_table(without_empty(rows, _OF_NUMBERS), whole=True)
+        _print_hits(hits)
         if best is not None:
             has_numbers = any(score.mae is not None for _, last in done for score in last.held_out.scores)
             typer.echo(f"the lowest {'error' if has_numbers else 'normalised entropy'} has:")
@@ -241,6 +243,25 @@ def _print(result: EvaluationResult, *, json: bool) -> None:
         return
     print_facts("samples", {name: None if time_ms is None else time_text(time_ms) for name, time_ms in times.items()})
     print_table(without_empty([row for done in result.passes for row in _rows(done)], _OF_NUMBERS), whole=True)
+    _print_hits([row for done in result.passes for row in _hit_rows(done)])
+
+
+def _print_hits(rows: list[dict[str, Any]]) -> None:
+    if rows:
+        print_table(rows, "hit rates of retrieval, before each positive was learned, and of popularity", whole=True)
+
+
+def _hit_rows(done: Pass) -> list[dict[str, Any]]:
+    """Return a row for each of the last days that the towers learned."""
+    from streamlearn.trainer.towers.hit_rates import TOPS
+
+    rows = []
+    for day in done.hit_rates[-_DAYS_MAX:]:
+        row: dict[str, Any] = {"day": time_text(day.day_ms)[:10], "positives": day.positives, "items": day.items}
+        for top, towers, popularity in zip(TOPS, day.towers, day.popularity, strict=True):
+            row |= {f"top {top}": round(towers, 4), f"popular {top}": round(popularity, 4)}
+        rows.append(row)
+    return rows
 
 
 def _facts(done: Pass) -> dict[str, Any]:
@@ -260,6 +281,7 @@ def _facts(done: Pass) -> dict[str, Any]:
             | {name: getattr(score, name) for name in (*_SCORES, "kept", "is_complete")}
             for score in held_out.scores
         ],
+        **({"hit_rates": [vars(day) for day in done.hit_rates]} if done.hit_rates else {}),
     }
 
 

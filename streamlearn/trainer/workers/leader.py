@@ -126,6 +126,11 @@ class Leader:
         return self._learner.rate_scale
 
     @property
+    def weights(self) -> Learner:
+        """What is learned beside rows; see `StepLearner`."""
+        return self._learner
+
+    @property
     def workers(self) -> list[WorkerState]:
         """The workers, the leader among them if it learns."""
         with self._changed:

@@ -22,7 +22,7 @@ from streamlearn.versions.store.interface import Store
 
 __all__ = ["GONE", "STATE", "check_library", "check_vectors", "library_in", "vectors_in"]
 
-STATE = {"key": "<u8", "event_ms": "<i8", "origin": "<u8", "told_ms": "<i8", "removed_ms": "<i8"}
+STATE = {"key": "<u8", "event_ms": "<i8", "origin": "<u8", "written_ms": "<i8", "removed_ms": "<i8"}
 """The columns that every library has, beside ids and features."""
 GONE = "gone"
 """The tensor of keys that the parent had, and the version has not."""

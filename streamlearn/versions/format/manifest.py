@@ -214,6 +214,11 @@ class Manifest(Head, frozen=True, kw_only=True):
     signature: Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")] | UnsetType = UNSET
     check: Digest | UnsetType = UNSET
 
+    @property
+    def samples_positions(self) -> tuple[Position, ...]:
+        """The positions of the topic of samples, which come first; those of the topic of items follow."""
+        return tuple(entry for entry in self.positions if entry.topic_id == self.positions[0].topic_id)
+
     def of_kind(self, kind: FileKind) -> list[FileEntry]:
         """Return its files of one kind, in the order of table, shard and number."""
         files = [file for file in self.files if file.kind == kind]

@@ -1,0 +1,109 @@
+"""TowerRows: finds the positives of a step and the items that compete, packs their rows, and pushes gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import structs
+
+from streamlearn.apps import AppFolder
+from streamlearn.features.retrieval import TOWERS
+from streamlearn.ps import PsClient
+from streamlearn.samples import FeatureColumns
+from streamlearn.table import Packing, Scatter
+from streamlearn.trainer.columns import StepColumns, join_features
+from streamlearn.trainer.thresholds import Thresholds
+from streamlearn.trainer.towers.items import Items, columns_for
+from streamlearn.trainer.towers.tower_learner import PackedTowers
+
+__all__ = ["TowerRows"]
+
+Float32s = npt.NDArray[np.float32]
+Uint64s = npt.NDArray[np.uint64]
+_KEYS_MAX = 1 << 26
+_BUCKET_MIN = 32
+
+
+class TowerRows:
+    """Packs steps for the towers, and pushes the gradients of packed steps. `pack` and `push` may run at once.
+
+    With `is_padded` the numbers of users, items and positives are powers of two.
+    """
+
+    def __init__(self, folder: AppFolder, client: PsClient, items: Items, *, is_padded: bool = False) -> None:
+        app, settings = folder.app, folder.settings
+        assert app.towers is not None
+        assert app.retrieval is not None
+        self._client, self._library = client, items
+        self._negatives, self._seed = settings.retrieval.negatives, settings.trainer.seed
+        self._user, self._item = (Packing(side, client) for side in (app.towers.pack.user, app.towers.pack.item))
+        self._scatter, self._is_padded = Scatter(client, keys_max=_KEYS_MAX), is_padded
+        self._names, self._item_id = {*app.retrieval.user, *app.retrieval.item}, app.features.item_id
+        self._label = app.label_names.index(app.retrieval.label)
+        counts = {name: count for name, count in settings.tables.admission_counts.items() if name in self._names}
+        self._thresholds = Thresholds(app.towers, structs.replace(settings.tables, admission_counts=counts))
+
+    def shown(self, columns: StepColumns) -> tuple[Uint64s, FeatureColumns]:
+        """Return the keys of a step's items, and their columns as towers read them; one entry a row."""
+        return columns.item.slots[self._item_id].keys, columns_for(columns.item, self._names)
+
+    def pack(self, columns: StepColumns) -> PackedTowers | None:
+        """Pull the rows of a step's positives and of drawn items; None without positives. Raises as `PsClient.pull`."""
+        bit = np.uint32(1 << self._label)
+        # A correction says that a row which was learned as negative is positive.
+        rows = np.flatnonzero(((columns.learn | columns.correct) & columns.positive & bit) != 0)
+        if not len(rows):
+            return None
+        shown, of_items = self.shown(columns)
+        requests, user_index = np.unique(columns.request_index[rows], return_inverse=True)
+        own, first, item_index = np.unique(shown[rows], return_index=True, return_inverse=True)
+        # From what is learned alone, so that a run that learns it again draws the same.
+        seed = [self._seed, int(columns.identity[rows[0]])]
+        keys, drawn = self._library.sample(self._negatives, int(np.random.SeedSequence(seed).generate_state(1)[0]))
+        others = np.flatnonzero(~np.isin(keys, own))
+        users = columns_for(columns.user, self._names).take(requests.astype(np.int64))
+        items = join_features([of_items.take(rows[first]), drawn.take(others)])
+        count, known = len(own) + len(others), len(self._library)
+        user_flat, user_sequence = self._packed(self._user, users, len(requests))
+        item_flat, _ = self._packed(self._item, items, count)
+        return PackedTowers(
+            requests=len(requests), users=users, items=items, keys=np.concatenate([own, keys[others]]), own=len(own),
+            drawn=1.0 - (1.0 - 1.0 / known) ** self._negatives if known else 0.0,
+            event_time_ms=columns.event_time_ms[rows], user_flat=user_flat, user_sequence=user_sequence,
+            item_flat=item_flat, user_index=self._padded(user_index, np.int32),
+            item_index=self._padded(item_index, np.int32),
+            weight=self._padded(columns.weights[rows, self._label], np.float32),
+        )  # fmt: skip
+
+    def pack_items(self, items: FeatureColumns, count: int) -> Float32s:
+        """Pull the rows of items and pack them."""
+        return self._item.flat(items, count)
+
+    def push(self, packed: PackedTowers, gradients: tuple[Float32s, ...], now_ms: int, rate_scale: float) -> int:
+        """Push the gradients of a packed step and return the number of distinct keys; raises as `PsClient.push`."""
+        user_flat, user_sequence, item_flat = gradients
+        scatter = self._scatter
+        scatter.clear()
+        scatter.flat(self._user, packed.users, packed.requests, user_flat)
+        scatter.sequences(self._user, packed.users, packed.requests, user_sequence)
+        scatter.flat(self._item, packed.items, len(packed.keys), item_flat)
+        keys, sums, counts = scatter.gradients(TOWERS)
+        admit = self._thresholds.runs(TOWERS, keys, {"user": packed.users, "item": packed.items})
+        self._client.push(TOWERS, keys, sums, now_ms=now_ms, counts=counts, admit=admit, rate_scale=rate_scale)
+        return len(keys)
+
+    def _packed(self, packing: Packing, features: FeatureColumns, rows: int) -> tuple[Float32s, Float32s]:
+        side, padded = packing.side, self._size(rows)
+        flat = np.empty((padded, side.flat_width), np.float32)
+        sequence = np.empty((padded, side.sequence_length, side.sequence_width), np.float32)
+        return packing.flat(features, rows, out=flat), packing.sequences(features, rows, out=sequence)
+
+    def _padded(self, values: npt.NDArray[Any], kind: type[np.generic]) -> npt.NDArray[Any]:
+        padded = np.zeros(self._size(len(values)), kind)
+        padded[: len(values)] = values
+        return padded
+
+    def _size(self, count: int) -> int:
+        return max(_BUCKET_MIN, 1 << (count - 1).bit_length()) if self._is_padded else count

@@ -1,0 +1,120 @@
+"""TowerSteps: learns the steps of the ranking model as before, and each step's positives by the towers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.apps import AppFolder
+from streamlearn.features.retrieval import of_ranking
+from streamlearn.ps import PsClient
+from streamlearn.samples import FeatureColumns
+from streamlearn.telemetry import counter
+from streamlearn.trainer.columns import StepColumns
+from streamlearn.trainer.learner import Learned, Learner, Packed
+from streamlearn.trainer.learning_loop import OwnSteps
+from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.towers.tower_learner import PackedTowers
+from streamlearn.trainer.towers.tower_rows import TowerRows
+from streamlearn.trainer.towers.tower_state import TowerState
+
+__all__ = ["TowerSteps", "own_steps"]
+
+_LOG = logging.getLogger("streamlearn.trainer.towers")
+Float32s = npt.NDArray[np.float32]
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(eq=False)
+class _Packed:
+    """A step of both models, from stage to stage."""
+
+    ranking: Packed
+    towers: PackedTowers | None  # None if the step has no positive
+    shown: tuple[npt.NDArray[np.uint64], FeatureColumns]
+    gradients: tuple[Float32s, ...] | None = None  # what the towers learned, to be pushed
+
+
+class TowerSteps(OwnSteps):
+    """Learns the step of the ranking model first, and then that of the towers, in this process.
+
+    Ranking never depends on the towers. What the towers know changes in `learn` only, and rows in `push`, so that a cut
+    between two steps has both models after the same step. `before` sees each step of the towers before it is learned.
+    """
+
+    def __init__(self, learner: Learner, ranking: Rows, state: TowerState, rows: TowerRows) -> None:
+        super().__init__(learner, ranking)
+        self.state, self.rows = state, rows
+        self.before: Callable[[PackedTowers], None] | None = None
+        self._outcomes = counter("trainer", "tower_steps", "Steps of the towers by outcome", labels=["outcome"])
+
+    @property
+    def weights(self) -> TowerSteps:
+        """See `StepLearner`."""
+        return self
+
+    def pack(self, columns: StepColumns, now_ms: int) -> _Packed:
+        """Pull the rows of a step, for both models."""
+        return _Packed(super().pack(columns, now_ms), self.rows.pack(columns), self.rows.shown(columns))
+
+    def learn(self, packed: _Packed) -> Learned:
+        """Learn a step; one that the ranking model refuses is not learned by the towers either."""
+        rate_scale = self.rate_scale
+        learned = super().learn(packed.ranking)
+        if learned.is_finite:
+            packed.gradients = None if packed.towers is None else self._learn(packed.towers, rate_scale)
+            self.state.items.add(*packed.shown)
+        return learned
+
+    def push(self, columns: StepColumns, packed: _Packed, learned: Learned, now_ms: int, rate_scale: float) -> int:
+        """Push the gradients of a step's rows, for both models."""
+        pushed = super().push(columns, packed.ranking, learned, now_ms, rate_scale)
+        if packed.towers is not None and packed.gradients is not None:
+            pushed += self.rows.push(packed.towers, packed.gradients, now_ms, rate_scale)
+        return pushed
+
+    def reset(self) -> None:
+        """See `Weights`."""
+        super().weights.reset()
+        self.state.reset()
+
+    def dense(self) -> dict[str, Float32s]:
+        """See `Weights`."""
+        return super().weights.dense() | self.state.dense()
+
+    def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
+        """See `Weights`."""
+        return super().weights.optimizer_state() | self.state.optimizer_state()
+
+    def load(self, dense: Tensors, state: Tensors) -> None:
+        """See `Weights`."""
+        super().weights.load(of_ranking(dense), of_ranking(state))
+        self.state.load(dense, state)
+
+    def _learn(self, packed: PackedTowers, rate_scale: float) -> tuple[Float32s, ...] | None:
+        """Learn a step of the towers, and return the gradients of rows; None if they are not finite."""
+        if self.before is not None:
+            self.before(packed)
+        learner, frequency = self.state.learner, self.state.frequency
+        step = learner.steps + 1
+        gradients = learner.learn(packed, frequency.chances(packed.keys, step, come=packed.own), rate_scale)
+        self._outcomes.labels("refused" if gradients is None else "learned").inc()
+        if gradients is None:
+            _LOG.error("step %d of the towers gave numbers that are not finite, and is skipped", step)
+        else:
+            frequency.see(packed.keys[: packed.own], step)
+        return gradients
+
+
+def own_steps(folder: AppFolder, client: PsClient) -> Callable[[Learner, Rows], OwnSteps]:
+    """Return what makes the `StepLearner` of an application that learns in this process."""
+    if folder.app.retrieval is None:
+        return OwnSteps
+    state = TowerState(folder)
+    rows = TowerRows(folder, client, state.items, is_padded=state.learner.is_compiled)
+    return lambda learner, ranking: TowerSteps(learner, ranking, state, rows)

@@ -1,0 +1,44 @@
+"""The learnable application with retrieval, and runs of a trainer that learns its towers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from streamlearn.apps import App, AppFolder
+from streamlearn.features import Retrieval
+from streamlearn.trainer import TrainReport
+from streamlearn.trainer.towers.tower_steps import own_steps
+from tests.trainer.runs import local_client, run
+from tests.trainer.stream import learnable_app, learnable_folder
+
+__all__ = ["TWO", "learned", "towered_app", "towered_folder"]
+
+TWO = Retrieval("click", user=("user_id", "history", "age"), item=("video_id", "tags"), dim=8)
+_STRICT: Mapping[str, Mapping[str, Any]] = {
+    "trainer": {"order": "strict", "step_rows": 64, "rate": 0.01},
+    "publisher": {"publish_interval_s": 3_600},
+}
+
+
+def towered_app(**fields: Any) -> App:
+    """The learnable application with retrieval."""
+    return replace(learnable_app(), retrieval=replace(TWO, **fields))
+
+
+def towered_folder(
+    path: Path, settings: Mapping[str, Mapping[str, Any]] | None = None, app: App | None = None
+) -> AppFolder:
+    """The application in a folder, in strict order."""
+    path.mkdir(exist_ok=True)
+    more = settings or {}
+    given = {name: {**_STRICT.get(name, {}), **more.get(name, {})} for name in {*_STRICT, *more}}
+    return learnable_folder(path, given, app or towered_app())
+
+
+def learned(folder: AppFolder, **more: Any) -> TrainReport:
+    """Learn all there is with the towers, on tables in this process."""
+    with local_client(folder) as client:
+        return run(folder, client=client, lead=own_steps(folder, client), **more)
