@@ -12,7 +12,7 @@ pub const TILE_ROWS: usize = 16;
 /// Tiles of a block.
 pub const TILES: usize = BLOCK_ROWS / TILE_ROWS;
 /// Partial sums of an exact score.
-const LANES: usize = 16;
+pub const LANES: usize = 16;
 
 /// A cache line of values.
 #[derive(Debug, Clone, Copy)]
@@ -124,26 +124,21 @@ impl Block {
         largest * 1.000_001
     }
 
-    /// The exact score of a row: its scale times the inner product in float32. Value `d` is summed in lane `d % 16`,
-    /// and lanes are summed as a tree, so every processor gives the same bits.
+    /// The exact score of a row, as `Top` says it; every processor gives the same bits. The user's vector ends with zeros
+    /// up to a multiple of `LANES`.
     pub fn score(&self, slot: usize, user: &[f32]) -> f32 {
         let within = slot % TILE_ROWS * 4;
         let mut lanes = [0.0_f32; LANES];
-        for (lines, numbers) in self.tile(slot / TILE_ROWS).chunks(LANES / 4).zip(user.chunks(LANES)) {
+        for (lines, numbers) in self.tile(slot / TILE_ROWS).chunks(LANES / 4).zip(user.as_chunks::<LANES>().0)
+        {
             let mut values = [0_i32; LANES];
             for (line, four) in lines.iter().zip(values.as_chunks_mut::<4>().0) {
                 for (value, byte) in four.iter_mut().zip(&line.0[within..within + 4]) {
                     *value = i32::from(*byte) - 128;
                 }
             }
-            if let Ok(numbers) = <&[f32; LANES]>::try_from(numbers) {
-                for ((lane, value), number) in lanes.iter_mut().zip(values).zip(numbers) {
-                    *lane += value as f32 * number;
-                }
-            } else {
-                for ((lane, value), number) in lanes.iter_mut().zip(values).zip(numbers) {
-                    *lane += value as f32 * number;
-                }
+            for ((lane, value), number) in lanes.iter_mut().zip(values).zip(numbers) {
+                *lane += value as f32 * number;
             }
         }
         let mut width = LANES / 2;

@@ -100,11 +100,6 @@ impl Blocks {
         &self.blocks[id as usize]
     }
 
-    /// The number of blocks. Some may belong to no cell.
-    pub(crate) fn count(&self) -> usize {
-        self.blocks.len()
-    }
-
     /// The next version, which has the changes. This version stays as it is.
     ///
     /// # Errors
@@ -113,7 +108,7 @@ impl Blocks {
     pub fn apply(&self, changes: &Changes<'_>) -> Result<Self> {
         changes.check(self.dim)?;
         let homes = match &self.cells {
-            Some(cells) => cells.homes(changes.values, changes.scales)?,
+            Some(cells) => cells.homes(changes.values)?,
             None => vec![0; changes.keys.len()],
         };
         let Plan { writes, mut cells, removed: mut moves } = Plan::new(self, changes, &homes)?;

@@ -111,16 +111,12 @@ impl Cells {
         self.centroids.get(cell.into())
     }
 
-    /// The cells of rows.
-    pub(crate) fn homes(&self, values: &[i8], scales: &[f32]) -> Result<Vec<u32>> {
-        let (dim, mut homes) = (self.dim(), Vec::with_capacity(scales.len()));
-        for (values, scales) in values.chunks(ROWS_AT_ONCE * dim).zip(scales.chunks(ROWS_AT_ONCE)) {
-            // The scale does not matter to the direction.
-            let vectors = values
-                .chunks_exact(dim)
-                .zip(scales)
-                .flat_map(|(row, _)| row.iter().map(|&value| value.into()));
-            homes.extend(self.homes_of(&vectors.collect::<Vec<f32>>())?);
+    /// The cells of rows. Their scales do not matter to directions.
+    pub(crate) fn homes(&self, values: &[i8]) -> Result<Vec<u32>> {
+        let mut homes = Vec::with_capacity(values.len() / self.dim());
+        for values in values.chunks(ROWS_AT_ONCE * self.dim()) {
+            let vectors: Vec<f32> = values.iter().map(|&value| value.into()).collect();
+            homes.extend(self.homes_of(&vectors)?);
         }
         Ok(homes)
     }

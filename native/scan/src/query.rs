@@ -4,6 +4,7 @@
 //! is `c * (q . r)`; the approximate one is `c * (u . r)`, in units of `s`. They differ by `c * ((q - s u) . r)`, which
 //! is at most `|q - s u| * c * |r|` (Cauchy and Schwarz), and by the rounding of float32.
 
+use crate::block::LANES;
 use crate::error::{Result, ScanError};
 use crate::row::{VALUE_MIN, largest, rounded};
 
@@ -16,7 +17,7 @@ const UNDERFLOW: f32 = 1e-27;
 /// A quantised user vector.
 #[derive(Debug)]
 pub struct Query {
-    /// The vector.
+    /// The vector, and zeros up to a multiple of `LANES`.
     pub numbers: Vec<f32>,
     /// The quantised vector, four values in each word.
     pub fours: Vec<i32>,
@@ -49,15 +50,15 @@ impl Query {
                 .map(|four| i32::from_le_bytes(four.map(|value| value as u8)))
                 .collect(),
             start: values.iter().map(|&value| -128 * i32::from(value)).sum(),
-            numbers: numbers.to_vec(),
+            numbers: numbers.chunks(LANES).flat_map(padded).collect(),
             unit,
             error: error as f32 * 1.000_001 + 1e-36,
         })
     }
 
-    /// Quantises vectors.
-    pub fn all(vectors: &[f32], dim: usize) -> Result<Vec<Self>> {
-        let queries = vectors.chunks_exact(dim).enumerate();
+    /// Quantises vectors, whose indices begin with `first`.
+    pub fn all(vectors: &[f32], dim: usize, first: usize) -> Result<Vec<Self>> {
+        let queries = (first..).zip(vectors.chunks_exact(dim));
         queries.map(|(vector, numbers)| Self::new(numbers).ok_or(ScanError::Value { vector })).collect()
     }
 
@@ -66,6 +67,10 @@ impl Query {
     pub fn error(&self, norm: f32) -> f32 {
         self.error * norm + UNDERFLOW
     }
+}
+
+fn padded(numbers: &[f32]) -> [f32; LANES] {
+    std::array::from_fn(|at| numbers.get(at).copied().unwrap_or(0.0))
 }
 
 #[cfg(test)]
@@ -95,7 +100,7 @@ mod tests {
             block.put(9, 1, &values[..dim], scale);
             let mut hits = [Hit::NONE];
             Kernel::best().scan(&block, [&query], &[f32::NEG_INFINITY], &mut hits);
-            let exact = f64::from(block.score(9, &user)) / f64::from(query.unit);
+            let exact = f64::from(block.score(9, &query.numbers)) / f64::from(query.unit);
             let away = (exact - f64::from(hits[0].scores[9])).abs();
             prop_assert!(away <= f64::from(query.error(block.norm())), "{away}");
         }

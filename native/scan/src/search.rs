@@ -49,7 +49,8 @@ pub struct Excluded<'a> {
 pub struct Top {
     /// The keys.
     pub keys: Vec<u64>,
-    /// The scores: the row's scale times the inner product of its values with the user's vector, in float32.
+    /// The scores: the row's scale times the inner product of its values with the user's vector, in float32. Products of
+    /// value `d` are summed in lane `d % 16`, and the lanes as a tree: the first half and the second, and so on.
     pub scores: Vec<f32>,
     /// The end of each user's rows.
     pub ends: Vec<usize>,
@@ -84,8 +85,7 @@ struct Task {
 /// A scan for some users.
 struct Pass<'a> {
     blocks: &'a Blocks,
-    kernel: Kernel,
-    k: usize,
+    search: &'a Search<'a>,
     queries: Vec<Query>,
     /// Positions that each user does not get, in order.
     excluded: Vec<Vec<u32>>,
@@ -104,19 +104,20 @@ impl Blocks {
         let (dim, count) = (self.dim(), users.len() / self.dim());
         check(users, dim, search)?;
         if search.k == 0 {
-            return Query::all(users, dim).map(|_| Top { ends: vec![0; count], ..Top::default() });
+            return Query::all(users, dim, 0).map(|_| Top { ends: vec![0; count], ..Top::default() });
         }
         let allowed = search.allowed.map(|keys| self.bits(keys));
         let mut top = Top::default();
         for first in (0..count).step_by(USERS_AT_ONCE) {
             let batch = first..(first + USERS_AT_ONCE).min(count);
             let vectors = &users[batch.start * dim..batch.end * dim];
-            let queries = Query::all(vectors, dim).map_err(|error| later(error, first))?;
+            let queries = Query::all(vectors, dim, first)?;
             let (groups, tasks) = self.tasks(vectors, search.probes, allowed.as_deref())?;
-            let excluded = batch.map(|user| self.places(search.excluded.of(user))).collect();
-            let pass =
-                Pass { blocks: self, kernel: search.kernel, k: search.k, queries, excluded, groups, tasks };
-            pass.run(search.threads, &mut top);
+            let mut excluded: Vec<Vec<u32>> =
+                batch.map(|user| self.positions(search.excluded.of(user)).collect()).collect();
+            excluded.iter_mut().for_each(|positions| positions.sort_unstable());
+            let pass = Pass { blocks: self, search, queries, excluded, groups, tasks };
+            pass.run(&mut top);
         }
         Ok(top)
     }
@@ -130,14 +131,17 @@ impl Blocks {
     ) -> Result<(Vec<Vec<usize>>, Vec<Task>)> {
         let (everyone, cells) = (0..vectors.len() / self.dim(), self.layout.cells.iter());
         let mut groups = vec![everyone.clone().collect()];
-        if let (Some(known), Some(probes)) = (self.cells(), probes) {
+        if let Some(probes) = probes {
+            let Some(known) = self.cells() else {
+                return Err(ScanError::Argument(format!("{probes} probes; these blocks are not in cells")));
+            };
             groups = vec![Vec::new(); cells.len()];
-            let nearest = known.nearest(vectors, probes)?;
+            let nearest = known.nearest(vectors, probes.min(cells.len()))?;
             for user in everyone {
                 nearest.of(user).0.iter().for_each(|&cell| groups[cell as usize].push(user));
             }
         }
-        let mut tasks = Vec::with_capacity(self.count());
+        let mut tasks = Vec::with_capacity(self.norms.len());
         for (cell, blocks) in cells.enumerate() {
             let group = if groups.len() == 1 { 0 } else { cell };
             if !groups[group].is_empty() {
@@ -151,17 +155,15 @@ impl Blocks {
         Ok((groups, tasks))
     }
 
-    /// The positions of keys, in order.
-    fn places(&self, keys: &[u64]) -> Vec<u32> {
-        let mut places: Vec<u32> = keys.iter().filter_map(|&key| self.find(mix(key), key)).collect();
-        places.sort_unstable();
-        places
+    /// The positions of those keys that have rows.
+    fn positions(&self, keys: &[u64]) -> impl Iterator<Item = u32> {
+        keys.iter().filter_map(|&key| self.find(mix(key), key))
     }
 
     /// For each block, a bit for each row whose key is given.
     fn bits(&self, keys: &[u64]) -> Vec<u64> {
-        let mut bits = vec![0; self.count()];
-        for position in keys.iter().filter_map(|&key| self.find(mix(key), key)) {
+        let mut bits = vec![0; self.norms.len()];
+        for position in self.positions(keys) {
             bits[position as usize / BLOCK_ROWS] |= 1 << (position as usize % BLOCK_ROWS);
         }
         bits
@@ -170,8 +172,8 @@ impl Blocks {
 
 impl Excluded<'_> {
     fn of(&self, user: usize) -> &[u64] {
-        let begin = if user == 0 { 0 } else { self.ends.get(user - 1).copied().unwrap_or(0) };
-        self.ends.get(user).map_or(&[], |&end| &self.keys[begin..end])
+        let end = |user: usize| self.ends.get(user).copied().unwrap_or(0);
+        &self.keys[if user == 0 { 0 } else { end(user - 1) }..end(user)]
     }
 }
 
@@ -183,16 +185,11 @@ impl Top {
     }
 }
 
-/// An error of a later batch of users.
-fn later(error: ScanError, first: usize) -> ScanError {
-    match error {
-        ScanError::Value { vector } => ScanError::Value { vector: first + vector },
-        other => other,
-    }
-}
-
 fn check(users: &[f32], dim: usize, search: &Search<'_>) -> Result<()> {
     let (count, Excluded { keys, ends }) = (users.len() / dim, search.excluded);
+    let is_divided =
+        ends.len() == count && ends.is_sorted() && ends.last().is_none_or(|&end| end == keys.len());
+    let is_divided = is_divided || keys.is_empty() && ends.is_empty();
     let fits = [
         (users.len().is_multiple_of(dim), format!("{} values of users; a vector has {dim}", users.len())),
         (count <= USERS_MAX, format!("{count} users; a search has at most {USERS_MAX}")),
@@ -202,23 +199,15 @@ fn check(users: &[f32], dim: usize, search: &Search<'_>) -> Result<()> {
             format!("{} threads of 1 to {THREADS_MAX}", search.threads),
         ),
         (search.probes != Some(0), "0 probes; a search looks into at least one cell".into()),
-        (
-            ends.len() == if keys.is_empty() && ends.is_empty() { 0 } else { count }
-                && ends.is_sorted()
-                && ends.last().copied().unwrap_or(0) == keys.len(),
-            format!(
-                "{} excluded keys do not end as the {} ends of {count} users say",
-                keys.len(),
-                ends.len()
-            ),
-        ),
+        (is_divided, format!("{} excluded keys, {} ends of them, {count} users", keys.len(), ends.len())),
     ];
     let wrong = fits.into_iter().find(|(is_met, _)| !is_met);
     wrong.map_or(Ok(()), |(_, text)| Err(ScanError::Argument(text)))
 }
 
 impl Pass<'_> {
-    fn run(&self, threads: usize, top: &mut Top) {
+    fn run(&self, top: &mut Top) {
+        let threads = self.search.threads;
         let mut shares = std::thread::scope(|scope| {
             let others: Vec<_> =
                 (1..threads).map(|share| scope.spawn(move || self.scan(share, threads))).collect();
@@ -243,7 +232,7 @@ impl Pass<'_> {
 
     /// Scans a share of the blocks.
     fn scan(&self, share: usize, shares: usize) -> (Vec<Candidates>, u64) {
-        let mut all: Vec<Candidates> = self.queries.iter().map(|_| Candidates::new(self.k)).collect();
+        let mut all: Vec<Candidates> = self.queries.iter().map(|_| Candidates::new(self.search.k)).collect();
         let (mut scanned, mut hits) = (0, [Hit::NONE; USERS]);
         let bound = |share| self.tasks.len() * share / shares;
         let tasks = &self.tasks[bound(share)..bound(share + 1)];
@@ -280,7 +269,7 @@ impl Pass<'_> {
         let norm = self.blocks.norms[id as usize];
         let block = self.blocks.block(id);
         let floors = users.map(|user| all[user].floor - self.queries[user].error(norm));
-        self.kernel.scan(block, users.map(|user| &self.queries[user]), &floors, hits);
+        self.search.kernel.scan(block, users.map(|user| &self.queries[user]), &floors, hits);
         for (&user, hit) in users.iter().zip(hits) {
             let mask = hit.mask & mask;
             if mask != 0 {

@@ -239,6 +239,7 @@ fn searches_that_do_not_fit_are_refused() {
         Search { threads: 0, ..Search::new(1) },
         Search { threads: 129, ..Search::new(1) },
         Search { probes: Some(0), ..Search::new(1) },
+        Search { probes: Some(1), ..Search::new(1) },
         Search { excluded: ends(&[]), ..Search::new(1) },
         Search { excluded: ends(&[2]), ..Search::new(1) },
         Search { excluded: ends(&[2, 1]), ..Search::new(1) },

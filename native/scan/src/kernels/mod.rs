@@ -47,22 +47,20 @@ enum Instructions {
 impl Kernel {
     /// The kernels that this processor can run, fastest first.
     pub fn all() -> Vec<Self> {
-        let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
-        {
-            let has_avx2 = is_x86_feature_detected!("avx2");
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
-                all.push(Self(Instructions::Avx512Vnni));
-            }
-            if has_avx2 && is_x86_feature_detected!("avxvnni") {
-                all.push(Self(Instructions::AvxVnni));
-            }
-            if has_avx2 {
-                all.push(Self(Instructions::Avx2));
-            }
-        }
-        all.push(Self(Instructions::Scalar));
-        all
+        let vectors = [
+            (
+                Instructions::Avx512Vnni,
+                is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni"),
+            ),
+            (Instructions::AvxVnni, is_x86_feature_detected!("avx2") && is_x86_feature_detected!("avxvnni")),
+            (Instructions::Avx2, is_x86_feature_detected!("avx2")),
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        let vectors = [];
+        let usable =
+            vectors.into_iter().filter(|(_, is_usable)| *is_usable).map(|(instructions, _)| instructions);
+        usable.chain([Instructions::Scalar]).map(Self).collect()
     }
 
     /// The fastest kernel of this processor.
