@@ -85,7 +85,9 @@ class Evaluation:
         self._rows = Rows(folder.app, client, settings.trainer.step_rows, settings.tables)
         quarantine = kept_aside(folder)
         self._held_out = HeldOut(folder, topic, split, self.learner, self._rows, keep_aside=quarantine.add, clock=clock)
-        self._steps = own_steps(folder, client)(self.learner, self._rows)
+        self._library = None if folder.app.retrieval is None else Library(folder.app)
+        self._steps = own_steps(folder, client, self._library)(self.learner, self._rows)
+        self._features = folder.app.features
         self._pass = HistoryPass(
             folder, topic, self._steps, ExpirySchedule(client, settings.tables), quarantine,
             split.begin, Until(split.ends), split.not_learned, split.span_ms, clock, is_shuffled,
@@ -101,7 +103,7 @@ class Evaluation:
             begin_s = self._clock.monotonic_s()
             number = self._passes + 1
             hit_rates = self._hit_rates(number)
-            tally = self._pass.learn(self._passes, stop, show=partial(show, number)).tally
+            tally = self._pass.learn(self._passes, stop, on_step=self._learned, show=partial(show, number)).tally
             held_out = self._held_out.score(stop)
             if stop.is_set():
                 return
@@ -109,6 +111,10 @@ class Evaluation:
             yield Pass(
                 number, self._clock.monotonic_s() - begin_s, tally, held_out, hit_rates.days if hit_rates else ()
             )
+
+    def _learned(self, done: LearnedStep) -> None:
+        if self._library is not None:
+            learn_shown(self._library, self._features, done.columns)
 
     def _hit_rates(self, number: int) -> HitRates | None:
         """Return what ranks the positives of a pass; None after the first pass, and without towers."""

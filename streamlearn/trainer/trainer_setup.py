@@ -73,10 +73,11 @@ def train(
         if workers.slices > 1 and folder.app.retrieval is not None:
             message = f"workers.slices is {workers.slices}, and the application declares retrieval"
             raise ConfigError(message, help="workers do not learn towers yet: set workers.slices to 1")
-        is_alone, items = workers.slices == 1 and workers.reduce == "shards", None
-        leads = own_steps(folder, client) if is_alone else lead(folder, client, token, tls, ends, stop=stop, clock=clock)
-        if folder.app.retrieval is not None:
-            items = ends.enter_context(ItemFeed.open(folder, clock=clock))
+        items = None if folder.app.retrieval is None else ends.enter_context(ItemFeed.open(folder, clock=clock))
+        if workers.slices == 1 and workers.reduce == "shards":
+            leads = own_steps(folder, client, None if items is None else items.library)
+        else:
+            leads = lead(folder, client, token, tls, ends, stop=stop, clock=clock)
         trainer = Trainer(
             folder, model, topic, client, store,
             registry=registry, graph=put_graphs(folder, model, store), on_scores=log.offer, clock=clock,

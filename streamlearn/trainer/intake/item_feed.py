@@ -10,6 +10,7 @@ import numpy as np
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import PositionLost, TopicMissing, TopicReplaced
+from streamlearn.features import FeatureSpec
 from streamlearn.library.columns import columns_of
 from streamlearn.library.item_decoder import ItemDecoder
 from streamlearn.library.items import ItemUpdates, LibraryCut
@@ -24,7 +25,7 @@ from streamlearn.trainer.quarantine import Quarantine
 from streamlearn.versions import Chain
 from streamlearn.versions.format.manifest import Position
 
-__all__ = ["ItemFeed"]
+__all__ = ["ItemFeed", "learn_shown"]
 
 _LOG = logging.getLogger("streamlearn.trainer.ItemFeed")
 # What is read at most before a version while learning waits; the rest is read before the next one.
@@ -71,22 +72,7 @@ class ItemFeed(Resource):
 
     def learn(self, columns: StepColumns) -> None:
         """Take the items of a step that was learned."""
-        pieces = [(piece.batch.item_ids, piece.rows) for piece in columns.step.pieces]
-        ids = ItemIds.joined([given.take(rows) for given, rows in pieces if given is not None])
-        if ids is None:
-            return
-        updates = ItemUpdates(
-            key=columns.item.slots[self._spec.item_id].keys,
-            ids=ids,
-            event_ms=columns.event_time_ms,
-            origin=columns.identity >> np.uint64(1),
-            is_removal=np.zeros(len(columns), np.bool_),
-            features=columns_of(self._spec, columns.item),
-        )
-        self.library.apply(updates)
-        clock_ms = columns.step.reached.clock_ms
-        if clock_ms is not None:
-            self.library.expire(clock_ms)
+        learn_shown(self.library, self._spec, columns)
 
     def poll(self) -> None:
         """Take what has come to the topic, as much as a version may wait for."""
@@ -156,3 +142,23 @@ class ItemFeed(Resource):
             first = int(records.offsets[failures[0][0]])
             message = "%d records of items are skipped and put into quarantine; the first, partition %d, offset %d: %s"
             _LOG.error(message, len(failures), partition, first, failures[0][1])
+
+
+def learn_shown(library: Library, spec: FeatureSpec, columns: StepColumns) -> None:
+    """Take the items that a step shows into a library, and let items go whose time is over."""
+    pieces = [(piece.batch.item_ids, piece.rows) for piece in columns.step.pieces]
+    ids = ItemIds.joined([given.take(rows) for given, rows in pieces if given is not None])
+    if ids is None:
+        return
+    updates = ItemUpdates(
+        key=columns.item.slots[spec.item_id].keys,
+        ids=ids,
+        event_ms=columns.event_time_ms,
+        origin=columns.identity >> np.uint64(1),
+        is_removal=np.zeros(len(columns), np.bool_),
+        features=columns_of(spec, columns.item),
+    )
+    library.apply(updates)
+    clock_ms = columns.step.reached.clock_ms
+    if clock_ms is not None:
+        library.expire(clock_ms)

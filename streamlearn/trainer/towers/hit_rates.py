@@ -44,7 +44,7 @@ class HitRates:
     """
 
     def __init__(self, steps: TowerSteps) -> None:
-        self._learner, self._rows, self._items = steps.state.learner, steps.rows, steps.state.items
+        self._learner, self._rows, self._items = steps.state.learner, steps.rows, steps.rows.items
         self._counts: dict[int, float] = {}
         self._begin_ms: int | None = None
         self._steps = 0

@@ -15,7 +15,7 @@ from streamlearn.samples import FeatureColumns
 from streamlearn.table import Packing, Scatter
 from streamlearn.trainer.columns import StepColumns, join_features
 from streamlearn.trainer.thresholds import Thresholds
-from streamlearn.trainer.towers.items import Items, columns_for
+from streamlearn.trainer.towers.items import TowerItems, columns_for
 from streamlearn.trainer.towers.tower_learner import PackedTowers
 
 __all__ = ["TowerRows"]
@@ -32,11 +32,11 @@ class TowerRows:
     With `is_padded` the numbers of users, items and positives are powers of two.
     """
 
-    def __init__(self, folder: AppFolder, client: PsClient, items: Items, *, is_padded: bool = False) -> None:
+    def __init__(self, folder: AppFolder, client: PsClient, items: TowerItems, *, is_padded: bool = False) -> None:
         app, settings = folder.app, folder.settings
         assert app.towers is not None
         assert app.retrieval is not None
-        self._client, self._library = client, items
+        self._client, self.items = client, items
         self._negatives, self._seed = settings.retrieval.negatives, settings.trainer.seed
         self._user, self._item = (Packing(side, client) for side in (app.towers.pack.user, app.towers.pack.item))
         self._scatter, self._is_padded = Scatter(client, keys_max=_KEYS_MAX), is_padded
@@ -45,10 +45,6 @@ class TowerRows:
         counts = {name: count for name, count in settings.tables.admission_counts.items() if name in self._names}
         self._thresholds = Thresholds(app.towers, structs.replace(settings.tables, admission_counts=counts))
 
-    def shown(self, columns: StepColumns) -> tuple[Uint64s, FeatureColumns]:
-        """Return the keys of a step's items, and their columns as towers read them; one entry a row."""
-        return columns.item.slots[self._item_id].keys, columns_for(columns.item, self._names)
-
     def pack(self, columns: StepColumns) -> PackedTowers | None:
         """Pull the rows of a step's positives and of drawn items; None without positives. Raises as `PsClient.pull`."""
         bit = np.uint32(1 << self._label)
@@ -56,16 +52,16 @@ class TowerRows:
         rows = np.flatnonzero(((columns.learn | columns.correct) & columns.positive & bit) != 0)
         if not len(rows):
             return None
-        shown, of_items = self.shown(columns)
+        shown, of_items = columns.item.slots[self._item_id].keys, columns_for(columns.item, self._names)
         requests, user_index = np.unique(columns.request_index[rows], return_inverse=True)
         own, first, item_index = np.unique(shown[rows], return_index=True, return_inverse=True)
         # From what is learned alone, so that a run that learns it again draws the same.
         seed = [self._seed, int(columns.identity[rows[0]])]
-        keys, drawn = self._library.sample(self._negatives, int(np.random.SeedSequence(seed).generate_state(1)[0]))
+        keys, drawn = self.items.sample(self._negatives, int(np.random.SeedSequence(seed).generate_state(1)[0]))
         others = np.flatnonzero(~np.isin(keys, own))
         users = columns_for(columns.user, self._names).take(requests.astype(np.int64))
         items = join_features([of_items.take(rows[first]), drawn.take(others)])
-        count, known = len(own) + len(others), len(self._library)
+        count, known = len(own) + len(others), len(self.items)
         user_flat, user_sequence = self._packed(self._user, users, len(requests))
         item_flat, _ = self._packed(self._item, items, count)
         return PackedTowers(

@@ -13,7 +13,6 @@ from streamlearn.errors import SpecError, UsageError
 from streamlearn.features.retrieval import PREFIX, of_retrieval
 from streamlearn.models.chosen import checked_model, own_model
 from streamlearn.trainer.towers.frequency import Frequency
-from streamlearn.trainer.towers.items import ShownItems
 from streamlearn.trainer.towers.protocol import Towers
 from streamlearn.trainer.towers.tower_learner import TowerLearner
 from streamlearn.trainer.towers.two_tower import TwoTower
@@ -22,12 +21,11 @@ __all__ = ["TowerState", "towers_of"]
 
 _CALLS = {"build": ("features", "seed"), "user": ("weights", "inputs"), "item": ("weights", "inputs")}
 _READY_MADE = {"two_tower": TwoTower}
-_SHOWN = "shown/"
 Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 class TowerState:
-    """The weights and the optimizer of both towers, how often items come, and the items shown.
+    """The weights and the optimizer of both towers, and how often items come.
 
     It is `Weights`; in a version its names have a prefix, beside those of the ranking model.
     """
@@ -36,14 +34,13 @@ class TowerState:
         app, settings = folder.app, folder.settings
         assert app.towers is not None
         self.learner = TowerLearner(app.towers, towers_of(folder), settings.trainer, settings.retrieval.rate)
-        self.frequency, self.items = Frequency(), ShownItems(app.towers)
+        self.frequency = Frequency()
         self._fingerprint = np.array([int(app.retrieval_fingerprint, 16)], np.uint64)
 
     def reset(self) -> None:
         """Forget all that was learned."""
         self.learner.reset()
         self.frequency.load({})
-        self.items.load({})
 
     def dense(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return a copy of the weights by name."""
@@ -51,8 +48,7 @@ class TowerState:
 
     def optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return a copy of all else."""
-        shown = {f"{_SHOWN}{name}": tensor for name, tensor in self.items.tensors().items()}
-        state = self.learner.optimizer_state() | self.frequency.tensors() | shown
+        state = self.learner.optimizer_state() | self.frequency.tensors()
         return _prefixed(state | {"fingerprint": self._fingerprint})
 
     def load(self, dense: Tensors, state: Tensors) -> None:
@@ -64,8 +60,6 @@ class TowerState:
             raise UsageError(message, help=help)
         self.learner.load(of_retrieval(dense), of_towers)
         self.frequency.load(of_towers)
-        begin = len(_SHOWN)
-        self.items.load({name[begin:]: tensor for name, tensor in of_towers.items() if name.startswith(_SHOWN)})
 
 
 def towers_of(folder: AppFolder) -> Towers:

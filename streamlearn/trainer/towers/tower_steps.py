@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 from streamlearn.apps import AppFolder
 from streamlearn.features.retrieval import of_ranking
+from streamlearn.library.library import Library
 from streamlearn.ps import PsClient
-from streamlearn.samples import FeatureColumns
 from streamlearn.telemetry import counter
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Learned, Learner, Packed
 from streamlearn.trainer.learning_loop import OwnSteps
 from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.towers.items import TowerItems
 from streamlearn.trainer.towers.tower_learner import PackedTowers
 from streamlearn.trainer.towers.tower_rows import TowerRows
 from streamlearn.trainer.towers.tower_state import TowerState
@@ -36,7 +37,6 @@ class _Packed:
 
     ranking: Packed
     towers: PackedTowers | None  # None if the step has no positive
-    shown: tuple[npt.NDArray[np.uint64], FeatureColumns]
     gradients: tuple[Float32s, ...] | None = None  # what the towers learned, to be pushed
 
 
@@ -60,7 +60,7 @@ class TowerSteps(OwnSteps):
 
     def pack(self, columns: StepColumns, now_ms: int) -> _Packed:
         """Pull the rows of a step, for both models."""
-        return _Packed(super().pack(columns, now_ms), self.rows.pack(columns), self.rows.shown(columns))
+        return _Packed(super().pack(columns, now_ms), self.rows.pack(columns))
 
     def learn(self, packed: _Packed) -> Learned:
         """Learn a step; one that the ranking model refuses is not learned by the towers either."""
@@ -68,7 +68,6 @@ class TowerSteps(OwnSteps):
         learned = super().learn(packed.ranking)
         if learned.is_finite:
             packed.gradients = None if packed.towers is None else self._learn(packed.towers, rate_scale)
-            self.state.items.add(*packed.shown)
         return learned
 
     def push(self, columns: StepColumns, packed: _Packed, learned: Learned, now_ms: int, rate_scale: float) -> int:
@@ -111,10 +110,10 @@ class TowerSteps(OwnSteps):
         return gradients
 
 
-def own_steps(folder: AppFolder, client: PsClient) -> Callable[[Learner, Rows], OwnSteps]:
-    """Return what makes the `StepLearner` of an application that learns in this process."""
-    if folder.app.retrieval is None:
+def own_steps(folder: AppFolder, client: PsClient, library: Library | None) -> Callable[[Learner, Rows], OwnSteps]:
+    """Return what makes the `StepLearner` of an application that learns in this process; retrieval has a library."""
+    if folder.app.towers is None or library is None:
         return OwnSteps
-    state = TowerState(folder)
-    rows = TowerRows(folder, client, state.items, is_padded=state.learner.is_compiled)
+    state, items = TowerState(folder), TowerItems(library, folder.app.towers)
+    rows = TowerRows(folder, client, items, is_padded=state.learner.is_compiled)
     return lambda learner, ranking: TowerSteps(learner, ranking, state, rows)

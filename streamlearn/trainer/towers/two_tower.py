@@ -62,15 +62,24 @@ class TwoTower:
         """See `Towers`."""
         assert self._sides is not None
         columns, (scale, first, bias, last, *of_dense) = self._sides[0], weights
-        vectors = columns.vectors(inputs) + [tf.matmul(columns.dense(inputs, "log"), kernel) for kernel in of_dense]
-        rows = tf.add_n(vectors)
+        rows = tf.add_n([_sum(columns, inputs), *(tf.matmul(columns.dense(inputs, "log"), one) for one in of_dense)])
         return _of_length_one(rows + tf.matmul(tf.nn.relu(tf.matmul(rows, first) + bias), last)) * tf.exp(scale)
 
     def item(self, weights: Sequence[Tensor], inputs: PackedSide) -> Tensor:
         """See `Towers`."""
         del weights
         assert self._sides is not None
-        return _of_length_one(tf.add_n(self._sides[1].vectors(inputs)))
+        return _of_length_one(_sum(self._sides[1], inputs))
+
+
+def _sum(columns: Columns, inputs: PackedSide) -> Tensor:
+    """Return the sum of all rows of a side, and of the means of its histories."""
+    means = columns.vectors(inputs)[len(columns.slots) :]
+    if not columns.slots:
+        return tf.add_n(means)
+    # One sum, as the gradient of each slot's slice would be as wide as all of them.
+    rows = inputs.flat[:, : columns.slots_width] if columns.dense_width else inputs.flat
+    return tf.add_n([tf.reduce_sum(tf.reshape(rows, [-1, len(columns.slots), columns.slots[0].width]), 1), *means])
 
 
 def _of_length_one(vectors: Tensor) -> Tensor:

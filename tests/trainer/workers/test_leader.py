@@ -244,8 +244,8 @@ def test_what_puts_workers_back_ends_a_group_as_do_members_that_leave() -> None:
         stranger = under_test.answer(ask("b"))
         assert stranger is not None
         assert isinstance(stranger[0], Group)
-        under_test._check()
+        under_test._check(0)
         under_test.leave(Leave("a"))
         with pytest.raises(GroupLost):
-            under_test._check()
+            under_test._check(0)
     assert lost == ["a shard was restarted", "gone are: host:a"]
