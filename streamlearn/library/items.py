@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import UNSET, UnsetType
 
 from streamlearn.events import take_rows
 from streamlearn.features import FeatureSpec
 from streamlearn.library.columns import Columns, features_in, ids_in
 from streamlearn.samples import FeatureColumns
 from streamlearn.samples.item_ids import ItemIds
+from streamlearn.versions.format.manifest import RetrievalRecord
 
 __all__ = ["WRITTEN", "ItemUpdates", "LibraryCut", "LibraryItems", "LibraryView"]
 
@@ -97,6 +99,9 @@ class LibraryCut:
         removed: The keys of items that are not in the library any more; ascending.
         size: The number of items in the library.
         committed: Notes that a committed version holds the cut.
+        vectors: Returns the vectors that a sealed version changes, given the keys of the towers' rows that it changes.
+            The thread that writes the version calls it. None if nothing makes vectors.
+        record: What the manifest says of retrieval.
     """
 
     tensors: dict[str, npt.NDArray[Any]]
@@ -104,6 +109,8 @@ class LibraryCut:
     removed: Uint64s
     size: int
     committed: Callable[[], None]
+    vectors: Callable[[int, Uint64s], Mapping[str, npt.NDArray[Any]]] | None = None
+    record: RetrievalRecord | UnsetType = UNSET
 
     def __bool__(self) -> bool:
         """Whether anything changed."""

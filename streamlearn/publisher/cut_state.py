@@ -12,7 +12,7 @@ from msgspec import structs
 from streamlearn.library.items import LibraryCut
 from streamlearn.versions import Chain, Cut, Request, VersionRef
 
-__all__ = ["CutState", "Predictions", "Resumed", "Vectors"]
+__all__ = ["CutState", "Predictions", "Resumed"]
 
 
 class Predictions(Protocol):
@@ -20,21 +20,6 @@ class Predictions(Protocol):
 
     def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return them as a version holds them; called by the thread that writes the version."""
-        ...
-
-    def committed(self) -> None:
-        """Note that a committed version holds them."""
-        ...
-
-
-class Vectors(Protocol):
-    """The vectors of a library's items, as of a step boundary."""
-
-    def tensors(self, version: int, changed: npt.NDArray[Any]) -> Mapping[str, npt.NDArray[Any]]:
-        """Return those that a sealed version changes; `changed` are the keys of the towers' rows that it changes.
-
-        Called by the thread that writes the version.
-        """
         ...
 
     def committed(self) -> None:
@@ -57,7 +42,6 @@ class CutState:
         golden: Golden requests and their scores, by name.
         predictions: First predictions that no committed version holds; None without any.
         library: Items that changed since the newest committed version; None without a library.
-        vectors: The vectors of items; None without a library.
     """
 
     cut: Cut = field(default_factory=Cut)
@@ -68,7 +52,6 @@ class CutState:
     golden: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     predictions: Predictions | None = None
     library: LibraryCut | None = None
-    vectors: Vectors | None = None
 
     def obeying(self, obeyed: Mapping[str, float]) -> CutState:
         """The same state with metrics such as `requests_obeyed` raised to at least these numbers."""

@@ -395,8 +395,6 @@ class Publisher(Resource):
             noted.predictions.committed()
         if noted.library is not None:
             noted.library.committed()
-        if noted.vectors is not None:
-            noted.vectors.committed()
         self.committed, self.learned_rows, self._failures = ref, noted.learned_rows, 0
         self._obeyed = _obeyed_in(done.manifest.metrics)
         self._positions, self._positions_s = done.manifest.positions, self._clock.monotonic_s()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from streamlearn.clock import Clock
 from streamlearn.errors import EpochOver, FileMissing, PushUnsure, RunOver, ShardNotReady, UsageError, VersionDefect
@@ -61,15 +61,17 @@ class VersionFiles:
                 writer.add_predictions(noted.predictions.tensors())
             if noted.library is not None:
                 writer.add_library(noted.library.tensors)
-            if noted.vectors is not None:
-                changed = _changed_keys(self._store, head, files, TOWERS)
-                with self._meters.stage("derive"):
-                    writer.add_vectors(noted.vectors.tensors(head.version, changed))
+                if noted.library.vectors is not None:
+                    with self._meters.stage("derive"):
+                        changed = _changed_keys(self._store, head, files, TOWERS)
+                        writer.add_vectors(noted.library.vectors(head.version, changed))
             figures = row_figures(self._store, head, files)
             metrics = metric_figures(noted.cut.metrics) | tensor_figures(noted.dense) | figures
             metrics["learned_rows"] = float(learned_rows)
             fence.check(head.run)
-            return writer.finish(structs.replace(noted.cut, metrics=metrics), files, clock=self._clock)
+            record = UNSET if noted.library is None else noted.library.record
+            cut = structs.replace(noted.cut, metrics=metrics, retrieval=record)
+            return writer.finish(cut, files, clock=self._clock)
 
     def find(self, head: Head) -> Committed | None:
         """Return the version if its manifest is in the store, in case the store's answer to `write` was lost."""

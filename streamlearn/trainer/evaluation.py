@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.library.library import Library
 from streamlearn.models import Model, model_of
 from streamlearn.ps import Epoch, PsClient, Shelf
 from streamlearn.table import declared_tables
@@ -19,9 +20,10 @@ from streamlearn.trainer.expiry_schedule import ExpirySchedule
 from streamlearn.trainer.held_out import HeldOut, HeldOutScores
 from streamlearn.trainer.history_pass import HistoryPass
 from streamlearn.trainer.intake.feed import Until
+from streamlearn.trainer.intake.item_feed import learn_shown
 from streamlearn.trainer.intake.split import Split, SplitRequest, split_of
 from streamlearn.trainer.learner import Learner
-from streamlearn.trainer.learning_loop import Tally
+from streamlearn.trainer.learning_loop import LearnedStep, Tally
 from streamlearn.trainer.quarantine import Quarantine
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.towers.hit_rates import HitRate, HitRates

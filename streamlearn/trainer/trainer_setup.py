@@ -22,13 +22,16 @@ from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.item_feed import ItemFeed
-from streamlearn.trainer.towers.tower_steps import own_steps
+from streamlearn.trainer.towers.tower_state import towers_of
+from streamlearn.trainer.towers.tower_steps import TowerMaker
+from streamlearn.trainer.towers.user_graph import UserGraph
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.validation.score_log import ScoreLog, scores_folder
 from streamlearn.trainer.workers.setup import lead
 from streamlearn.versions import Store, open_registry, open_store
 from streamlearn.versions.format.graphs import put_graph
 from streamlearn.versions.format.log import Log
+from streamlearn.versions.format.manifest import RetrievalRecord
 from streamlearn.versions.pointer.model import Model as VersionedModel
 from streamlearn.versions.upkeep.cleanup import clean_up, plan_cleanup
 
@@ -73,10 +76,12 @@ def train(
         if workers.slices > 1 and folder.app.retrieval is not None:
             message = f"workers.slices is {workers.slices}, and the application declares retrieval"
             raise ConfigError(message, help="workers do not learn towers yet: set workers.slices to 1")
-        items = None if folder.app.retrieval is None else ends.enter_context(ItemFeed.open(folder, clock=clock))
-        if workers.slices == 1 and workers.reduce == "shards":
-            leads = own_steps(folder, client, None if items is None else items.library)
-        else:
+        items, leads = None, OwnSteps
+        if folder.app.retrieval is not None:
+            items = ends.enter_context(ItemFeed.open(folder, clock=clock))
+            leads = TowerMaker(folder, client, items.library)
+            items.retrieve_by(leads, put_user_graph(folder, store))
+        elif workers.slices > 1 or workers.reduce != "shards":
             leads = lead(folder, client, token, tls, ends, stop=stop, clock=clock)
         trainer = Trainer(
             folder, model, topic, client, store,
@@ -133,6 +138,21 @@ def put_graphs(folder: AppFolder, model: Model, store: Store) -> str:
         seed = folder.settings.trainer.seed
         export_graphs(model, app.features, app.label_names, exported, seed, outputs=app.outputs)
         return put_graph(store, app.name, exported)
+
+
+def put_user_graph(folder: AppFolder, store: Store) -> RetrievalRecord:
+    """Export the user tower to the store, and return what versions say of retrieval."""
+    app = folder.app
+    assert app.retrieval is not None
+    assert app.towers is not None
+    outputs = [str(at) for at in range(app.retrieval.dim)]
+    with tempfile.TemporaryDirectory(prefix="streamlearn-graphs-") as scratch:
+        exported = Path(scratch, "graphs")
+        export_graphs(UserGraph(towers_of(folder)), app.towers, outputs, exported, folder.settings.trainer.seed)
+        graph = put_graph(store, app.name, exported)
+    return RetrievalRecord(
+        graph=graph, fingerprint=app.retrieval_fingerprint, label=app.retrieval.label, dim=app.retrieval.dim
+    )
 
 
 def _compact(folder: AppFolder) -> Compact | None:

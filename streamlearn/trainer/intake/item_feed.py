@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
@@ -22,8 +24,9 @@ from streamlearn.topics import Position as TopicPosition
 from streamlearn.topics import Records, Topic
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.quarantine import Quarantine
+from streamlearn.trainer.towers.item_vectors import ItemVectors, Tower
 from streamlearn.versions import Chain
-from streamlearn.versions.format.manifest import Position
+from streamlearn.versions.format.manifest import Position, RetrievalRecord
 
 __all__ = ["ItemFeed", "learn_shown"]
 
@@ -44,6 +47,9 @@ class ItemFeed(Resource):
         self._reader = topic.reader()
         self._next: dict[int, int] = {}  # by partition, the next offset
         self._epochs: dict[int, int] = {}  # by partition, Kafka's leader epoch of the record before it
+        self._tower: Tower | None = None
+        self._record: RetrievalRecord | UnsetType = UNSET
+        self._vectors = ItemVectors(0)
         self._size = gauge("trainer", "library", "items", "Items in the library")
         self._records = counter("trainer", "item_records", "Records of items by outcome", labels=["outcome"])
 
@@ -70,6 +76,10 @@ class ItemFeed(Resource):
             for partition, offset in sorted(self._next.items())
         )
 
+    def retrieve_by(self, tower: Tower, record: RetrievalRecord) -> None:
+        """Let versions have the vectors of items that a tower makes, and this record."""
+        self._tower, self._record, self._vectors = tower, record, ItemVectors(record.dim)
+
     def learn(self, columns: StepColumns) -> None:
         """Take the items of a step that was learned."""
         learn_shown(self.library, self._spec, columns)
@@ -94,7 +104,15 @@ class ItemFeed(Resource):
         self.poll()
         cut = self.library.cut()
         self._size.set(cut.size)
-        return cut
+        if self._tower is None:
+            return cut
+        vectors = self._vectors.note(self._tower, self.library.view(), cut.upserted)
+
+        def committed() -> None:
+            cut.committed()
+            vectors.committed()
+
+        return replace(cut, vectors=vectors.tensors, record=self._record, committed=committed)
 
     def restore(self, chain: Chain | None) -> None:
         """Restore the library of a version, and continue where it ends in the topic.
@@ -103,6 +121,8 @@ class ItemFeed(Resource):
         that come again change nothing.
         """
         self.library.restore(chain)
+        if self._tower is not None:
+            self._vectors.restore(chain, self._tower)
         known = () if chain is None else chain.manifest.positions
         mine = {entry.partition: entry for entry in known if entry.topic_id == self._topic.topic_id}
         for partition in range(self._topic.partitions):

@@ -29,7 +29,7 @@ _SHIFT = np.uint64(64 - 22)
 
 
 class Tower(Protocol):
-    """The item tower as of a step boundary."""
+    """The item tower."""
 
     @property
     def has_weights(self) -> bool:
@@ -37,9 +37,9 @@ class Tower(Protocol):
 
     @property
     def weights(self) -> Float32s:
-        """All its weights; the same array as long as they are the same."""
+        """All weights of now; another array after each change."""
 
-    def vectors(self, items: FeatureColumns, count: int, version: int) -> Float32s:
+    def vectors(self, items: FeatureColumns, count: int, weights: Float32s, version: int) -> Float32s:
         """Return the vectors of items, float32[count, dim], by the rows of a sealed or committed version."""
 
 
@@ -87,7 +87,7 @@ class ItemVectors:
 
     def note(self, tower: Tower, items: LibraryView, changed: Uint64s) -> VectorsCut:
         """Return the vectors as of a step boundary, to be made later; `changed` are items that are new or differ."""
-        return VectorsCut(self, tower, items, changed)
+        return VectorsCut(self, tower, tower.weights, items, changed)
 
     def _continue(self, rows: _Rows, weights: Float32s) -> None:
         self._rows, self._weights = rows, weights
@@ -99,9 +99,9 @@ class VectorsCut:
 
     _newest: ItemVectors
     _tower: Tower
+    _weights: Float32s
     _items: LibraryView
     _changed: Uint64s
-    _made: _Rows | None = None
     _commit: Callable[[], None] = field(default=lambda: None)
 
     def tensors(self, version: int, changed: Uint64s) -> dict[str, npt.NDArray[Any]]:
@@ -118,8 +118,7 @@ class VectorsCut:
         if len(before.keys):
             now.values[...], now.scales[...] = before.values[at], before.scales[at]
         now.values[stale], now.scales[stale] = made.values, made.scales
-        weights = self._tower.weights
-        self._commit = lambda: self._newest._continue(now, weights)
+        self._commit = lambda: self._newest._continue(now, self._weights)
         return made.take(differ).tensors(gone)
 
     def committed(self) -> None:
@@ -129,7 +128,7 @@ class VectorsCut:
     def _parts(self, version: int, changed: Uint64s, is_known: Bools) -> Iterator[tuple[npt.NDArray[np.int64], _Rows]]:
         """Yield the places of items whose vectors may have changed, and the vectors that they have now."""
         items, keys = self._items, self._items.keys
-        is_all = self._tower.has_weights and self._tower.weights is not self._newest._weights
+        is_all = self._tower.has_weights and self._weights is not self._newest._weights
         is_among, is_changed = _Among(changed), _Among(self._changed)
         for begin in range(0, len(keys), _AT_ONCE):
             part = slice(begin, min(begin + _AT_ONCE, len(keys)))
@@ -138,7 +137,7 @@ class VectorsCut:
             is_stale |= is_all or _touched(of_part, is_among)
             rows = np.flatnonzero(is_stale)
             if len(rows):
-                vectors = self._tower.vectors(of_part.features.take(rows), len(rows), version)
+                vectors = self._tower.vectors(of_part.features.take(rows), len(rows), self._weights, version)
                 yield rows + begin, _Rows(keys[part][rows], *encoded(vectors))
 
 

@@ -108,11 +108,21 @@ class TowerLearner:
 
     def users(self, flat: Float32s, sequence: Float32s) -> Float32s:
         """Return the vectors of packed users, float32[U, dim]."""
-        return self._vectors_of("users", flat, sequence)
+        return self._vectors_of("users", flat, sequence, self.weights)
 
-    def items(self, flat: Float32s) -> Float32s:
-        """Return the vectors of packed items, float32[N, dim]."""
-        return self._vectors_of("items", flat)
+    def items(self, flat: Float32s, weights: Float32s | None = None) -> Float32s:
+        """Return the vectors of packed items, float32[N, dim]; by the weights of now, if no others are given."""
+        return self._vectors_of("items", flat, self.weights if weights is None else weights)
+
+    @property
+    def weights(self) -> Float32s:
+        """All weights as one vector; another array after each step."""
+        return self._update.whole
+
+    @property
+    def item_has_weights(self) -> bool:
+        """Whether vectors of items depend on more than their rows."""
+        return bool(getattr(self._towers, "item_has_weights", True))
 
     def dense(self) -> dict[str, Float32s]:
         """Return a copy of the weights by name."""
@@ -179,7 +189,7 @@ class TowerLearner:
 
     def _vectors_of(self, side: str, *arrays: Float32s) -> Float32s:
         with tf.device(self._place.name):
-            given = map(tf.convert_to_tensor, (*arrays, self._update.whole))
+            given = map(tf.convert_to_tensor, arrays)
             vectors: Float32s = self._vectors[side](*given).numpy()
         return vectors
 

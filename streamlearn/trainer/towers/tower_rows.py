@@ -13,6 +13,7 @@ from streamlearn.features.retrieval import TOWERS
 from streamlearn.ps import PsClient
 from streamlearn.samples import FeatureColumns
 from streamlearn.table import Packing, Scatter
+from streamlearn.table.pin import At
 from streamlearn.trainer.columns import StepColumns, join_features
 from streamlearn.trainer.thresholds import Thresholds
 from streamlearn.trainer.towers.items import TowerItems, columns_for
@@ -73,9 +74,9 @@ class TowerRows:
             weight=self._padded(columns.weights[rows, self._label], np.float32),
         )  # fmt: skip
 
-    def pack_items(self, items: FeatureColumns, count: int) -> Float32s:
+    def pack_items(self, items: FeatureColumns, count: int, *, at: At = "newest") -> Float32s:
         """Pull the rows of items and pack them."""
-        return self._item.flat(items, count)
+        return self._item.flat(items, count, at=at)
 
     def push(self, packed: PackedTowers, gradients: tuple[Float32s, ...], now_ms: int, rate_scale: float) -> int:
         """Push the gradients of a packed step and return the number of distinct keys; raises as `PsClient.push`."""

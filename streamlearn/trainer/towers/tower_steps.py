@@ -14,6 +14,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.features.retrieval import of_ranking
 from streamlearn.library.library import Library
 from streamlearn.ps import PsClient
+from streamlearn.samples import FeatureColumns
 from streamlearn.telemetry import counter
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Learned, Learner, Packed
@@ -24,7 +25,7 @@ from streamlearn.trainer.towers.tower_learner import PackedTowers
 from streamlearn.trainer.towers.tower_rows import TowerRows
 from streamlearn.trainer.towers.tower_state import TowerState
 
-__all__ = ["TowerSteps", "own_steps"]
+__all__ = ["TowerMaker", "TowerSteps", "own_steps"]
 
 _LOG = logging.getLogger("streamlearn.trainer.towers")
 Float32s = npt.NDArray[np.float32]
@@ -110,10 +111,36 @@ class TowerSteps(OwnSteps):
         return gradients
 
 
+class TowerMaker:
+    """The towers of an application that declares retrieval, and what makes its `StepLearner` with them. It is a `Tower`.
+
+    The rows of a step are learned by `client`, and compete with items of the library.
+    """
+
+    def __init__(self, folder: AppFolder, client: PsClient, library: Library) -> None:
+        assert folder.app.towers is not None
+        self._state, items = TowerState(folder), TowerItems(library, folder.app.towers)
+        self._rows = TowerRows(folder, client, items, is_padded=self._state.learner.is_compiled)
+
+    def __call__(self, learner: Learner, ranking: Rows) -> TowerSteps:
+        """Return what learns steps by both models."""
+        return TowerSteps(learner, ranking, self._state, self._rows)
+
+    @property
+    def has_weights(self) -> bool:
+        """See `Tower`."""
+        return self._state.learner.item_has_weights
+
+    @property
+    def weights(self) -> Float32s:
+        """See `Tower`."""
+        return self._state.learner.weights
+
+    def vectors(self, items: FeatureColumns, count: int, weights: Float32s, version: int) -> Float32s:
+        """See `Tower`."""
+        return self._state.learner.items(self._rows.pack_items(items, count, at=version), weights)
+
+
 def own_steps(folder: AppFolder, client: PsClient, library: Library | None) -> Callable[[Learner, Rows], OwnSteps]:
-    """Return what makes the `StepLearner` of an application that learns in this process; retrieval has a library."""
-    if folder.app.towers is None or library is None:
-        return OwnSteps
-    state, items = TowerState(folder), TowerItems(library, folder.app.towers)
-    rows = TowerRows(folder, client, items, is_padded=state.learner.is_compiled)
-    return lambda learner, ranking: TowerSteps(learner, ranking, state, rows)
+    """Return what makes the `StepLearner` of an application that learns in this process; with towers if it retrieves."""
+    return OwnSteps if library is None else TowerMaker(folder, client, library)

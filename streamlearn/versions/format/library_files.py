@@ -57,7 +57,9 @@ def _whole(
         gone = tensors.pop(GONE)
         if parts and not _are_alike(tensors, parts[0]):
             names = [", ".join(sorted(each))[:500] for each in (tensors, parts[0])]
-            raise defective(link.folder, "incompatible", f"its {kind} has {names[0]}; that of later versions {names[1]}")
+            raise defective(
+                link.folder, "incompatible", f"its {kind} has {names[0]}; that of later versions {names[1]}"
+            )
         parts.append(take_rows(tensors, np.flatnonzero(~np.isin(tensors["key"], seen))))
         if link.manifest.kind != "delta":  # a base and a revert hold all items
             break

@@ -21,7 +21,16 @@ PARTS = 1024
 
 Kind = Literal["base", "delta", "revert"]
 FileKind = Literal[
-    "rows", "optimizer", "gone", "upkeep", "dense", "dense_optimizer", "marks", "golden", "predictions", "library",
+    "rows",
+    "optimizer",
+    "gone",
+    "upkeep",
+    "dense",
+    "dense_optimizer",
+    "marks",
+    "golden",
+    "predictions",
+    "library",
     "vectors",
 ]
 KINDS: tuple[FileKind, ...] = get_args(FileKind)
