@@ -87,7 +87,7 @@ class FreshModel:
         app, settings = folder.app, folder.settings
         self._week = week
         self._learner = Learner(app, model_of(folder), settings.trainer)
-        options = declared_tables(app.features, settings.tables)
+        options = declared_tables(app.tables, settings.tables)
         client = PsClient.local(options, Shelf(open_store("file:///nowhere"), app.name), settings.ps)
         client.restore(Epoch(1), None)
         self._learn_rows, self._score_rows = (Rows(app, client, rows) for rows in (_LEARN_ROWS, _SCORE_ROWS))

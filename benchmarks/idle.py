@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.result import Result
-from streamlearn.apps import TOPICS, AppFolder, load_app
+from streamlearn.apps import AppFolder, load_app
+from streamlearn.apps.folder import TOPICS
 from streamlearn.errors import ServiceError
 from streamlearn.testing import wait_until
 from streamlearn.topics import create_topic

@@ -84,7 +84,7 @@ class Learning:
         app, settings = folder.app, folder.settings
         self._step_rows = settings.trainer.step_rows
         self._learner = Learner(app, model_of(folder), settings.trainer)
-        options = declared_tables(app.features, settings.tables)
+        options = declared_tables(app.tables, settings.tables)
         client = PsClient.local(options, Shelf(open_store("file:///nowhere"), app.name), settings.ps)
         client.restore(Epoch(1), None)
         self._rows = Rows(app, client, self._step_rows)

@@ -122,7 +122,7 @@ class _Online:
     def __init__(self, labels: tuple[Label, ...]) -> None:
         app = App("conversions", _FEATURES, _GROUPS, labels)
         self._learner = Learner(app, DcnV2(hidden=(64, 32), rank=16), TrainerSettings(step_rows=_STEP_ROWS))
-        tables = declared_tables(app.features, TableSettings())
+        tables = declared_tables(app.tables, TableSettings())
         client = PsClient.local(tables, Shelf(open_store("file:///nowhere"), app.name), PsSettings())
         client.restore(Epoch(1), None)
         self._rows = Rows(app, client, _STEP_ROWS)

@@ -35,7 +35,7 @@ def resharding_figures(place: Path, keys_count: int = 2_000_000) -> dict[str, fl
     same bits too, so states of the optimizer have moved with their rows.
     """
     folder = load_app(_APP, (f"versions.store={place}/versions",))
-    options = declared_tables(folder.app.features, folder.settings.tables)
+    options = declared_tables(folder.app.tables, folder.settings.tables)
     twin = TableSet(options)
     keys = every_bit(Keys(1).between(0, keys_count))
     newest: VersionRef | None = None

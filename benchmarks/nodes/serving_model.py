@@ -74,7 +74,7 @@ class ServingModel:
         self.folder: AppFolder = load_app(_APPS / name, changes)
         self.graphs, self.values = graphs, values
         self._store = open_store(self.folder.store_url)
-        options = declared_tables(self.folder.app.features, self.folder.settings.tables)
+        options = declared_tables(self.folder.app.tables, self.folder.settings.tables)
         # The table of the slots is the first; columns made from them have others.
         self._tables = [msgspec.structs.replace(one, optimizer=None, admission=None) for one in options]
         dim = self._tables[0].spec.dim

@@ -64,7 +64,7 @@ class StreamLearner:
     def __init__(self, place: Path, keys_count: int, ends: ExitStack) -> None:
         self.folder, self._ends = samples_folder(place, keys_count), ends
         app, settings = self.folder.app, self.folder.settings
-        options = declared_tables(app.features, settings.tables)
+        options = declared_tables(app.tables, settings.tables)
         shelf = Shelf(open_store(self.folder.store_url), app.name)
         self._client = ends.enter_context(PsClient.local(options, shelf, settings.ps))
         self._client.restore(Epoch(1), None)

@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from streamlearn.features import FeatureSpec, Label, LabelGroup, window_settings_id
+from streamlearn.features import FeatureSpec, Label, LabelGroup, Retrieval, TableSpec, window_settings_id
 from streamlearn.features.behaviour import IMPRESSION, Sum
 from streamlearn.features.labels import Output, check_labels
 from streamlearn.features.names import check_name, declared, fingerprint, model_fingerprint, require, tuple_of
+from streamlearn.features.retrieval import check_retrieval
 
 __all__ = ["App"]
 
@@ -34,6 +35,7 @@ class App:
         samples_of: The name of an application whose events and samples this one uses too, to compare two models on one
             traffic: ingest runs once, for the other one. Their features and labels must agree, apart from what only
             models use.
+        retrieval: Set if candidates are retrieved from a library of items, too.
     """
 
     name: str
@@ -43,6 +45,7 @@ class App:
     model: str = "dcn_v2"
     serves: str = ""
     samples_of: str = ""
+    retrieval: Retrieval | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple_of("groups", LabelGroup, self.groups))
@@ -56,9 +59,10 @@ class App:
         for one in self.features.calibrations:
             message = f"calibration {one.name!r} is of {one.label!r}, which is not a label that is positive or negative"
             require(one.label in logits, message, f"such labels are {', '.join(logits) or 'not declared'}")
-        message = f"model {self.model!r} is neither a ready-made model's name nor MODULE:CLASS"
-        valid = _MODEL.fullmatch(self.model) is not None
-        require(valid, message, 'for example model="dcn_v2" or model="model:MyModel"')
+        _check_model(self.model, "dcn_v2", "MyModel")
+        if self.retrieval is not None:
+            check_retrieval(self.retrieval, self.features, self.labels)
+            _check_model(self.retrieval.model, "two_tower", "MyTowers")
 
     def _check_kinds(self) -> None:
         known = (*self.actions, IMPRESSION)
@@ -163,7 +167,31 @@ class App:
             parts.append([one and [one.is_logarithm, float(one.center), float(one.scale)] for one in numbers])
         return fingerprint(parts)
 
+    @cached_property
+    def towers(self) -> FeatureSpec | None:
+        """The features of the towers; None without retrieval."""
+        return None if self.retrieval is None else self.retrieval.features(self.features)
+
+    @cached_property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """All its tables that learn: those of its features, then that of the towers."""
+        return self.features.tables if self.towers is None else (*self.features.tables, *self.towers.tables)
+
+    @cached_property
+    def retrieval_fingerprint(self) -> str:
+        """Changes when the towers cannot continue from older versions; empty without retrieval."""
+        if self.retrieval is None or self.towers is None:
+            return ""
+        label = self.labels[self.label_names.index(self.retrieval.label)]
+        return self.retrieval.fingerprint(self.towers, label)
+
     @property
     def actions(self) -> tuple[str, ...]:
         """The distinct actions of its labels."""
         return tuple(dict.fromkeys(label.action for label in self.labels))
+
+
+def _check_model(model: str, ready: str, own: str) -> None:
+    message = f"model {model!r} is neither a ready-made model's name nor MODULE:CLASS"
+    help = f'for example model="{ready}" or model="model:{own}"'
+    require(_MODEL.fullmatch(model) is not None, message, help)

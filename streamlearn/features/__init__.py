@@ -7,6 +7,7 @@ from streamlearn.features.keys import keys_of
 from streamlearn.features.labels import Label, LabelGroup, labels_differ, window_settings_id
 from streamlearn.features.number import Number
 from streamlearn.features.pack import PackColumn, PackSide
+from streamlearn.features.retrieval import Library, Retrieval
 from streamlearn.features.spec import Dense, FeatureSpec, Segment, Slot, TableSpec
 
 __all__ = [
@@ -20,11 +21,13 @@ __all__ = [
     "Label",
     "LabelGroup",
     "Last",
+    "Library",
     "Number",
     "PackColumn",
     "PackSide",
     "Product",
     "Rate",
+    "Retrieval",
     "Segment",
     "Since",
     "Slot",

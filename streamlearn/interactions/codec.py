@@ -8,7 +8,7 @@ import numpy as np
 
 from streamlearn.errors import BadRecord, UnknownSchema
 from streamlearn.interactions.batch import InteractionBatch
-from streamlearn.schemas import INTERACTIONS
+from streamlearn.schemas.fixed_schemas import INTERACTIONS
 from streamlearn.schemas.record_prefix import read_framing
 
 __all__ = ["decode_interactions", "encode_interactions"]

@@ -50,7 +50,7 @@ class Lineage:
         Versions store rows for serving as `publisher.row_type`; training reads float32 from a second file.
         """
         app, settings = folder.app, folder.settings
-        options = declared_tables(app.features, settings.tables)
+        options = declared_tables(app.tables, settings.tables)
         tables = tuple(record_of(table, row_type=settings.publisher.row_type) for table in options)
         labels, features = app.label_names, app.features.fingerprint
         return cls(app.name, app.model_fingerprint, app.window_settings, tables, labels, features)

@@ -1,14 +1,13 @@
 """Avro schemas of all records in topics, and the framing that identifies a record's schema."""
 
 from streamlearn.schemas.events import action_schema, impression_schema
-from streamlearn.schemas.fixed_schemas import CONTROL, DEAD_LETTER, EVENT_PACK, INTERACTIONS, PROGRESS
+from streamlearn.schemas.fixed_schemas import CONTROL, DEAD_LETTER, EVENT_PACK, PROGRESS
 from streamlearn.schemas.schema import Schema, schema_of
 
 __all__ = [
     "CONTROL",
     "DEAD_LETTER",
     "EVENT_PACK",
-    "INTERACTIONS",
     "PROGRESS",
     "Schema",
     "action_schema",

@@ -111,7 +111,7 @@ class Node:
         splits = _splits(settings.front, has_tls=tls is not None, authority=authority)
         self._settings, self._has_tls = settings.front, tls is not None
         # A node never trains, so its tables need no optimizer and no admission.
-        declared = declared_tables(folder.app.features, settings.tables)
+        declared = declared_tables(folder.app.tables, settings.tables)
         tables = [structs.replace(options, optimizer=None, admission=None) for options in declared]
         self._front = Front(
             folder.app, [options.spec.name for options in tables], folder.serving, settings.front, settings.allowance

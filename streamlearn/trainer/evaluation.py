@@ -136,7 +136,7 @@ def evaluate(
 
 def own_tables(folder: AppFolder) -> PsClient:
     """Return a client of empty local tables, which never write a version."""
-    options = declared_tables(folder.app.features, folder.settings.tables)
+    options = declared_tables(folder.app.tables, folder.settings.tables)
     store = open_store("memory://evaluation", settings=folder.settings.versions)
     client = PsClient.local(options, Shelf(store, folder.app.name), folder.settings.ps)
     client.restore(Epoch(1), None)

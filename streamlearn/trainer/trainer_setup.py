@@ -146,7 +146,7 @@ def _clean(folder: AppFolder) -> tuple[int, int]:
 
 def _client(folder: AppFolder, store: Store, token: GivenToken | None) -> PsClient:
     app, settings = folder.app, folder.settings
-    options = declared_tables(app.features, settings.tables)
+    options = declared_tables(app.tables, settings.tables)
     if settings.ps.addresses:
         return PsClient.connect(app.name, options, settings.ps, token)
     return PsClient.local(options, Shelf(store, app.name), settings.ps)

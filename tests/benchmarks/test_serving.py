@@ -42,7 +42,7 @@ def model(tmp_path: Path) -> ServingModel:
 
 
 def _tables(model: ServingModel, version: int) -> Any:
-    (options,) = declared_tables(model.folder.app.features, model.folder.settings.tables)
+    (options,) = declared_tables(model.folder.app.tables, model.folder.settings.tables)
     tables = TableSet([msgspec.structs.replace(options, optimizer=None, admission=None)])
     load(Chain.find(open_store(model.folder.store_url), model.name, version), tables)
     return tables[options.spec.name]

@@ -40,6 +40,11 @@ def app(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def _keys_of(app: Path) -> tuple[int, int]:
+    features = load_app(app).app.features
+    return int(keys_of(features.slot("user_id"), [42])[0]), int(keys_of(features.slot("account"), ["anna"])[0])
+
+
 def carry_out(place: Place, version: int) -> None:
     """What training does: cut a version that says so."""
     place.trainer.metrics = {OBEYED: float(Deletions(place.store, MODEL).all()[-1].seq)}
@@ -76,6 +81,16 @@ def test_the_rows_of_calibrations_by_the_slot_go_too(place: Place, app: Path, en
     made, _ = with_derived(pack, FeatureColumns({"user_id": keys, "account": account}, {}), none, np.zeros(0, np.int32))
     expected = {"main": (f"{keys.keys[0]:016x}",), "calibration": (f"{made.slots['click_by_user_id'].keys[0]:016x}",)}
     assert deletion.keys == expected
+
+
+def test_the_rows_of_the_towers_go_too(place: Place, app: Path, ended: Verb) -> None:
+    text = (app / "app.py").read_text().replace("Slot\n", "Slot, Retrieval\n", 1)
+    retrieval = '    retrieval=Retrieval("click", user=("user_id",), item=("video",)),\n)\n'
+    (app / "app.py").write_text(text.removesuffix(")\n") + retrieval)
+    assert ended("forget", app, "--user", 42, "--slot", "account=anna", "--wait", 0).status == 3
+    (deletion,) = Deletions(place.store, MODEL).all()
+    user, account = (f"{key:016x}" for key in _keys_of(app))
+    assert deletion.keys == {"main": (user, account), "towers": (user,)}
 
 
 def test_it_waits_until_a_version_without_the_rows_is_served_by_all_nodes(place: Place, app: Path, ended: Verb) -> None:

@@ -44,7 +44,7 @@ def _shard(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], s
 
 def test_a_shard_serves_until_it_is_told_to_end(small: Path, verb: Callable[..., Any]) -> None:
     folder = load_app(small)
-    tables = declared_tables(folder.app.features, folder.settings.tables)
+    tables = declared_tables(folder.app.tables, folder.settings.tables)
     with _shard(small) as (shard, address):
         with PsClient.connect(folder.app.name, tables, PsSettings(addresses=[address])) as client:
             client.restore(Epoch(4, 2), None)
@@ -101,7 +101,7 @@ def test_shards_that_answer_are_shown_beside_one_that_does_not(
 
 def test_a_shard_says_in_its_log_where_it_stands_and_tells_no_secret(small: Path, verb: Callable[..., Any]) -> None:
     folder = load_app(small)
-    tables = declared_tables(folder.app.features, folder.settings.tables)
+    tables = declared_tables(folder.app.tables, folder.settings.tables)
     token, log = small / "token", small / "shard.log"
     token.write_text("a-secret-of-many-words\n")
     with _shard(small, "--token-file", str(token), "--set", "telemetry.log_format=json") as (shard, address):

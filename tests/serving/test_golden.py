@@ -38,7 +38,7 @@ def test_samples_are_scored_as_the_graphs_score_them_in_pieces_of_the_ladder(tmp
     place = Place("/CPU:0")
     executables = Executables(Definitions(graphs, ladder.users_max), [place], CompileBudget(20))
     executables.compile_ladder(ladder)
-    tables = TableSet(declared_tables(app.features, TableSettings()))
+    tables = TableSet(declared_tables(app.tables, TableSettings()))
     named = named_weights(graphs, 1)
     dense = Dense(executables.definitions.described, named, [place])
     found = score_samples(executables, ladder, dense, batch, pack=app.features.pack, tables=tables, at="newest")

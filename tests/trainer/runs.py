@@ -32,7 +32,7 @@ def store_of(folder: AppFolder) -> Store:
 
 def local_client(folder: AppFolder) -> PsClient:
     """Its tables, in this process."""
-    options = declared_tables(folder.app.features, folder.settings.tables)
+    options = declared_tables(folder.app.tables, folder.settings.tables)
     return PsClient.local(options, Shelf(store_of(folder), folder.app.name), folder.settings.ps)
 
 
@@ -61,7 +61,7 @@ def run(
 def state_of(folder: AppFolder, version: int | None = None) -> dict[str, bytes]:
     """Everything learned that a version holds, by name: rows with their optimizer's state, and dense weights."""
     chain = Chain.find(store_of(folder), folder.app.name, version)
-    options = declared_tables(folder.app.features, folder.settings.tables)
+    options = declared_tables(folder.app.tables, folder.settings.tables)
     tables = TableSet(options)
     load(chain, tables, training=True)
     found: dict[str, bytes] = {}

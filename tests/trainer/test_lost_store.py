@@ -28,7 +28,7 @@ class Shards:
     def __init__(self, folder: AppFolder, stack: ExitStack) -> None:
         self.folder, self.restores, self.messages = folder, 0, messages_of(folder.app, 12)
         write_messages(folder, self.messages)
-        options = declared_tables(folder.app.features, folder.settings.tables)
+        options = declared_tables(folder.app.tables, folder.settings.tables)
         shelf = Shelf(store_of(folder), folder.app.name)
         servers = [ShardServer(Place(number, 2), options, shelf, folder.settings.ps) for number in range(2)]
         for server in servers:

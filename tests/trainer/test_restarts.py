@@ -93,7 +93,7 @@ def on_shards(
     shards = ShardProcesses(app.folder, app.store_url, count)
     try:
         ps = msgspec.structs.replace(app.settings.ps, addresses=shards.addresses)
-        with PsClient.connect(app.app.name, declared_tables(app.app.features, app.settings.tables), ps) as client:
+        with PsClient.connect(app.app.name, declared_tables(app.app.tables, app.settings.tables), ps) as client:
             return work(app, shards, client)
     finally:
         shards.close()
@@ -147,7 +147,7 @@ def test_of_two_trainers_on_the_same_shards_the_older_one_ends(tmp_path: Path) -
 
     def both(app: AppFolder, shards: ShardProcesses, client: PsClient) -> TrainReport:
         ps = msgspec.structs.replace(app.settings.ps, addresses=shards.addresses)
-        options = declared_tables(app.app.features, app.settings.tables)
+        options = declared_tables(app.app.tables, app.settings.tables)
 
         def told(_: LearnedStep) -> None:
             if not second:

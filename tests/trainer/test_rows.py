@@ -386,4 +386,4 @@ def test_rows_do_not_decay_where_nothing_is_said_and_ftrl_has_no_decay(tmp_path:
 
 def declared(path: Path, **tables: Any) -> tuple[TableOptions, ...]:
     folder = learnable_folder(path, {"tables": tables})
-    return declared_tables(folder.app.features, folder.settings.tables)
+    return declared_tables(folder.app.tables, folder.settings.tables)

@@ -213,7 +213,7 @@ def _add_step(kit: Kit, name: str, model: Any, rows: int) -> None:
     _check(graph, stable, inputs)
     kept = [array[:_STEP_ROWS_KEPT] if array.ndim > 1 else array for array in inputs]
     kit.add(graph, (hlo, stable), kept, [np.asarray(output) for output in outputs])
-    tables = msgspec.to_builtins(declared_tables(features, settings.tables))
+    tables = msgspec.to_builtins(declared_tables(features.tables, settings.tables))
     kit.about |= {"pack": features.pack.to_json(), "tables": tables}
 
 

@@ -100,6 +100,7 @@ def _said(model: Model, keys: Sequence[Row], seq: int | None, waits_for: str) ->
 def _keys(folder: AppFolder, users: Sequence[str], slots: Sequence[str]) -> list[Row]:
     """Return slot, table and key of each given value. The value itself is not repeated: it may end in a log."""
     from streamlearn.features.keys import keys_of
+    from streamlearn.features.retrieval import TOWERS
     from streamlearn.native import native
 
     features = folder.app.features
@@ -117,6 +118,8 @@ def _keys(folder: AppFolder, users: Sequence[str], slots: Sequence[str]) -> list
     for slot, text in given:
         keys = keys_of(slot, [_value(slot, text)])
         found.append({"slot": slot.name, "table": slot.table, "key": f"{keys[0]:016x}"})
+        if folder.app.towers is not None and slot.salt_name in {one.salt_name for one in folder.app.towers.slots}:
+            found.append(found[-1] | {"table": TOWERS})
         for one in features.calibrations:
             if one.by == slot.name:
                 (key,) = native.cross_keys(keys, keys, native.slot_salt(one.name))

@@ -63,7 +63,7 @@ def serve(
         settings = msgspec.structs.replace(settings, listen=listen)
     set_up_logging(folder.settings.telemetry)
     stopped = stop_event()
-    tables = declared_tables(folder.app.features, folder.settings.tables)
+    tables = declared_tables(folder.app.tables, folder.settings.tables)
     token = None if token_file is None else open_token(token_file)
     server = ShardServer(place, tables, Shelf.of(folder), settings, token=token, tls=tls)
     # The health check calls the shard, which with TLS needs the CA of its certificate.
@@ -107,7 +107,7 @@ def stats(
         message = f"the shards of {folder.app.name} are unknown: ps.addresses is empty"
         raise UsageError(message, help="give --address for each shard, or set ps.addresses in app.toml")
     token = None if token_file is None else read_token(token_file)
-    tables = declared_tables(folder.app.features, folder.settings.tables)
+    tables = declared_tables(folder.app.tables, folder.settings.tables)
     shards = survey(folder.app.name, tables, settings, token)
     errors = [shard.error for shard in shards if shard.error is not None]
     reasons = "; ".join(error.message for error in errors)

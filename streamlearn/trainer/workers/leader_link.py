@@ -69,7 +69,7 @@ class LeaderLink(Resource):
         stop: threading.Event | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        options, settings = declared_tables(folder.app.features, folder.settings.tables), folder.settings.ps
+        options, settings = declared_tables(folder.app.tables, folder.settings.tables), folder.settings.ps
         client = secrets.randbits(128)
         self.worker, self._setup = f"{client:x}", setup or Setup("", "")
         self._name, self._wait_ms = f"{socket.gethostname()}:{os.getpid()}", settings.retry_wait_ms_max

@@ -85,7 +85,7 @@ def _connect(folder: AppFolder, token: GivenToken | None) -> PsClient:
         message = f"workers.slices is {settings.workers.slices}, but ps.addresses is empty"
         help = "slices meet at shards of their own: start `streamlearn ps`, and set ps.addresses to where they listen"
         raise ConfigError(message, help=help)
-    return PsClient.connect(folder.app.name, declared_tables(folder.app.features, settings.tables), settings.ps, token)
+    return PsClient.connect(folder.app.name, declared_tables(folder.app.tables, settings.tables), settings.ps, token)
 
 
 def lead(

@@ -46,7 +46,7 @@ class WorkerDoor(Resource):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         place, model, settings = Place(), folder.app.name, folder.settings.ps
-        options, listen = declared_tables(folder.app.features, folder.settings.tables), folder.settings.workers.listen
+        options, listen = declared_tables(folder.app.tables, folder.settings.tables), folder.settings.workers.listen
         identity = ShardIdentity(
             place.number, place.count, place.parts, model, fingerprint_of(options), specification_of(options)
         )

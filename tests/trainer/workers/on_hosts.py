@@ -116,7 +116,7 @@ class Job:
     def _shards(self, base: AppFolder) -> list[str]:
         listen = f'ps.listen=["{self.network.addresses["shards"]}:0"]'
         folder = load_app(base.folder, (listen,))
-        options = declared_tables(folder.app.features, folder.settings.tables)
+        options = declared_tables(folder.app.tables, folder.settings.tables)
         with self.network.inside("shards"):
             servers = [
                 self._ends.enter_context(

@@ -55,7 +55,7 @@ class Job:
     def __init__(self, folder: Path, ends: ExitStack, **trainer: Any) -> None:
         base = write_app(folder, {"trainer": {**_STRICT, **trainer}})
         self.messages = messages_of(base.app, 12)
-        options = declared_tables(base.app.features, base.settings.tables)
+        options = declared_tables(base.app.tables, base.settings.tables)
         shelf = Shelf.of(base)
         self.shards = [
             ends.enter_context(ShardServer(Place(number, 2), options, shelf, base.settings.ps)) for number in range(2)
