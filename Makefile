@@ -27,7 +27,7 @@ $(VENV)/.packages: requirements.lock $(VENV)/.python
 	@touch $@
 
 $(VENV)/.built: $(NATIVE) $(VENV)/.packages
-	@command -v cargo >/dev/null || { echo "error: cargo not found"; echo "help: install Rust 1.85 or newer (rustup), then run this again"; exit 1; }
+	@command -v cargo >/dev/null || { echo "error: cargo not found"; echo "help: install Rust 1.89 or newer (rustup), then run this again"; exit 1; }
 	@echo "== native build (one to five minutes the first time)"
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/uv pip install --python $(RUN) --no-deps --no-build-isolation -e .
 	@$(RUN) -m compileall -q streamlearn

@@ -151,7 +151,7 @@ impl Slice {
         let place = self.len();
         let time = (shown.time - self.start_ms) as u32;
         push(&mut self.times, time);
-        if place % CHUNK == 0 {
+        if place.is_multiple_of(CHUNK) {
             push(&mut self.bounds, (time, time));
         } else if let Some(bounds) = self.bounds.last_mut() {
             *bounds = (bounds.0.min(time), bounds.1.max(time));

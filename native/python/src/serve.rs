@@ -370,7 +370,7 @@ impl NativeSlabs {
     ) -> PyResult<Bound<'py, PyAny>> {
         let floats = shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size));
         let end = floats.and_then(|floats| floats.checked_mul(4)).and_then(|bytes| bytes.checked_add(at));
-        if at % ALIGN_BYTES != 0 || end.is_none_or(|end| end > self.region.bytes()) {
+        if !at.is_multiple_of(ALIGN_BYTES) || end.is_none_or(|end| end > self.region.bytes()) {
             let message = format!(
                 "a tensor of shape {shape:?} at byte {at} does not fit the {} shared bytes",
                 self.region.bytes()

@@ -30,7 +30,7 @@ COMMANDS = {
     # No --version: it would start a Java virtual machine.
     "mvn": (["mvn"], "needed to download the jars of Kafka and Flink: python -m tools.services fetch"),
     "go": (["go", "version"], "needed to build Prism; the one that Beam downloads is open to the network"),
-    "cargo": (["cargo", "--version"], "needed to build the native module; install Rust 1.85 or newer to rebuild it"),
+    "cargo": (["cargo", "--version"], "needed to build the native module; install Rust 1.89 or newer to rebuild it"),
 }
 ADDRESSES = {"STREAMLEARN_KAFKA": 9092, "STREAMLEARN_REGISTRY": 6379}
 REACH_S = 2.0

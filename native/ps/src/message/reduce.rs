@@ -130,7 +130,7 @@ impl<'a> ReduceReply<'a> {
         let (complete, finite, zero) = (fields.u16()?, fields.u16()?, fields.u32()?);
         let sums = fields.rest();
         let is_complete_and_finite = (complete, finite) == (1, 1);
-        if complete > 1 || finite > 1 || zero != 0 || sums.len() % 4 != 0 {
+        if complete > 1 || finite > 1 || zero != 0 || !sums.len().is_multiple_of(4) {
             let bytes = sums.len();
             return Err(fields.bad(format!("flags {complete}, {finite}, {zero} and {bytes} bytes of sums")));
         }

@@ -99,7 +99,8 @@ fn what_shards_take_only_in_small_frames_is_cut_smaller() {
     let cluster = Cluster::start(2, Limits { frame_bytes_max: 6_000, ..Limits::default() });
     let (client, set, mut chance) = (cluster.client(1), tables(), Chance(9));
     // Some parts have more keys than fit into a frame.
-    let keys: Vec<u64> = (0..).map(mix).filter(|&key| part_of_hash(mix(key)) % 400 == 0).take(900).collect();
+    let keys: Vec<u64> =
+        (0..).map(mix).filter(|&key| part_of_hash(mix(key)).is_multiple_of(400)).take(900).collect();
     let gradients = chance.floats(900 * DIMS[1]);
     push_both(&client, &set, &push_of(1, &keys, &gradients));
     let admit = [Admit { end: 400, threshold: 2 }, Admit { end: 700, threshold: 1 }];

@@ -8,7 +8,7 @@ fn cost(sizes: &[usize], histogram: &[(usize, u64)], cost_of: impl Fn(usize) -> 
     let top = sizes[sizes.len() - 1];
     let padded = |size: usize| sizes.iter().find(|bucket| **bucket >= size).copied();
     let each = |size: usize| {
-        let last = padded(size % top).filter(|_| size % top != 0).map_or(0.0, &cost_of);
+        let last = padded(size % top).filter(|_| !size.is_multiple_of(top)).map_or(0.0, &cost_of);
         (size / top) as f64 * cost_of(top) + last
     };
     histogram.iter().map(|(size, count)| *count as f64 * each(*size)).sum()

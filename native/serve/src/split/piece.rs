@@ -151,10 +151,10 @@ impl Reader<'_> {
                 Kind::Slot { values, .. } => {
                     let longest = if let Count::Newest(newest) = values { newest } else { values_max };
                     let offsets = self.offsets(rows, longest, values_max)?;
-                    if let Count::Newest(_) = values {
-                        if *history.get_or_insert_with(|| offsets.clone()) != offsets {
-                            return None;
-                        }
+                    if let Count::Newest(_) = values
+                        && *history.get_or_insert_with(|| offsets.clone()) != offsets
+                    {
+                        return None;
                     }
                     let count = offsets[rows] as usize;
                     let keys = self.values(count, u64::from_le_bytes)?;

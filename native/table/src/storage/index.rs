@@ -248,7 +248,7 @@ impl Index {
             }
         }
         let address = block.begin as u64;
-        debug_assert!(address % 64 == 0 && address >> 48 == 0);
+        debug_assert!(address.is_multiple_of(64) && address >> 48 == 0);
         self.words[part].store(((address >> 6) << COUNT_BITS) | fresh.count as u64, Ordering::Release);
         // Changes may start only now: readers of the old lines find them moved and look again.
         for line in old.into_iter().flat_map(Lines::iter) {

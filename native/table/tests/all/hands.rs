@@ -8,7 +8,11 @@ const KEYS: u64 = 4_000;
 
 /// Most keys belong to one part, whose lines exceed one step of its hand; the others belong to any part.
 fn any_key(number: u64) -> u64 {
-    if number % 4 > 0 { key_of_hash(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 10) } else { number }
+    if !number.is_multiple_of(4) {
+        key_of_hash(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 10)
+    } else {
+        number
+    }
 }
 
 fn filled() -> TableSet {

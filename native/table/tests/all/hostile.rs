@@ -186,8 +186,10 @@ fn put(table: &Table, bytes: &mut Bytes<'_>) -> Result<()> {
 /// Stages a valid version, so that later ones have a parent.
 fn stage(set: &TableSet, version: u64) {
     for table in set.tables() {
-        let keys: Vec<u64> = (0..KEYS).filter(|number| (number ^ version) % 3 > 0).map(key).collect();
-        let gone: Vec<u64> = (0..KEYS).filter(|number| (number ^ version) % 3 == 0).map(key).collect();
+        let keys: Vec<u64> =
+            (0..KEYS).filter(|number| !(number ^ version).is_multiple_of(3)).map(key).collect();
+        let gone: Vec<u64> =
+            (0..KEYS).filter(|number| (number ^ version).is_multiple_of(3)).map(key).collect();
         let floats: Vec<f32> =
             (0..keys.len() * table.settings.dim).map(|at| (at as u64 + version) as f32).collect();
         let rows = Rows { embeddings: Embeddings::Floats(&floats), state: None, uses: None };

@@ -531,7 +531,7 @@ impl Run {
             let pin = self.set.pin(version.number).unwrap();
             self.check_content(pin.at(), &version.tables, 1);
         }
-        if step % 4 == 0 {
+        if step.is_multiple_of(4) {
             self.check_active(1);
             self.check_size();
         }

@@ -20,10 +20,10 @@ fn unzigzag(value: u64) -> i64 {
 /// The integer at the start of `bytes`, and its length in bytes.
 #[inline(always)]
 pub fn read(bytes: &[u8]) -> Result<(i64, usize), VarintError> {
-    if let Some(&first) = bytes.first() {
-        if first < 0x80 {
-            return Ok((unzigzag(u64::from(first)), 1));
-        }
+    if let Some(&first) = bytes.first()
+        && first < 0x80
+    {
+        return Ok((unzigzag(u64::from(first)), 1));
     }
     let Some(chunk) = bytes.first_chunk::<8>() else {
         return read_bytewise(bytes);

@@ -138,7 +138,7 @@ fn has_count(actual: usize, count: usize) -> Result<(), String> {
 
 /// The elements of `N` bytes each in concatenated bytes.
 fn raw<const N: usize>(bytes: &[u8], count: usize) -> Result<impl Iterator<Item = [u8; N]>, String> {
-    if bytes.len() / N != count || bytes.len() % N != 0 {
+    if bytes.len() / N != count || !bytes.len().is_multiple_of(N) {
         return Err(format!("{} bytes, expected {count} values of {N} bytes each", bytes.len()));
     }
     Ok(chunks(bytes))
@@ -207,7 +207,7 @@ fn typed_fixed<const N: usize>(
                 take(element);
             }
         }
-        if bytes.len() % N == 0 { Ok(()) } else { Err(TORN) }
+        if bytes.len().is_multiple_of(N) { Ok(()) } else { Err(TORN) }
     };
     for field in Fields(bytes) {
         match field.map_err(|Torn| TORN)? {
