@@ -44,7 +44,7 @@ RANKS: tuple[set[str], ...] = (
     {"events", "interactions", "samples"},
     {"replay", "table"},
     {"versions"},
-    {"online"},
+    {"library", "online"},
 )
 CORE = set().union(*RANKS)
 # The components above the core, and which of each other they may import beside it.

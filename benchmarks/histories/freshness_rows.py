@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import AppFolder
-from streamlearn.ingest.output.sample_features import features_of
 from streamlearn.replay import computed_history, load_history
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, SampleHeader
+from streamlearn.samples.event_features import features_of
 
 __all__ = ["Week", "read_week"]
 

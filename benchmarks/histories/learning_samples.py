@@ -14,9 +14,9 @@ import numpy.typing as npt
 from examples.synthetic.history import SyntheticHistory, Truth
 from examples.synthetic.options import options_of
 from streamlearn.apps import App
-from streamlearn.ingest.output.sample_features import features_of
 from streamlearn.replay import HistoryBlock, computed_history
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, SampleHeader
+from streamlearn.samples.event_features import features_of
 
 __all__ = ["truths"]
 

@@ -153,6 +153,8 @@ class App:
             values["entities"] = [entity.slot for entity in self.features.entities]
         if self.has_numbers:
             values["numbers"] = [label.name for label in self.labels if label.number is not None]
+        if self.retrieval is not None:
+            values["item_ids"] = True
         return fingerprint(values)
 
     @cached_property

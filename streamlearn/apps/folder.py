@@ -32,7 +32,7 @@ __all__ = ["TOPICS", "AppFolder", "app_module", "load_app", "registry_url", "sto
 
 # Most bytes of a dead letter beside the original record: origin, reason, and a detail of bounded length.
 DEAD_LETTER_ADDED_BYTES = 64 * 1024
-TOPICS = ("impressions", "actions", "samples", "interactions", "progress", "dead_letters")
+TOPICS = ("impressions", "actions", "samples", "interactions", "items", "progress", "dead_letters")
 # An overloaded node reads far more than it scores, and can neither cut nor refuse what waits unread.
 _LANE_NICE_WITH_ALLOWANCE = 4
 _HEAVY = ("tensorflow", "apache_beam", "kafka")
@@ -56,8 +56,9 @@ class AppFolder:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The names of its topics: those in `TOPICS`, without interactions if nothing is computed from them."""
-        return tuple(name for name in TOPICS if name != "interactions" or self.app.features.entities)
+        """The names of its topics: those in `TOPICS`, without those that its declaration has no use for."""
+        is_used = {"interactions": bool(self.app.features.entities), "items": self.app.retrieval is not None}
+        return tuple(name for name in TOPICS if is_used.get(name, True))
 
     def topic_url(self, topic: str) -> str:
         """Return the URL of a topic: its own setting in `settings.topics`, or a name under `topics.root`."""
@@ -71,7 +72,8 @@ class AppFolder:
             return explicit
         root = self.settings.topics.root or f"{self.folder.resolve().as_uri()}/.streamlearn/topics"
         # Events belong to what callers know; everything made of them belongs to the application that made it.
-        owner = self.app.events_name if topic in ("impressions", "actions") else self.app.samples_name
+        is_told = topic in ("impressions", "actions", "items")
+        owner = self.app.events_name if is_told else self.app.samples_name
         name = f"{owner}.{topic.replace('_', '-')}"
         return f"{root}{name}" if root.startswith("memory://") else f"{root.rstrip('/')}/{name}"
 
@@ -84,6 +86,8 @@ class AppFolder:
             "dead_letters": self.settings.events.record_bytes_max + DEAD_LETTER_ADDED_BYTES,
         }.get(topic, self.settings.events.record_bytes_max)
         made = TopicSettings(partitions=partitions, record_bytes_max=max(bytes_max, TopicSettings().record_bytes_max))
+        if topic == "items":  # one record per item, kept until a newer one replaces it
+            return replace(made, compacted=True, retention_ms=-1)
         if self.settings.topics.time == "event" and topic in ("impressions", "actions"):
             # Records have their event time, so a topic would delete those of a history by their age at once.
             made = replace(made, retention_ms=-1, retention_bytes=self.settings.replay.retention_bytes)

@@ -59,9 +59,9 @@ def take_rows(columns: Columns, rows: npt.NDArray[np.int64]) -> Arrays:
         name, column = layout.name, columns[layout.name]
         at = _positions(columns, layout.inside, positions)
         if layout.is_offsets:
-            taken[name] = _offsets(np.diff(column)[at], column.dtype)
+            taken[name] = _offsets(column[1:][at] - column[:-1][at], column.dtype)
         elif layout.texts:
-            taken[name] = native.take_spans(column, columns[layout.texts].astype(np.int64), at)[0]
+            taken[name] = native.take_spans(column, columns[layout.texts].astype(np.int64, copy=False), at)[0]
         else:
             taken[name] = column[at]
     return taken
@@ -178,7 +178,8 @@ def _positions(
 ) -> npt.NDArray[np.int64]:
     if inside not in positions:
         rows, offsets = _positions(columns, inside[:-1], positions), columns[inside[-1]]
-        begins, counts = offsets[:-1][rows], np.diff(offsets)[rows]
+        begins = offsets[:-1][rows]
+        counts = offsets[1:][rows] - begins
         ends = np.cumsum(counts)
         positions[inside] = np.repeat(begins - (ends - counts), counts) + np.arange(int(counts.sum()))
     return positions[inside]

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import App
-from streamlearn.errors import BadRecord
+from streamlearn.errors import BadRecord, UsageError
 from streamlearn.events.event import Columns
-from streamlearn.events.row import action_row, impression_row
+from streamlearn.events.row import action_row, impression_row, item_row
 from streamlearn.events.rules import Broken, broken_actions, broken_impressions
 from streamlearn.schemas import CONTROL, Schema, action_schema, impression_schema
+from streamlearn.schemas.events import item_schema
 from streamlearn.settings import EventSettings
 
 __all__ = ["EncodedEvents", "EventEncoder"]
@@ -38,6 +39,7 @@ class EventEncoder:
         self._settings = settings
         self._impression = impression_schema(app)
         self._action = action_schema(app)
+        self._item = None if app.retrieval is None else item_schema(app)
 
     def impression(self, given: Mapping[str, Any]) -> bytes:
         """Encode an impression from plain values; raises as `row.impression_row` does."""
@@ -46,6 +48,14 @@ class EventEncoder:
     def action(self, given: Mapping[str, Any]) -> bytes:
         """Encode an action from plain values; raises as `row.action_row` does."""
         return self._action.write(action_row(self._app, given))
+
+    def item(self, given: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        """Encode an item of the library from plain values, and return its key and it; raises as `row.item_row` does."""
+        if self._item is None:
+            message = f"app {self._app.name!r} has no library of items"
+            raise UsageError(message, help="declare retrieval=Retrieval(...) in its app.py")
+        row = item_row(self._app, given, self._settings.items_max)
+        return str(row["item_id"]).encode(), self._item.write(row)
 
     def control(self, kind: str, event_time_ms: int, wall_ms: int, source: str) -> bytes:
         """Encode a heartbeat or an end mark."""

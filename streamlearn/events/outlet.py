@@ -58,11 +58,13 @@ class Outlet:
     within its writer's delivery timeout, is lost: logged, counted, and reported to every thread that flushes.
 
     Callers only append. The outlet's own thread, which Ctrl-C never interrupts, makes and sends the records.
-    `clock` measures the age of a pack.
+    `clock` measures the age of a pack. `noun` says for errors whose the events are.
     """
 
-    def __init__(self, topic: Topic, writer: WriterSettings, settings: EventSettings, clock: Clock) -> None:
-        self._url = topic.url
+    def __init__(
+        self, topic: Topic, writer: WriterSettings, settings: EventSettings, clock: Clock, *, noun: str = "request"
+    ) -> None:
+        self._url, self._noun = topic.url, noun
         self._partitions = topic.partitions
         topic_settings = topic.settings()
         self.retention_ms = topic_settings.retention_ms  # -1 keeps records forever
@@ -94,7 +96,7 @@ class Outlet:
         atexit.register(self._at_exit)
 
     def give(self, event: bytes, items: int, origin: tuple[str, int]) -> None:
-        """Take one framed event, with its number of items, its request id and its event time.
+        """Take one framed event, with its number of items, its request id (or other key) and its event time.
 
         Raises:
             Oversize: It is larger than a record may be.
@@ -102,7 +104,7 @@ class Outlet:
         """
         request_id, time_ms = origin
         key = request_id.encode()
-        self._require_fitting(len(event), f"the event of request {request_id!r}")
+        self._require_fitting(len(event), f"the event of {self._noun} {request_id!r}")
         partition = partition_of(key, self._partitions)
         with self._calling():
             self._wait_for_room(len(event))

@@ -7,15 +7,18 @@ does not retry what a topic refuses for good, and it never drops an event silent
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import structs
+
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import BadRecord, ConfigError, NotDelivered
+from streamlearn.errors import BadRecord, ConfigError, NotDelivered, UsageError
 from streamlearn.events.encoder import EncodedEvents, EventEncoder
 from streamlearn.events.event import Columns
 from streamlearn.events.outlet import Outlet
@@ -37,7 +40,8 @@ class Producer:
     The classic mistake is to forget `flush` or `close` before the process ends: use it as a context manager. Without
     `flush`, only the log and the metric `streamlearn_events_lost_total` report lost events.
 
-    The application's settings name the two topics, unless `impressions` or `actions` is given.
+    The application's settings name the topics, unless `impressions` or `actions` is given. The one of items is opened
+    for the first item.
 
     Raises:
         ConfigError: The two topics differ in their number of partitions.
@@ -70,6 +74,9 @@ class Producer:
             self._actions = Outlet(actions, writer, settings, clock)
             stack.callback(self._actions.close)
             self._resources = stack.pop_all()
+        self._folder, self._writer_settings, self._is_closed = folder, writer, False
+        self._items: Outlet | None = None
+        self._items_lock = threading.Lock()
 
     def impression(
         self,
@@ -130,6 +137,27 @@ class Producer:
         self._note_action(action)
         self._actions.give(event, 0, (request_id, event_time_ms))
 
+    def item(self, item_id: int | str, event_time_ms: int, features: Mapping[str, Any]) -> None:
+        """Write an item of the library, as it is from `event_time_ms` on; `features` maps its other features by name.
+
+        Of an item that is also shown, the newer features count. Columns that are computed are left out.
+
+        Raises:
+            BadRecord: A value is missing or invalid; nothing was taken.
+            Oversize: The item is larger than a record may be; nothing was taken.
+            UsageError: The application declares no retrieval, or the producer is closed.
+            TopicMissing: The topic of items does not exist.
+        """
+        _require_features(item_id, features)
+        self._give_item(item_id, event_time_ms, features)
+
+    def remove_item(self, item_id: int | str, event_time_ms: int) -> None:
+        """Remove an item from the library; raises as `item` does.
+
+        Only `item`, with a later time, brings it back: being shown does not.
+        """
+        self._give_item(item_id, event_time_ms, None)
+
     def impressions(self, columns: Columns, rows: int) -> None:
         """Write impressions, as `EventEncoder.impressions` takes them; raises as `impression` does."""
         encoded = self._encoder.impressions(columns, rows)
@@ -156,7 +184,7 @@ class Producer:
         Raises:
             NotDelivered: Some of those since the last flush were not; the message states which, and why.
         """
-        outlets = (self._impressions, self._actions)
+        outlets = [outlet for outlet in (self._impressions, self._actions, self._items) if outlet is not None]
         # Wait for both before taking any failure: a flush that Ctrl-C ends must not lose failures.
         for outlet, wanted in [(outlet, outlet.press()) for outlet in outlets]:
             outlet.settle(wanted)
@@ -169,6 +197,8 @@ class Producer:
 
     def close(self) -> None:
         """Flush, then close everything, even if the flush fails."""
+        with self._items_lock:
+            self._is_closed = True
         with self._resources:
             self.flush()
 
@@ -177,6 +207,26 @@ class Producer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _give_item(self, item_id: int | str, event_time_ms: int, features: Mapping[str, Any] | None) -> None:
+        given = {"item_id": item_id, "event_time_ms": event_time_ms, "features": features}
+        key, record = self._encoder.item(given)
+        outlet = self._items or self._open_items()
+        self._require_near(outlet, event_time_ms, f"item {item_id!r}")
+        outlet.give(record, 0, (key.decode(), event_time_ms))
+
+    def _open_items(self) -> Outlet:
+        # In a compacted topic each record has the key of its item, so none is packed with others.
+        settings = structs.replace(self._folder.settings.events, record_events_max=1)
+        with self._items_lock:
+            if self._is_closed:
+                message = "the producer is closed"
+                raise UsageError(message, help="it would never send this item; make another Producer")
+            if self._items is None:
+                topic = self._resources.enter_context(self._folder.open_topic("items"))
+                self._items = Outlet(topic, self._writer_settings, settings, self._clock, noun="item")
+                self._resources.callback(self._items.close)
+            return self._items
 
     def _control(self, kind: str, event_time_ms: int) -> None:
         if event_time_ms < 0:
@@ -214,6 +264,12 @@ class Producer:
             self._actions_known.add(action)
             message = "action %r gives no label of app %r; the actions of its labels are %s"
             _LOG.warning(message, action, *self._app_facts)
+
+
+def _require_features(item_id: int | str, features: Any) -> None:
+    if features is None:
+        message = f"item {item_id!r:.80} has no features"
+        raise BadRecord(message, help="give a mapping by name; `remove_item` removes an item")
 
 
 def _require_same_partitions(impressions: Topic, actions: Topic) -> None:

@@ -16,8 +16,9 @@ from streamlearn.events.rules import REQUEST_ID_BYTES_MAX, WEIGHT_MAX
 from streamlearn.features import Dense, Segment, Slot
 from streamlearn.features.entity import OUTCOMES
 from streamlearn.schemas.events import score_field
+from streamlearn.settings.events import ITEM_ID_BYTES_MAX
 
-__all__ = ["action_row", "impression_row"]
+__all__ = ["action_row", "impression_row", "item_row"]
 
 _INT64 = range(-(2**63), 2**63)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -76,6 +77,29 @@ def action_row(app: App, given: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
+def item_row(app: App, given: Mapping[str, Any], items_max: int) -> dict[str, Any]:
+    """Return the Avro value of an item of the library.
+
+    `given` holds item_id, event_time_ms and features, None for an item that is removed. `items_max` bounds the values
+    of one slot.
+
+    Raises:
+        BadRecord: A value is missing, invalid or unknown; the message names it.
+    """
+    event = f"item {given['item_id']!r:.80}"
+    item_id = _value(f"{event}: item_id", app.features.slot(app.features.item_id), given["item_id"])
+    _check_id(event, item_id)
+    row: dict[str, Any] = {"item_id": item_id, "event_time_ms": _time(event, "event_time_ms", given), "features": None}
+    if given["features"] is None:
+        return row
+    _require_mapping(event, "features", given["features"])
+    row["features"] = _columns(event, app.features.of_library, given["features"], items_max)
+    if unknown := given["features"].keys() - row["features"].keys():
+        names = f"its features are {', '.join(row['features']) or 'none'}"
+        raise _bad(event, f"unknown feature {min(unknown)!r}", names)
+    return row
+
+
 def _bad(where: str, problem: str, hint: str) -> BadRecord:
     return BadRecord(f"{where}: {problem}", help=hint)
 
@@ -102,11 +126,20 @@ def _envelope(event: str, given: Mapping[str, Any], times: Sequence[str]) -> dic
     if not isinstance(request_id, str) or not 1 <= _utf8_bytes(request_id) <= REQUEST_ID_BYTES_MAX:
         raise _bad(event, f"request_id is {request_id!r}", f"a text of 1 to {REQUEST_ID_BYTES_MAX} bytes")
     row: dict[str, Any] = {"request_id": request_id}
-    for name in times:
-        row[name] = _int(f"{event}: {name}", given[name], "milliseconds since 1970 UTC, a whole number")
-    if row["event_time_ms"] < 0:
-        raise _bad(event, f"event_time_ms {row['event_time_ms']} is before 1970", "milliseconds since 1970 UTC")
-    return row
+    return row | {name: _time(event, name, given) for name in times}
+
+
+def _time(event: str, name: str, given: Mapping[str, Any]) -> int:
+    time_ms = _int(f"{event}: {name}", given[name], "milliseconds since 1970 UTC, a whole number")
+    if name == "event_time_ms" and time_ms < 0:
+        raise _bad(event, f"event_time_ms {time_ms} is before 1970", "milliseconds since 1970 UTC")
+    return time_ms
+
+
+def _check_id(where: str, item_id: int | str) -> None:
+    if isinstance(item_id, str) and not 1 <= _utf8_bytes(item_id) <= ITEM_ID_BYTES_MAX:
+        problem = f"the id of an item has {_utf8_bytes(item_id)} bytes"
+        raise _bad(where, problem, f"give texts of 1 to {ITEM_ID_BYTES_MAX} bytes, so that a library can hold them")
 
 
 def _computed(app: App, event: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,6 +175,8 @@ def _item(app: App, where: str, item: Mapping[str, Any], values_max: int) -> dic
         others.add("served_position")
     features = {name: value for name, value in item.items() if name not in others}
     row = _features(app, "item", where, features, values_max)
+    if app.retrieval is not None:
+        _check_id(where, row[app.features.item_id])
     row.update(_texts(where, segments, item, "segment_"))
     if app.features.entities:
         row["served_position"] = _optional_int(where, item, "served_position")
@@ -152,13 +187,20 @@ def _item(app: App, where: str, item: Mapping[str, Any], values_max: int) -> dic
 
 
 def _features(app: App, side: Any, where: str, given: Mapping[str, Any], values_max: int) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for slot in app.features.slots_of(side):
-        row.update(_slot(where, slot, given, values_max))
-    for column in app.features.dense_of(side):
-        row[column.name] = _dense(where, column, given)
+    row = _columns(where, (app.features.slots_of(side), app.features.dense_of(side)), given, values_max)
     if unknown := given.keys() - row.keys():
         raise _bad(where, f"unknown {side} feature {min(unknown)!r}", _known(app, side, list(row)))
+    return row
+
+
+def _columns(
+    where: str, columns: tuple[Sequence[Slot], Sequence[Dense]], given: Mapping[str, Any], values_max: int
+) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for slot in columns[0]:
+        row.update(_slot(where, slot, given, values_max))
+    for column in columns[1]:
+        row[column.name] = _dense(where, column, given)
     return row
 
 

@@ -11,6 +11,7 @@ from streamlearn.apps import App
 from streamlearn.events.event import Columns
 from streamlearn.features import FeatureSpec, Slot
 from streamlearn.schemas.events import score_field
+from streamlearn.settings.events import ITEM_ID_BYTES_MAX
 
 __all__ = ["REQUEST_ID_BYTES_MAX", "WEIGHT_MAX", "Broken", "broken_actions", "broken_impressions"]
 
@@ -33,6 +34,11 @@ def broken_impressions(app: App, columns: Columns, items_max: int) -> Broken:
     yield from _broken_side(app.features, columns, "user", items_max)
     for bad, rule in _broken_side(app.features, columns, "item", items_max):
         yield _any_item(bad, offsets), rule
+    ids_at = f"items.{app.features.item_id}$"
+    if app.retrieval is not None and ids_at in columns:
+        lengths = np.diff(columns[ids_at])
+        rule = f"the id of an item is empty, or longer than {ITEM_ID_BYTES_MAX} bytes"
+        yield _any_item((lengths == 0) | (lengths > ITEM_ID_BYTES_MAX), offsets), rule
     for label in app.labels:
         path = f"items.{score_field(label.name)}"
         if path in columns:

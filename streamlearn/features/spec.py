@@ -176,6 +176,12 @@ class FeatureSpec:
         """Return the dense columns of one side, as declared."""
         return self._dense_by_side[side]
 
+    @cached_property
+    def of_library(self) -> tuple[tuple[Slot, ...], tuple[Dense, ...]]:
+        """The item-side slots and dense columns that describe an item by itself: without its id and computed ones."""
+        slots = tuple(slot for slot in self.slots_of("item") if slot.computed is None and slot.name != self.item_id)
+        return slots, tuple(column for column in self.dense_of("item") if column.computed is None)
+
     def side_of(self, derived: Derived) -> Side:
         """Return the side of a derived column: that of the item if one of its sources is there."""
         sides = {slot.name: slot.side for slot in self.slots} | {column.name: column.side for column in self.dense}

@@ -12,6 +12,7 @@ from streamlearn.apps import App
 from streamlearn.errors import BadRecord, ConfigError, Oversize, UnknownSchema
 from streamlearn.features import FeatureSpec, Label
 from streamlearn.native import native
+from streamlearn.samples.item_ids import ItemIds
 from streamlearn.samples.rules import check_batch, quoted
 from streamlearn.samples.sample import (
     FeatureColumns,
@@ -73,6 +74,8 @@ class SampleCodec:
         value["user"] = _feature_arrays(batch.user)
         value |= _arrays_of(batch, _ROW_DTYPES)
         value["item"] = _feature_arrays(batch.item)
+        if batch.item_ids is not None:
+            value |= _id_arrays(batch.item_ids)
         value["labels"] = [self._label_value(label) for label in batch.labels]
         value["segments"] = [
             {"name": segment.name, "texts": list(segment.texts), "codes": _raw(segment.name, segment.codes, "<i4")}
@@ -107,6 +110,7 @@ class SampleCodec:
                 SegmentColumns(segment["name"], tuple(segment["texts"]), _view(segment, "codes", "<i4"))
                 for segment in value["segments"]
             ),
+            item_ids=_id_views(self._app, value),
         )
         if (len(batch.requests), len(batch)) != (requests, rows):
             error = f"{len(batch.requests)} requests and {len(batch)} rows; the message declares {requests} and {rows}"
@@ -208,6 +212,21 @@ def _feature_arrays(features: FeatureColumns) -> dict[str, npt.NDArray[Any]]:
     for name, numbers in features.dense.items():
         value[name] = _raw(name, numbers, "<f4")
     return value
+
+
+def _id_arrays(ids: ItemIds) -> dict[str, npt.NDArray[Any]]:
+    if ids.offsets is None:
+        return {"item_ids": _raw("item_ids", ids.values, "<i8")}
+    offsets = _raw("item_ids_offsets", ids.offsets, "<i4")
+    return {"item_ids": _raw("item_ids", ids.values, "u1"), "item_ids_offsets": offsets}
+
+
+def _id_views(app: App, value: Mapping[str, Any]) -> ItemIds | None:
+    if app.retrieval is None:
+        return None
+    if "item_ids_offsets" in value:
+        return ItemIds(_view(value, "item_ids", "u1"), _view(value, "item_ids_offsets", "<i4"))
+    return ItemIds(_view(value, "item_ids", "<i8"))
 
 
 def _features_views(spec: FeatureSpec, side: Any, value: Mapping[str, Any], rows: int) -> FeatureColumns:

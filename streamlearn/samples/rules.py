@@ -9,8 +9,10 @@ import numpy.typing as npt
 
 from streamlearn.apps import App
 from streamlearn.errors import BadRecord
-from streamlearn.features import FeatureSpec
+from streamlearn.features import FeatureSpec, keys_of
+from streamlearn.samples.item_ids import ItemIds
 from streamlearn.samples.sample import FeatureColumns, LabelColumns, SampleBatch
+from streamlearn.settings.events import ITEM_ID_BYTES_MAX
 from streamlearn.settings.ingest import LOTS_MAX
 from streamlearn.settings.join import RECORD_ITEMS_MAX
 
@@ -40,6 +42,8 @@ def check_batch(app: App, batch: SampleBatch) -> None:
     _check_times("settle_time_ms", batch.settle_time_ms)
     _check_features(app.features, "user", batch.user, requests)
     _check_features(app.features, "item", batch.item, rows)
+    if app.retrieval is not None:
+        _check_ids(app.features, batch.item_ids, batch.item.slots[app.features.item_id].keys)
     names = [label.name for label in batch.labels]
     others = f"but app {app.name!r} declares others"
     if names != list(app.label_names):
@@ -121,6 +125,21 @@ def _check_features(spec: FeatureSpec, side: Any, features: FeatureColumns, rows
         if columns.weights is not None:
             _check_length(f"{slot.name}_weights", columns.weights, len(columns.keys))
     _check_history(spec, side, features)
+
+
+def _check_ids(spec: FeatureSpec, ids: ItemIds | None, keys: npt.NDArray[np.uint64]) -> None:
+    """Check that ids are those of the keys, which also tells that none is damaged."""
+    slot = spec.slot(spec.item_id)
+    if ids is None or (ids.offsets is None) != (slot.value == "int"):
+        _refuse(f"the ids of items are missing, or not of type {slot.value}")
+    if ids.offsets is None:
+        _check_length("item_ids", ids.values, len(keys))
+    else:
+        _check_offsets("item_ids", ids.offsets, len(keys), len(ids.values))
+        if len(keys) and int(np.diff(ids.offsets).max()) > ITEM_ID_BYTES_MAX:
+            _refuse(f"the id of an item is longer than {ITEM_ID_BYTES_MAX} bytes")
+    if not np.array_equal(keys_of(slot, ids.values, offsets=ids.offsets), keys):
+        _refuse(f"the ids of items are not those of the keys of {slot.name}")
 
 
 def _check_history(spec: FeatureSpec, side: Any, features: FeatureColumns) -> None:

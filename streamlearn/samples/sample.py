@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.samples.item_ids import ItemIds
+
 __all__ = [
     "FeatureColumns",
     "LabelColumns",
@@ -141,6 +143,7 @@ class SampleBatch:
     item: FeatureColumns
     labels: tuple[LabelColumns, ...]
     segments: tuple[SegmentColumns, ...]
+    item_ids: ItemIds | None = None  # the ids of which the item's keys are hashes; None without retrieval
 
     def __len__(self) -> int:
         return len(self.request_index)

@@ -12,7 +12,7 @@ from streamlearn.apps import App
 from streamlearn.features import Dense, Slot
 from streamlearn.schemas.schema import Schema, schema_of
 
-__all__ = ["action_schema", "impression_schema", "score_field"]
+__all__ = ["action_schema", "impression_schema", "item_schema", "score_field"]
 
 Side = Any
 
@@ -56,6 +56,19 @@ def action_schema(app: App) -> Schema:
     if app.has_numbers:
         fields.append(_field("value", ["null", "float"], "The number of this action, such as a rating.", None))
     return schema_of(_record(app, "Action", fields, "An action on one item of a request."))
+
+
+def item_schema(app: App) -> Schema:
+    """Return the schema of an item that is written to the library, or removed from it."""
+    kind = _value_type(app.features.slot(app.features.item_id))
+    slots, dense = app.features.of_library
+    described = [*(field for slot in slots for field in _slot_fields(slot)), *map(_dense_field, dense)]
+    fields = [
+        _field("item_id", kind, f"The {app.features.item_id}; the record's key is its text as UTF-8."),
+        _field("event_time_ms", "long", "Since when this is so, milliseconds since 1970 UTC."),
+        _field("features", ["null", _record(app, "ItemFeatures", described)], "Its features; null removes the item."),
+    ]
+    return schema_of(_record(app, "LibraryItem", fields, "An item of the library, as it is from a time on."))
 
 
 def _record(app: App, name: str, fields: list[dict[str, Any]], doc: str = "") -> dict[str, Any]:

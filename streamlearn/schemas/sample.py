@@ -44,6 +44,7 @@ def sample_schema(app: App, namespace: str = "streamlearn") -> Schema:
         _bytes("item_index", "int32[N]. Identity: the item's index within the impression's record."),
         _bytes("settle_time_ms", "int64[N]. Event time at which the row was settled."),
         _nested(namespace, "item", _features(app, "item")),
+        *_item_ids(app),
         {"name": "labels", "type": {"type": "array", "items": _label_columns(app, namespace)}},
         {"name": "segments", "type": {"type": "array", "items": _segment_columns(namespace)}, "default": []},
     ]
@@ -53,6 +54,15 @@ def sample_schema(app: App, namespace: str = "streamlearn") -> Schema:
 
 def _bytes(name: str, doc: str) -> dict[str, Any]:
     return {"name": name, "type": "bytes", "doc": doc}
+
+
+def _item_ids(app: App) -> list[dict[str, Any]]:
+    if app.retrieval is None:
+        return []
+    if app.features.slot(app.features.item_id).value == "int":
+        return [_bytes("item_ids", "int64[N]. The item ids.")]
+    offsets = _bytes("item_ids_offsets", "int32[N+1]. The offset at which each id begins.")
+    return [_bytes("item_ids", "The item ids, UTF-8, one after another."), offsets]
 
 
 def _label_columns(app: App, namespace: str) -> dict[str, Any]:

@@ -8,7 +8,10 @@ from msgspec import Meta, Struct
 
 from streamlearn.settings.constant import Fixed
 
-__all__ = ["EventSettings", "ReplaySettings", "SampleSettings"]
+__all__ = ["ITEM_ID_BYTES_MAX", "EventSettings", "ReplaySettings", "SampleSettings"]
+
+ITEM_ID_BYTES_MAX = 256
+"""Most bytes of an item id that is a text, in applications with a library of items."""
 
 
 class EventSettings(Struct, frozen=True, forbid_unknown_fields=True):

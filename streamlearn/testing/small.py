@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from streamlearn.apps import App, AppFolder
-from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Segment, Slot
+from streamlearn.features import Dense, FeatureSpec, Label, LabelGroup, Segment, Slot, keys_of
 from streamlearn.samples import (
     FeatureColumns,
     LabelColumns,
@@ -18,6 +19,7 @@ from streamlearn.samples import (
     SegmentColumns,
     SlotColumns,
 )  # fmt: skip
+from streamlearn.samples.item_ids import ItemIds
 from streamlearn.settings import Settings
 
 __all__ = ["small_app", "small_batch", "small_folder", "small_impression"]
@@ -84,7 +86,7 @@ def small_batch(app: App, requests: int, rows: int, seed: int = 0) -> SampleBatc
     rng = np.random.default_rng(seed)
     header = SampleHeader(app.samples_fingerprint, app.window_settings, "topic", 3, 64, 1, 1_700_000_000_000)
     times = 1_700_000_000_000 + rng.integers(0, 60_000, requests)
-    return SampleBatch(
+    batch = SampleBatch(
         header=header,
         requests=RequestColumns(
             partition=rng.integers(0, 4, requests, np.int32),
@@ -104,6 +106,16 @@ def small_batch(app: App, requests: int, rows: int, seed: int = 0) -> SampleBatc
             for segment in app.features.segments
         ),
     )
+    return batch if app.retrieval is None else _with_ids(app.features, batch, rng)
+
+
+def _with_ids(spec: FeatureSpec, batch: SampleBatch, rng: np.random.Generator) -> SampleBatch:
+    """Return a batch with ids of items, and with their keys."""
+    slot, numbers = spec.slot(spec.item_id), rng.integers(0, 40, len(batch))
+    texts = [f"item{number}" for number in numbers.tolist()]
+    ids = ItemIds(numbers) if slot.value == "int" else ItemIds.of_texts(texts)
+    keys = SlotColumns(keys_of(slot, ids.values, offsets=ids.offsets))
+    return replace(batch, item=replace(batch.item, slots={**batch.item.slots, slot.name: keys}), item_ids=ids)
 
 
 def _label(label: Label, rows: int, rng: np.random.Generator) -> LabelColumns:

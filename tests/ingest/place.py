@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from streamlearn.apps import AppFolder
+from streamlearn.apps import App, AppFolder
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.events import Producer
 from streamlearn.ingest import ReadPlan, begin_run
@@ -43,7 +43,14 @@ class Place:
     actions: Topic
 
     @classmethod
-    def make(cls, root: str, partitions: int = 1, retention_ms: int = -1, **sections: Mapping[str, Any]) -> Place:
+    def make(
+        cls,
+        root: str,
+        partitions: int = 1,
+        retention_ms: int = -1,
+        app: App | None = None,
+        **sections: Mapping[str, Any],
+    ) -> Place:
         """New topics under a root, such as `memory://x` or `file:///tmp/x`."""
         urls = {name: f"{root}{name}" for name in ("impressions", "actions", "progress", "dead_letters")}
         said: dict[str, dict[str, Any]] = {"ingest": {}, "topics": {}} | {
@@ -51,7 +58,7 @@ class Place:
         }
         said["topics"] = {"time": "event"} | urls | said["topics"]
         said["ingest"] = {"lots": 4, "poll_s": 0.01, "fetch_wait_s": 0.01, "idle_s": 0.05} | said["ingest"]
-        folder = small_folder(Path("/nowhere"), settings=msgspec.convert(said, Settings))
+        folder = small_folder(Path("/nowhere"), app, settings=msgspec.convert(said, Settings))
         settings = TopicSettings(partitions=partitions, retention_ms=retention_ms, segment_bytes=1 << 20)
         create_topic(urls["dead_letters"], settings).close()
         return cls(folder, create_topic(urls["impressions"], settings), create_topic(urls["actions"], settings))

@@ -25,6 +25,7 @@ from tests.ingest.conftest import Make
 from tests.ingest.place import T_MS, Place, memory_root
 from tests.ingest.slow_samples import rows_expected, rows_made
 from tests.ingest.week import FOREVER_MS, read_week, week
+from tests.library.place import library_app, shown
 
 LOTS = 4
 
@@ -53,6 +54,25 @@ def test_every_value_of_a_sample_is_that_of_its_event(make: Make) -> None:
     for one in headers:
         assert (one.watermark_ms, one.ingest_run, one.lots_count) == (123, 7, LOTS)
         assert (one.events_topic_id, one.window_settings) == (lineage.events_topic_id, lineage.window_settings)
+
+
+@pytest.mark.parametrize("value", ["int", "str"])
+def test_samples_have_the_ids_of_their_items_with_retrieval(make: Make, value: str) -> None:
+    place = make(app=library_app(value))
+    impressions = [shown(seed, value) for seed in range(60)]
+    with place.producer() as producer:
+        for impression in impressions:
+            producer.impression(**impression)
+        producer.end(T_MS + 10**8)
+    given = read_week(place)
+    folder = _with(given.place.folder, samples={"message_rows_max": 7})
+    with given.maker(folder) as maker:
+        made = [batch for lot, one in given.joined() for batch in maker.make(lot, one, 0)]
+        (empty,) = through_bytes(folder, [maker.empty(3, 77)])
+        assert maker.set_aside() == []
+    assert (len(made) > 9, len(empty)) == (True, 0)
+    found = [batch.item_ids.listed() for batch in through_bytes(folder, made) if batch.item_ids is not None]
+    assert {one for ids in found for one in ids} == {item["video_id"] for one in impressions for item in one["items"]}
 
 
 def test_a_batch_of_nothing_can_be_written_and_read(make: Make) -> None:

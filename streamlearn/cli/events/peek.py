@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["peek"]
 
-TOPICS = ("impressions", "actions", "samples", "interactions", "dead_letters", "progress")
+TOPICS = ("impressions", "actions", "samples", "interactions", "items", "dead_letters", "progress")
 READ_RECORDS = 64
 READ_WAIT_MS = 10_000
 

@@ -17,6 +17,7 @@ from streamlearn.events.event import text_at
 from streamlearn.interactions import decode_interactions
 from streamlearn.samples import SampleCodec
 from streamlearn.schemas import CONTROL, DEAD_LETTER, PROGRESS, action_schema, impression_schema
+from streamlearn.schemas.events import item_schema
 from streamlearn.schemas.record_prefix import read_framing
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ def shown_records(folder: AppFolder, topic: str, *, controls: bool) -> _Show:
         return _guarded("samples", lambda value: _batch(codec.decode(value)))
     if topic == "interactions":
         return _guarded("interactions", lambda value: _interactions(decode_interactions(value)))
+    if topic == "items":
+        schema = item_schema(folder.app)
+        return _guarded("item", lambda value: _decoded(schema, value))
     if topic == "progress":
         return _guarded("progress", lambda value: _decoded(PROGRESS, value))
     if topic == "dead_letters":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["schema"]
 
-NAMES = ("impression", "action", "sample", "control", "progress", "dead_letter", "event_pack")
+NAMES = ("impression", "action", "item", "sample", "control", "progress", "dead_letter", "event_pack")
 
 
 def schema(
@@ -29,7 +29,7 @@ def schema(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write all schemas into this folder, as NAME.avsc.")] = None,
     example: Annotated[
-        bool, typer.Option("--example", help="Print one valid event of this schema: impression or action.")
+        bool, typer.Option("--example", help="Print one valid event of this schema: impression, action or item.")
     ] = False,
     columns: Annotated[bool, typer.Option("--columns", help="List the columns of this schema.")] = False,
     json: JsonOption = False,
@@ -42,11 +42,14 @@ def schema(
     if columns and name is None:
         message = "--columns needs the name of a schema"
         raise UsageError(message, help=f"name one of {', '.join(NAMES)}")
-    if example and name not in ("impression", "action"):
+    if example and name not in ("impression", "action", "item"):
         message = "--example needs the name of an event's schema"
-        raise UsageError(message, help="name impression or action")
+        raise UsageError(message, help="name impression, action or item")
     declared = load_app(app).app
     schemas = app_schemas(declared)
+    if name is not None and name not in schemas:
+        message = f"app {declared.name!r} has no items in a topic"
+        raise UsageError(message, help="declare retrieval=Retrieval(...) in its app.py")
     if example and name is not None:
         print(json_text.dumps({"kind": name} | _event(declared, schemas[name].json), ensure_ascii=False))
         return
@@ -89,6 +92,7 @@ def _event(app: App, kind: Any) -> dict[str, Any]:
 
 def _example(app: App, kind: Any, name: str) -> Any:
     """Return a valid value of a field; a field with a default has that value."""
+    kind = kind[1] if isinstance(kind, list) else kind
     if isinstance(kind, dict) and kind["type"] == "record":
         return {
             field["name"]: field["default"] if "default" in field else _example(app, field["type"], field["name"])

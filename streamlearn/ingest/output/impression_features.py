@@ -12,8 +12,9 @@ import numpy.typing as npt
 from streamlearn.events import EventColumns
 from streamlearn.features import FeatureSpec
 from streamlearn.ingest.join.columns import JoinedInteractions, JoinedRequests, JoinedRows
-from streamlearn.ingest.output.sample_features import features_of, text_codes
+from streamlearn.ingest.output.sample_features import text_codes
 from streamlearn.samples import FeatureColumns, RequestColumns
+from streamlearn.samples.event_features import features_of
 
 __all__ = ["ImpressionFeatures", "Places"]
 

@@ -38,6 +38,7 @@ from streamlearn.samples import (
     SegmentColumns,
     renumbered,
 )
+from streamlearn.samples.item_ids import ItemIds
 from streamlearn.schemas.events import score_field
 from streamlearn.settings.events import SampleSettings
 
@@ -65,6 +66,7 @@ class _WholeRequests:
         item: Of each row.
         scores: The served score of each row, by label; float32[N].
         segments: Of each row, by name.
+        item_ids: Of each row; None without retrieval.
     """
 
     requests: RequestColumns
@@ -74,6 +76,7 @@ class _WholeRequests:
     rows: JoinedRows
     scores: Mapping[str, npt.NDArray[np.float32]]
     segments: Mapping[str, TextCodes]
+    item_ids: ItemIds | None
 
 
 class SampleMaker:
@@ -161,6 +164,7 @@ class SampleMaker:
         features, labels = self._app.features, len(self._app.labels)
         empty = len(SampleCodec(self._app, SampleSettings()).encode(self.empty(0, 0)))
         columns = 16 + 8 * labels + 4 * (len(features.slots) + len(features.dense) + len(features.segments))
+        columns += 0 if self._app.retrieval is None else 2
         overhead = empty + _SPARE_BYTES + _COLUMN_BYTES * columns
         if overhead >= settings.message_bytes_max:
             message = f"message_bytes_max is {settings.message_bytes_max}"
@@ -210,6 +214,7 @@ class SampleMaker:
             rows=rows,
             scores={label.name: _scores(columns, label.name, at) for label in self._app.labels},
             segments=_segments(self._app.features, columns, request, at),
+            item_ids=None if self._app.retrieval is None else _item_ids(self._app.features, columns, at),
         )
 
     def _impressions(self, requests: JoinedRequests) -> tuple[EventColumns, Int64s]:
@@ -237,6 +242,8 @@ class SampleMaker:
         rows = feature_bytes(whole.item, len(whole.rows)) + _ROW_BYTES + _LABEL_BYTES * len(self._app.labels)
         for segment in whole.segments.values():
             rows += segment.size_bytes + _TEXT_BYTES + 4
+        if whole.item_ids is not None:
+            rows += whole.item_ids.size_bytes
         return rows, feature_bytes(whole.user, len(whole.requests)) + _REQUEST_BYTES
 
     def _batch(self, header: SampleHeader, whole: _WholeRequests, begin: int, end: int) -> SampleBatch:
@@ -273,6 +280,7 @@ class SampleMaker:
             item=item,
             labels=labels,
             segments=texts,
+            item_ids=None if whole.item_ids is None else whole.item_ids.take(part),
         )
 
     def _refuse(
@@ -346,6 +354,11 @@ def _segments(
         else:
             codes[segment.name] = text_codes(columns, f"items.segment_{segment.name}").take(at)
     return codes
+
+
+def _item_ids(spec: FeatureSpec, columns: Mapping[str, npt.NDArray[Any]], at: Int64s) -> ItemIds:
+    path = f"items.{spec.item_id}"
+    return ItemIds(columns[path], columns.get(f"{path}$")).take(at)
 
 
 def _nothing(labels: int) -> Joined:

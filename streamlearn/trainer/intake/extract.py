@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, renumbered
+from streamlearn.samples.item_ids import ItemIds
 from streamlearn.trainer.columns import join_features
 from streamlearn.trainer.step import Piece
 
@@ -29,6 +30,7 @@ def rows_of(batch: SampleBatch, rows: npt.NDArray[np.int64]) -> SampleBatch:
         item_index=batch.item_index[rows],
         settle_time_ms=batch.settle_time_ms[rows],
         item=batch.item.take(rows),
+        item_ids=None if batch.item_ids is None else batch.item_ids.take(rows),
         labels=tuple(label.take(rows) for label in batch.labels),
         segments=tuple(replace(segment, codes=segment.codes[rows]) for segment in batch.segments),
     )
@@ -74,6 +76,7 @@ def _joined(batches: Sequence[SampleBatch]) -> SampleBatch:
         item_index=np.concatenate([batch.item_index for batch in batches]),
         settle_time_ms=np.concatenate([batch.settle_time_ms for batch in batches]),
         item=join_features([batch.item for batch in batches]),
+        item_ids=ItemIds.joined([batch.item_ids for batch in batches if batch.item_ids is not None]),
         labels=tuple(
             _joined_label([batch.labels[number] for batch in batches]) for number in range(len(batches[0].labels))
         ),

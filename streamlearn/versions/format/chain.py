@@ -204,6 +204,7 @@ def _check_compatible(earlier: Committed, later: Committed) -> None:
         ("labels", earlier.manifest.labels or labels, labels),
         ("fingerprint", _fingerprint(earlier.manifest, labels), later.manifest.fingerprint),
         ("tables", earlier.manifest.tables, later.manifest.tables),
+        ("items of a library", *(bool(link.manifest.of_kind("library")) for link in (earlier, later))),
     ):
         if before != after:
             what = f"its {name} are {after}, but those of version {earlier.manifest.version} are {before}"

@@ -20,7 +20,9 @@ FORMAT = 1
 PARTS = 1024
 
 Kind = Literal["base", "delta", "revert"]
-FileKind = Literal["rows", "optimizer", "gone", "upkeep", "dense", "dense_optimizer", "marks", "golden", "predictions"]
+FileKind = Literal[
+    "rows", "optimizer", "gone", "upkeep", "dense", "dense_optimizer", "marks", "golden", "predictions", "library"
+]
 KINDS: tuple[FileKind, ...] = get_args(FileKind)
 MODEL_KINDS: tuple[FileKind, ...] = ("dense", "dense_optimizer", "marks", "golden")
 """Files of the whole model, complete in every version."""

@@ -144,6 +144,10 @@ class VersionWriter:
         """Write first predictions that wait for their labels: for a base all, for a delta those since its parent."""
         return self._added(write_tensors(self._place, _entry("predictions", "waiting"), tensors))
 
+    def add_library(self, tensors: Tensors) -> list[FileEntry]:
+        """Write items of the library: for a base and a revert all, for a delta those that changed since its parent."""
+        return self._added(write_tensors(self._place, _entry("library", "items"), tensors))
+
     def copy_model(self, version: Committed) -> None:
         """Take over the files of the whole model from another version, verified, with one of them in memory at a time.
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import FileTaken
 from streamlearn.versions.format.chain import Chain
+from streamlearn.versions.format.library_files import library_in
 from streamlearn.versions.format.manifest import Cut, Head, Manifest, VersionRef
 from streamlearn.versions.format.predictions import waiting_in
 from streamlearn.versions.format.scratch import Progress, scan_table, shards_in, upkeep_at
@@ -71,6 +72,8 @@ def compact(
             writer.add_upkeep(record.name, upkeep, shard=shard.number, parts=shard.parts)
     if (waiting := waiting_in(store, chain.links)) is not None:
         writer.add_predictions(waiting)
+    if (items := library_in(store, chain.links)) is not None:
+        writer.add_library(items)
     writer.copy_model(chain.head)
     is_new, written = True, writer.entries
     try:

@@ -15,13 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Meta, Struct
 
-from streamlearn.errors import BadRecord, UsageError
+from streamlearn.errors import BadRecord, UsageError, VersionDefect
 from streamlearn.struct_decoder import from_json
 from streamlearn.table import Changes
 from streamlearn.table.foreign import npz_arrays
 from streamlearn.versions.format.arrow import column, fixed_lists, plain, values, write_batch
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph, whole_folder
+from streamlearn.versions.format.library_files import check_library, library_in
 from streamlearn.versions.format.loading import is_in_parts, load_bytes, load_tensors
 from streamlearn.versions.format.log import Log
 from streamlearn.versions.format.manifest import PARTS, Cut, Head, TableRecord
@@ -37,8 +38,8 @@ __all__ = ["ExportedVersion", "export_version", "import_version"]
 Array = npt.NDArray[Any]
 
 _FORMAT = 1
-_VERSION, _README, _DENSE, _GOLDEN, _TABLES, _GRAPH = (
-    "version.json", "README.txt", "dense.npz", "golden.npz", "tables", "graph"
+_VERSION, _README, _DENSE, _GOLDEN, _LIBRARY, _TABLES, _GRAPH = (
+    "version.json", "README.txt", "dense.npz", "golden.npz", "library.npz", "tables", "graph"
 )  # fmt: skip
 _VERSION_BYTES_MAX = 16 << 20
 # The initial rows, for readers of the folder without this package; a test runs this text.
@@ -81,7 +82,7 @@ class ExportedVersion(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         rows: Rows by table.
         watermark_ms: Event time up to which samples were complete.
         graph: Id of the graph in `graph/`; null if there is none.
-        files: Tables, dense weights and golden requests.
+        files: Tables, dense weights and golden requests, and the library of items if the version has one.
         labels: The names of the labels, in order; null if the version named none.
         format: The format of the folder.
     """
@@ -136,13 +137,15 @@ def export_version(
         _write_arrays(scratch / _DENSE, load_tensors(store, chain.head))
         golden = load_bytes(store, chain.head, "golden")
         _write_arrays(scratch / _GOLDEN, {name: np.frombuffer(data, np.uint8) for name, data in golden.items()})
+        if (items := library_in(store, chain.links)) is not None:
+            _write_arrays(scratch / _LIBRARY, items)
         if manifest.graph is not None:
             get_graph(store, model, manifest.graph, scratch / _GRAPH)
         exported = ExportedVersion(
             model=model, version=manifest.version, run=manifest.run, fingerprint=manifest.fingerprint,
             windows=manifest.windows, tables=manifest.tables, rows=rows, watermark_ms=manifest.watermark_ms,
             metrics=manifest.metrics, graph=manifest.graph, labels=manifest.labels,
-            files=tuple(_described(scratch, manifest.tables)),
+            files=tuple(_described(scratch, _paths(manifest.tables, has_items=items is not None))),
         )  # fmt: skip
         (scratch / _README).write_text(_readme(exported))
         (scratch / _VERSION).write_bytes(msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n")
@@ -178,6 +181,7 @@ def import_version(
         message = f"model {model!r} in {store.url} already has versions, the newest is {newest.version}"
         raise UsageError(message, help="import under another name, or into another store")
     _check_files(folder, exported)
+    items = _items(folder, exported)
     graph = None if exported.graph is None else put_graph(store, model, folder / _GRAPH)
     number = run() if callable(run) else run
     head = Head(
@@ -188,6 +192,8 @@ def import_version(
     writer.add_rows(_training_rows(folder, exported, memory))
     writer.add_dense(_arrays(folder / _DENSE))
     writer.add_golden({name: array.tobytes() for name, array in _arrays(folder / _GOLDEN).items()})
+    if items is not None:
+        writer.add_library(items)
     # The count of requests belongs to the other store; this store counts from the start.
     metrics = {name: value for name, value in exported.metrics.items() if name != OBEYED}
     cut = Cut(watermark_ms=exported.watermark_ms, graph=graph, metrics=metrics)
@@ -226,14 +232,14 @@ def _arrays(path: Path) -> dict[str, Array]:
         raise _damaged(path, f"not a file of arrays: {error}") from None
 
 
-def _described(folder: Path, tables: Iterable[TableRecord]) -> Iterator[_ExportedFile]:
-    for path in _paths(tables):
+def _described(folder: Path, paths: Iterable[str]) -> Iterator[_ExportedFile]:
+    for path in paths:
         with (folder / path).open("rb") as file:
             yield _ExportedFile(path, (folder / path).stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def _paths(tables: Iterable[TableRecord]) -> list[str]:
-    return [*(f"{_TABLES}/{record.name}.arrow" for record in tables), _DENSE, _GOLDEN]
+def _paths(tables: Iterable[TableRecord], *, has_items: bool) -> list[str]:
+    return [*(f"{_TABLES}/{record.name}.arrow" for record in tables), _DENSE, _GOLDEN, *([_LIBRARY] * has_items)]
 
 
 def _read_version(folder: Path) -> ExportedVersion:
@@ -247,12 +253,13 @@ def _read_version(folder: Path) -> ExportedVersion:
 
 def _check_files(folder: Path, exported: ExportedVersion) -> None:
     """Check that all files exist and are unchanged."""
-    named, expected = {file.path: file for file in exported.files}, _paths(exported.tables)
+    named = {file.path: file for file in exported.files}
+    expected = _paths(exported.tables, has_items=_LIBRARY in named)
     tables = sorted(record.name for record in exported.tables)
     if sorted(named) != sorted(expected) or sorted(exported.rows) != tables:
         raise _damaged(folder / _VERSION, f"it lists {sorted(named)}, expected {sorted(expected)}")
     try:
-        actual = {file.path: file for file in _described(folder, exported.tables)}
+        actual = {file.path: file for file in _described(folder, expected)}
         graph = None if exported.graph is None else graph_id_of(folder / _GRAPH)
     except OSError as error:
         raise _damaged(folder, f"{error.filename}: {error.strerror}") from None
@@ -262,6 +269,18 @@ def _check_files(folder: Path, exported: ExportedVersion) -> None:
             raise _damaged(folder / path, what)
     if graph != exported.graph:
         raise _damaged(folder / _GRAPH, f"it is graph {graph}, not {exported.graph}")
+
+
+def _items(folder: Path, exported: ExportedVersion) -> dict[str, Array] | None:
+    """Return the library of items, if the folder has one."""
+    if _LIBRARY not in {file.path for file in exported.files}:
+        return None
+    items = _arrays(folder / _LIBRARY)
+    try:
+        check_library(items, _LIBRARY)
+    except VersionDefect as error:
+        raise _damaged(folder / _LIBRARY, error.message) from None
+    return items
 
 
 def _training_rows(folder: Path, exported: ExportedVersion, scan: ScanSettings) -> Iterator[Changes]:
@@ -303,6 +322,8 @@ def _readme(exported: ExportedVersion) -> str:
     tables = "".join(
         f"  tables/{record.name}.arrow  {counts[record.name]} of {record.dim} numbers\n" for record in exported.tables
     )
+    if _LIBRARY in {file.path for file in exported.files}:
+        tables += f"  {_LIBRARY}  items: `key`, `id`, times and features; NAME[] and NAME$ cut the values of NAME\n"
     graph = f"  {_GRAPH}/  the graph, a SavedModel folder; weights are its arguments\n" if exported.graph else ""
     return f"""Version {exported.version} of the model {exported.model!r}, as it is served.
 

@@ -15,6 +15,7 @@ from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import UsageError
 from streamlearn.table import Changes
 from streamlearn.versions.format.chain import Chain
+from streamlearn.versions.format.library_files import library_in
 from streamlearn.versions.format.manifest import PARTS, Cut, Head, Manifest, Skip
 from streamlearn.versions.format.scratch import Progress, Shard, scan_table, shards_in, upkeep_at
 from streamlearn.versions.format.shard_files import no_upkeep
@@ -44,10 +45,10 @@ def write_revert(
 ) -> Committed:
     """Commit a version after the newest one, with the content of an older one.
 
-    Rows, optimizer state and use, upkeep, dense weights and their optimizer, marks, golden requests, positions, the
-    watermark, the graph and metrics are the older version's. Skips are never lost: those of the newest version and the
-    given ones are added to the older one's. `requests_obeyed` never falls. Rows that operators had deleted since do not
-    come back, and predictions that wait stay those of the newest version.
+    Rows, optimizer state and use, upkeep, dense weights and their optimizer, marks, golden requests, the library of
+    items, positions, the watermark, the graph and metrics are the older version's. Skips are never lost: those of the
+    newest version and the given ones are added to the older one's. `requests_obeyed` never falls. Rows that operators
+    had deleted since do not come back, and predictions that wait stay those of the newest version.
 
     `to` is the version with the content; the newest is allowed, to add skips. `run` is the fencing number of the
     writer. By default `version` is the newest one's number plus one. `metrics` replace the older version's, by name: to
@@ -85,6 +86,8 @@ def write_revert(
         )
         writer.add_rows(changes, shard=shard.number, parts=shard.parts)
     _add_upkeep(writer, target, newest)
+    if (items := library_in(store, target.links)) is not None:
+        writer.add_library(items)
     writer.copy_model(target.head)
     all_skips = tuple(dict.fromkeys((*was.skips, *newest.manifest.skips, *skips)))
     all_metrics = _metrics(was, newest.manifest) | dict(metrics or {})

@@ -14,9 +14,10 @@ from streamlearn.table import Changes
 from streamlearn.versions.format.chain import Chain
 from streamlearn.versions.format.fetch import fetch, in_order
 from streamlearn.versions.format.graphs import check_graph
+from streamlearn.versions.format.library_files import check_library
 from streamlearn.versions.format.log import Log
 from streamlearn.versions.format.manifest import MODEL_KINDS, PARTS, FileEntry, FileKind, VersionRef
-from streamlearn.versions.format.pieces import check_pieces
+from streamlearn.versions.format.pieces import check_pieces, read_tensors
 from streamlearn.versions.format.row_files import read_gone, read_rows
 from streamlearn.versions.format.scratch import Progress, record_of
 from streamlearn.versions.format.shard_files import UpkeepGathered, no_upkeep
@@ -203,6 +204,8 @@ def _jobs(store: Store, link: Committed) -> Iterator[_Files]:
     for kind in (*MODEL_KINDS, "predictions"):
         if of_kind := manifest.of_kind(kind):
             yield _Files(store, link, of_kind, _check_pieces)
+    if of_library := manifest.of_kind("library"):
+        yield _Files(store, link, of_library, _check_items)
 
 
 def _check_rows(files: _Files) -> list[NotFinite]:
@@ -233,6 +236,11 @@ def _check_pieces(files: _Files) -> list[NotFinite]:
 
     check_pieces(files.read(), folder, check)
     return not_finite
+
+
+def _check_items(files: _Files) -> list[NotFinite]:
+    check_library(read_tensors(files.read(), files.link.folder), files.link.folder)
+    return []
 
 
 def _check_upkeep(files: _Files) -> list[NotFinite]:

@@ -1,0 +1,54 @@
+"""Event features: the columns of decoded events as keys and dense numbers, which samples and the library have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.features import Dense, FeatureSpec, Slot, keys_of
+from streamlearn.samples.sample import FeatureColumns, SlotColumns
+
+__all__ = ["feature_columns", "features_of"]
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+
+def features_of(spec: FeatureSpec, side: Any, columns: Columns) -> FeatureColumns:
+    """Return one side's features: of every impression ("user"), or of every item of all impressions ("item").
+
+    `columns` are those of `EventColumns`. Of a sequence only the newest `length` values are kept: no model sees more.
+    """
+    prefix = "user" if side == "user" else "items"
+    return feature_columns((spec.slots_of(side), spec.dense_of(side)), columns, prefix)
+
+
+def feature_columns(declared: tuple[Sequence[Slot], Sequence[Dense]], columns: Columns, prefix: str) -> FeatureColumns:
+    """Return the features of some slots and dense columns, whose names in `columns` have the prefix."""
+    slots = {slot.name: _slot(slot, columns, f"{prefix}.{slot.name}") for slot in declared[0]}
+    dense = {part.name: columns[f"{prefix}.{part.name}"].reshape(-1, part.width) for part in declared[1]}
+    return FeatureColumns(slots, dense)
+
+
+def _slot(slot: Slot, columns: Columns, path: str) -> SlotColumns:
+    values, texts_at = columns[path], columns.get(f"{path}$")
+    keys = keys_of(slot, values, offsets=texts_at)
+    if not slot.multi:
+        return SlotColumns(keys)
+    full = SlotColumns(keys, columns[f"{path}[]"], columns[f"{path}_weights"] if slot.pooling == "weighted" else None)
+    return _newest(full, slot.length) if slot.pooling == "sequence" else full
+
+
+def _newest(slot: SlotColumns, length: int) -> SlotColumns:
+    """Return the last `length` keys of each row."""
+    assert slot.offsets is not None
+    begins, ends = slot.offsets[:-1], slot.offsets[1:]
+    lengths = np.minimum(ends - begins, length)
+    if int(lengths.sum()) == len(slot.keys):
+        return slot
+    kept = np.arange(len(slot.keys)) >= np.repeat(ends - lengths, ends - begins)
+    offsets = np.zeros(len(slot.offsets), np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return SlotColumns(slot.keys[kept], offsets)
