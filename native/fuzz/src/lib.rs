@@ -12,7 +12,7 @@ mod pieces;
 pub type Target = fn(&[u8]);
 
 /// All targets. Each has a folder of its name in `corpus`.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("avro_records", avro::records),
     ("avro_schemas", avro::schemas),
     ("feature_states", features::states),
@@ -20,6 +20,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("kafka_batches", logs::batches),
     ("log_frames", logs::frames),
     ("ps_frames", peers::frames),
+    ("serve_item_requests", streamlearn_serve::protocol::fuzz_items),
     ("serve_pieces", pieces::decoded),
     ("serve_requests", streamlearn_serve::protocol::fuzz),
 ];

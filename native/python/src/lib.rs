@@ -18,6 +18,7 @@ mod node_features;
 mod pack;
 mod parts;
 mod ps;
+mod scan;
 mod serve;
 mod spans;
 mod state_client;
@@ -41,6 +42,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     features::register(module)?;
     load::register(module)?;
     ladder::register(module)?;
+    scan::register(module)?;
     serve::register(module)?;
     node_features::register(module)?;
     state_client::register(module)?;

@@ -14,6 +14,7 @@ use streamlearn_scheduler::ladder::Ladder;
 use streamlearn_scheduler::{AllowanceLimits, Costs, Limits, Scheduler, Shapes};
 use streamlearn_serve::distribution::Distributed;
 use streamlearn_serve::front::{Front, Waits, Work};
+use streamlearn_serve::item_index::ItemIndex;
 use streamlearn_serve::layout::described;
 use streamlearn_serve::node::{Node, Servers};
 use streamlearn_serve::protocol::{Door, DoorLimits, DoorSettings, Kind, Protocol, TlsFiles};
@@ -28,6 +29,7 @@ use streamlearn_trust::tls::renewed_nameless_connector;
 use crate::dlpack::capsule;
 use crate::impressions::NativeShown;
 use crate::node_features::NativeNodeFeatures;
+use crate::scan::{NativeBlocks, NativeRawIds};
 use crate::table::{NativeSet, raise};
 use crate::trust::GivenToken;
 
@@ -63,6 +65,10 @@ struct NativeMeasures {
     requests: NativeHistogram,
     /// Candidates of a TensorBatch.
     candidates: NativeHistogram,
+    /// Times of searches for items, in microseconds.
+    searches: NativeHistogram,
+    /// Requests for which items were found, and vectors that were scanned for them.
+    found: (u64, u64),
 }
 
 /// The limits of a front; `FrontLimits` in `streamlearn.serving.front`.
@@ -206,10 +212,26 @@ impl NativeFront {
         self.front.slabs().region().map(|(region, rest)| (region.file(), region.bytes(), rest))
     }
 
-    /// `identity` tells versions of one number apart, on all nodes alike.
-    #[pyo3(signature = (version, tables, identity=0))]
-    fn add(&self, version: u64, tables: &NativeSet, identity: u64) -> u64 {
-        self.front.add(VersionName { number: version, identity }, &tables.set)
+    /// `identity` tells versions of one number apart, on all nodes alike; `items` are those of a front that finds items:
+    /// vectors, ids, and the event time up to which the version has learned.
+    #[pyo3(signature = (version, tables, identity=0, items=None))]
+    fn add(
+        &self,
+        version: u64,
+        tables: &NativeSet,
+        identity: u64,
+        items: Option<(PyRef<'_, NativeBlocks>, PyRef<'_, NativeRawIds>, Option<i64>)>,
+    ) -> PyResult<u64> {
+        let (dim, finds_items) = (self.front.inputs().labels.len(), self.front.inputs().items.is_some());
+        if items.is_some() != finds_items || items.as_ref().is_some_and(|items| items.0.blocks.dim() != dim) {
+            let kind =
+                if finds_items { "finds items: give those" } else { "scores candidates: give no items" };
+            return Err(PyValueError::new_err(format!("this front {kind}; its outputs have {dim} values")));
+        }
+        let items = items.map(|(blocks, ids, as_of_ms)| {
+            Arc::new(ItemIndex { blocks: blocks.blocks.clone(), ids: ids.ids.clone(), as_of_ms })
+        });
+        Ok(self.front.add(VersionName { number: version, identity }, &tables.set, items))
     }
 
     fn activate(&self, handle: u64) -> bool {
@@ -254,6 +276,8 @@ impl NativeFront {
             waits: histogram(measures.waits()),
             requests: histogram(measures.requests()),
             candidates: histogram(measures.candidates()),
+            searches: histogram(measures.searches()),
+            found: measures.found(),
         }
     }
 
@@ -540,6 +564,11 @@ impl NativeNode {
             self.servers.lock().unwrap_or_else(PoisonError::into_inner).spawn(talk);
         }
         self.node.compute(features.reader.clone());
+    }
+
+    /// Finds items from now on, as model MODEL.retrieve, by a front of its own.
+    fn retrieve_by(&self, front: &NativeFront) -> PyResult<()> {
+        self.node.retrieve_by(front.front.clone()).map_err(PyValueError::new_err)
     }
 
     /// From now on, splits requests into at most `pieces_max` pieces, and takes pieces of peers. With TLS, `authority`

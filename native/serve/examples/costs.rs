@@ -62,7 +62,15 @@ fn model() -> (Naming, RequestInputs) {
     }
     let labels = ["click", "like", "share"].map(Label::from).to_vec();
     let limits = Limits { candidates_max: 1024, values_max: 1 << 20, message_bytes_max: 4 << 20 };
-    let inputs = Inputs { user, item, labels, segments: Vec::new(), class_segment: String::new(), limits };
+    let inputs = Inputs {
+        user,
+        item,
+        labels,
+        segments: Vec::new(),
+        class_segment: String::new(),
+        items: None,
+        limits,
+    };
     (Naming::new("ctr", Arc::new(inputs)).expect("names that differ"), inputs_given)
 }
 
@@ -160,6 +168,7 @@ fn main() {
             version: 18,
             scores: vec![0.25; 3 * CANDIDATES],
             cut: Cut::default(),
+            found: None,
             computed: None,
             arm: None,
         };

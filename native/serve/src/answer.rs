@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::features::Computed;
+use crate::item_index::FoundItems;
 
 /// Scores of all candidates of a request, by one version.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,6 +14,8 @@ pub struct Answer {
     pub scores: Vec<f32>,
     /// How much of the request was scored, if not all.
     pub cut: Cut,
+    /// The items that were found, if the model finds items; the scores are the user's vector then.
+    pub found: Option<Box<FoundItems>>,
     /// The columns that the node computed for it, if there are any.
     pub computed: Option<Box<Computed>>,
     /// The arm of an experiment that it counts for.

@@ -3,6 +3,7 @@
 //! It knows no protocol and no model: requests arrive decoded, and lanes decide how to run packed tensors.
 
 mod front_state;
+mod results;
 mod shadow;
 
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::answer::{Answer, Cut, Refusal};
 use crate::inputs::Inputs;
+use crate::item_index::ItemIndex;
 use crate::layout::Layout;
 use crate::load::{LoadMeter, NodeLoad};
 use crate::measures::Measures;
@@ -83,6 +85,8 @@ pub struct Work {
     gathering: Duration,
     /// The shadow request that this is a part of; no caller waits for it.
     shadow_request: Option<ShadowRequest>,
+    /// The items of the version, if it finds items.
+    items: Option<Arc<ItemIndex>>,
     /// Keeps the version's tables alive until the scores arrive.
     _tables: Arc<TableSet>,
 }
@@ -201,9 +205,9 @@ impl Front {
         key_of_bytes(format!("{user:?} {item:?} {labels:?} {:?}", self.layout).as_bytes(), 0)
     }
 
-    /// Adds a version; it answers requests that pin it.
-    pub fn add(&self, name: VersionName, tables: &Arc<TableSet>) -> Handle {
-        self.lock().versions.add(name, tables)
+    /// Adds a version, with its items if it finds items; it answers requests that pin it.
+    pub fn add(&self, name: VersionName, tables: &Arc<TableSet>, items: Option<Arc<ItemIndex>>) -> Handle {
+        self.lock().versions.add(name, tables, items)
     }
 
     /// Makes a version answer requests without a pin. Returns false if the version is unknown.
@@ -363,88 +367,6 @@ impl Front {
         }
     }
 
-    /// Removes a lane until it asks for work again; other lanes retry its work.
-    pub fn leave(&self, lane: usize) {
-        let mut state = self.lock();
-        let away = Refusal::Away("the lane is away".into());
-        state.try_alone(lane, &away);
-        for ticket in state.scheduler.leave(lane) {
-            state.refuse(ticket, "given_up", away.clone());
-        }
-        drop(state);
-        self.work.notify_all();
-    }
-
-    /// Takes the results of a lane's work: a row of `labels` logits for each candidate.
-    pub fn give(&self, mut work: Work, scores: &[f32]) {
-        let labels = self.inputs.labels.len();
-        if scores.len() < work.candidates * labels {
-            let text = format!(
-                "{} scores are too few for {} candidates and {labels} labels",
-                scores.len(),
-                work.candidates
-            );
-            return self.fail(work, &text);
-        }
-        let duration = work.begun.elapsed();
-        let duration_us = duration.as_secs_f64() * 1e6;
-        let mut rows = scores.chunks_exact(labels);
-        let mut state = self.lock();
-        if !state.scheduler.is_on(work.lane, work.plan) {
-            return; // its requests were handled when the lane was restarted
-        }
-        if let Some(mut shadow_request) = work.shadow_request.take() {
-            shadow_request.scores.extend_from_slice(&scores[..work.candidates * labels]);
-            state.shadow.give(shadow_request);
-            state.scheduler.done_in(work.lane, duration_us);
-            return;
-        }
-        for (ticket, range) in &work.parts {
-            let waiting = state.waiting.get_mut(ticket);
-            let target = waiting.map(|request| &mut request.scores[range.start * labels..range.end * labels]);
-            match target {
-                Some(target) => {
-                    for (row, scored) in target.chunks_exact_mut(labels).zip(&mut rows) {
-                        row.copy_from_slice(scored);
-                    }
-                }
-                // The caller has gone away.
-                None => rows.by_ref().take(range.len()).for_each(drop),
-            }
-        }
-        let now_us = self.now_us();
-        state.load.busy(now_us, duration_us);
-        state.statistics.executed(work.number, work.candidates, work.gathering, duration - work.gathering);
-        for ticket in state.scheduler.done_in(work.lane, duration_us) {
-            state.answer(ticket, now_us);
-        }
-        drop(state);
-        self.work.notify_one();
-    }
-
-    /// Reports that a lane could not do its work. Merged requests are retried once, each alone; a request
-    /// that was alone is refused.
-    pub fn fail(&self, work: Work, reason: &str) {
-        self.lost(&work, &Refusal::Broken(reason.to_owned()));
-    }
-
-    /// Reports that a lane was lost with its work. Requests are retried as in `fail`; callers of refused ones
-    /// may try again.
-    pub fn lose(&self, work: Work, reason: &str) {
-        self.lost(&work, &Refusal::Away(reason.to_owned()));
-    }
-
-    fn lost(&self, work: &Work, refusal: &Refusal) {
-        let mut state = self.lock();
-        if state.scheduler.is_on(work.lane, work.plan) {
-            state.failed(work.shadow_request.is_some());
-            state.load.failed(self.now_us());
-            state.try_alone(work.lane, refusal);
-        }
-        drop(state);
-        self.work.notify_all();
-    }
-
     /// Refuses new requests; waiting ones are still answered.
     pub fn drain(&self) {
         let mut state = self.lock();
@@ -599,6 +521,7 @@ impl Front {
             is_shadowed: *is_shadowed,
             scores: vec![f32::NAN; candidates * self.inputs.labels.len()],
             cut: Cut { scored, length: admitted.length },
+            found: None,
             is_piece,
             reply: sender,
         };
@@ -618,7 +541,7 @@ impl Front {
 
     fn packed(&self, started: StartedPlan, scratch: &mut Scratch) -> Option<Work> {
         let packing_began = Instant::now();
-        let StartedPlan { handle, number, tables, shape, parts, tickets, lane, plan, shadow_request } =
+        let StartedPlan { handle, number, tables, items, shape, parts, tickets, lane, plan, shadow_request } =
             started;
         let candidates = parts.iter().map(|part| part.range.len()).sum();
         let outcome =
@@ -645,6 +568,7 @@ impl Front {
                     begun: packing_began,
                     gathering,
                     shadow_request,
+                    items,
                     _tables,
                 })
             }

@@ -13,8 +13,21 @@ pub struct Inputs {
     pub segments: Vec<String>,
     /// The segment whose values are the classes of requests; empty without classes.
     pub class_segment: String,
+    /// What requests for items take beside the user; `None` for a model that scores candidates.
+    pub items: Option<ItemInputs>,
     /// The limits of a request.
     pub limits: Limits,
+}
+
+/// What requests for items take beside the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ItemInputs {
+    /// The seed of the items' keys.
+    pub salt: u64,
+    /// Whether the ids of items are texts; otherwise they are integers.
+    pub is_text: bool,
+    /// The maximum number of items in an answer.
+    pub k_max: usize,
 }
 
 /// A predicted label.

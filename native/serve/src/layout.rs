@@ -3,7 +3,7 @@
 use serde_json::Value;
 use streamlearn_wire::keys::slot_salt;
 
-use crate::inputs::{Count, Input, Inputs, Kind, Label, Limits};
+use crate::inputs::{Count, Input, Inputs, ItemInputs, Kind, Label, Limits};
 
 /// The layout of both sides.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,10 +88,11 @@ pub enum Pooling {
 /// Parses a model's inputs and layout; called once, when a front is created.
 ///
 /// The text is JSON: `{"inputs": {"user": [...], "item": [...]}, "labels": [{"name", "is_number"}], "segments": [...],
-/// "class_segment": "", "tables": [...], "pack": {...}, "limits": {...}}`. `pack` is a serialized `PackPlan`; `tables`
+/// "class_segment": "", "items": {"salt", "is_text", "k_max"}, "tables": [...], "pack": {...}, "limits": {...}}`. `pack` is a serialized `PackPlan`; `tables`
 /// are names in the order in which tables are passed; an input is `{"name", "salt", "is_text", "count", "newest", "default"}` for a slot or
 /// `{"name", "width", "default_bits"}` for numbers, both with "was" if callers may use a former name and with
-/// "is_computed" if the node computes it.
+/// "is_computed" if the node computes it. "items" is for models that find items: theirs
+/// have no columns, and are zeros as wide as "pack" says.
 pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
     let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let labels = list(&document["labels"], "labels")?
@@ -108,6 +109,7 @@ pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
         user: inputs_of(&document["inputs"]["user"])?,
         item: inputs_of(&document["inputs"]["item"])?,
         labels,
+        items: document.get("items").map(item_inputs_of).transpose()?,
         limits: Limits {
             candidates_max: whole_of(&document["limits"], "candidates_max")?,
             values_max: whole_of(&document["limits"], "values_max")?,
@@ -123,6 +125,12 @@ pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
         item: side_of(&document["pack"]["item"], &inputs.item, &inputs.user, &tables)?,
     };
     Ok((inputs, layout))
+}
+
+fn item_inputs_of(items: &Value) -> Result<ItemInputs, String> {
+    let salt = items["salt"].as_u64().ok_or("the salt of items is not a number")?;
+    let is_text = items["is_text"].as_bool().unwrap_or_default();
+    Ok(ItemInputs { salt, is_text, k_max: whole_of(items, "k_max")? })
 }
 
 fn inputs_of(side: &Value) -> Result<Vec<Input>, String> {

@@ -19,6 +19,9 @@ pub struct Measures {
     refused: Mutex<BTreeMap<&'static str, u64>>,
     tried_again: AtomicU64,
     left_arm: AtomicU64,
+    searches: Distribution,
+    found: AtomicU64,
+    scanned: AtomicU64,
 }
 
 impl Default for Measures {
@@ -30,6 +33,9 @@ impl Default for Measures {
             refused: Mutex::default(),
             tried_again: AtomicU64::new(0),
             left_arm: AtomicU64::new(0),
+            searches: Distribution::new(TIME_US_LEAST),
+            found: AtomicU64::new(0),
+            scanned: AtomicU64::new(0),
         }
     }
 }
@@ -59,6 +65,23 @@ impl Measures {
     /// Counts a request whose arm has a version that cannot answer.
     pub(crate) fn answered_without_arm(&self) {
         self.left_arm.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a search for items: the requests that it served, the vectors that it scanned, and its time.
+    pub(crate) fn searched(&self, requests: u64, vectors: u64, took: Duration) {
+        self.searches.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        self.found.fetch_add(requests, Ordering::Relaxed);
+        self.scanned.fetch_add(vectors, Ordering::Relaxed);
+    }
+
+    /// Returns how long searches for items took, in microseconds.
+    pub fn searches(&self) -> Distributed {
+        self.searches.read()
+    }
+
+    /// Returns for how many requests items were found, and how many vectors were scanned.
+    pub fn found(&self) -> (u64, u64) {
+        (self.found.load(Ordering::Relaxed), self.scanned.load(Ordering::Relaxed))
     }
 
     /// Returns how long requests waited for a lane, in microseconds.

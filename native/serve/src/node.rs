@@ -16,8 +16,11 @@ use crate::answer::{Answer, Refusal};
 use crate::features::reader::FeatureReader;
 use crate::front::Front;
 use crate::impression_log::Shown;
+use crate::inputs::Inputs;
 use crate::load::NodeLoad;
-use crate::protocol::{Door, Naming, Scoring, State, no_pieces, serve_grpc, serve_http};
+use crate::protocol::{
+    Door, Naming, Scoring, State, item_labels, no_pieces, no_retrieval, serve_grpc, serve_http,
+};
 use crate::request::Request;
 use crate::split::{PeerDoor, PieceAnswer, Splitter};
 
@@ -40,6 +43,13 @@ pub struct Node {
     shown: OnceLock<Arc<Shown>>,
     features: OnceLock<Arc<FeatureReader>>,
     splitter: OnceLock<Arc<Splitter>>,
+    retrieval: OnceLock<Retrieval>,
+}
+
+/// The model that finds items: a front of its own.
+struct Retrieval {
+    front: Arc<Front>,
+    naming: Arc<Naming>,
 }
 
 impl Node {
@@ -51,8 +61,32 @@ impl Node {
         let naming = Arc::new(Naming::new(model, front.inputs().clone())?);
         let (is_ready, stale, shown) = (AtomicBool::new(false), Mutex::default(), OnceLock::new());
         let (was_ready, aside) = (AtomicBool::new(false), Mutex::default());
-        let (features, splitter) = (OnceLock::new(), OnceLock::new());
-        Ok(Self { front, naming, metrics, is_ready, was_ready, stale, aside, shown, features, splitter })
+        let (features, splitter, retrieval) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Ok(Self {
+            front,
+            naming,
+            metrics,
+            is_ready,
+            was_ready,
+            stale,
+            aside,
+            shown,
+            features,
+            splitter,
+            retrieval,
+        })
+    }
+
+    /// Finds items from now on, as model MODEL.retrieve, by a front whose outputs are vectors of users; only the first
+    /// call has an effect.
+    ///
+    /// # Errors
+    /// If two inputs have the same name.
+    pub fn retrieve_by(&self, front: Arc<Front>) -> Result<(), String> {
+        let inputs = Inputs { labels: item_labels(), ..Inputs::clone(front.inputs()) };
+        let naming = Arc::new(Naming::new(format!("{}.retrieve", self.naming.model()), Arc::new(inputs))?);
+        let _ = self.retrieval.set(Retrieval { front, naming });
+        Ok(())
     }
 
     /// Logs answered requests from now on; only the first call has an effect.
@@ -122,6 +156,21 @@ impl Scoring for Node {
         Ok(answer)
     }
 
+    fn retrieval(&self) -> Option<Arc<Naming>> {
+        self.retrieval.get().map(|retrieval| retrieval.naming.clone())
+    }
+
+    async fn retrieve(&self, request: Request) -> Result<Answer, Refusal> {
+        self.check_started()?;
+        self.retrieval.get().ok_or_else(no_retrieval)?.front.score(request).await
+    }
+
+    fn retrieval_state(&self) -> State {
+        let Some(Retrieval { front, .. }) = self.retrieval.get() else { return State::default() };
+        let ((active, kept), statistics) = (front.versions(), front.statistics());
+        State { active, kept, statistics, ..self.state() }
+    }
+
     async fn score_piece(&self, bytes: Bytes, arrived: Instant) -> Result<PieceAnswer, Refusal> {
         self.check_started()?;
         let Some(splitter) = self.splitter.get() else { return Err(no_pieces()) };
@@ -136,9 +185,11 @@ impl Scoring for Node {
         let (active, kept) = self.front.versions();
         let aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // A node without lanes would refuse all requests.
+        let has_lanes = |front: &Front| front.figures().lanes > 0;
         let is_ready = self.is_ready.load(Ordering::Acquire)
             && active.is_some()
-            && self.front.figures().lanes > 0
+            && has_lanes(&self.front)
+            && self.retrieval.get().is_none_or(|retrieval| has_lanes(&retrieval.front))
             && aside.is_none();
         let stale = aside.or_else(|| self.stale.lock().unwrap_or_else(PoisonError::into_inner).clone());
         State { is_live: true, is_ready, stale, active, kept, statistics: self.front.statistics() }

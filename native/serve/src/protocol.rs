@@ -11,6 +11,8 @@ mod grpc;
 mod http;
 mod infer;
 mod input_names;
+mod item_answer;
+mod item_inputs;
 mod json;
 mod json_body;
 mod messages;
@@ -32,14 +34,15 @@ const NO_LOADING: &str =
 
 pub(crate) use connections::Stream;
 pub use door::{Door, DoorLimits, DoorSettings, DoorStats};
-pub use fuzz::{check, every_kind, fuzz};
+pub use fuzz::{check, every_kind, every_kind_for_items, fuzz, fuzz_items};
 pub use grpc::serve_grpc;
 pub use http::serve_http;
 pub use infer::{Form, decode, encode};
 pub use input_names::Naming;
+pub use item_answer::labels as item_labels;
 pub use outputs::load_headers::LoadHeaders;
 pub use plain::{RequestFormat, read};
-pub use scorer::{Scoring, Span, State, Statistics, no_pieces};
+pub use scorer::{Scoring, Span, State, Statistics, no_pieces, no_retrieval};
 pub use streamlearn_trust::{Secret, TlsFiles, Token};
 pub use traffic::{Kind, Protocol, Traffic};
 pub(crate) use values::keys::Texts;

@@ -35,8 +35,21 @@ pub struct Request {
     pub segments: Option<Box<str>>,
     /// The arm of an experiment that it belongs to, if a proxy says so.
     pub arm: Option<Box<str>>,
+    /// Which items it asks for, if the model finds items; then it has one candidate without columns.
+    pub items: Option<Box<ItemWishes>>,
     /// The caller's options.
     pub wishes: Wishes,
+}
+
+/// The items that a request asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ItemWishes {
+    /// Their number, at least one.
+    pub k: usize,
+    /// Keys that are not among them.
+    pub exclude: Vec<u64>,
+    /// The only keys that may be among them; all without.
+    pub allow: Option<Vec<u64>>,
 }
 
 impl Request {

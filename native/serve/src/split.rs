@@ -235,7 +235,7 @@ impl Splitter {
         let outcome = self.gathered(&whole, pieces).await;
         self.front.split_ended(&whole, outcome.as_deref().ok());
         let (version, cut, arm) = (whole.version.number, Cut::default(), whole.request.arm.clone());
-        Ok(Answer { version, scores: outcome?, cut, computed: None, arm })
+        Ok(Answer { version, scores: outcome?, cut, found: None, computed: None, arm })
     }
 
     /// Returns the scores of all pieces. At its end all pieces that are left are cancelled.

@@ -222,6 +222,11 @@ fn pack_flat(
     examples_padded: usize,
     into: &mut [f32],
 ) -> Result<(), PackError> {
+    if side.flat.is_empty() {
+        // A model that finds items takes none of theirs.
+        into.fill(0.0);
+        return Ok(());
+    }
     let packed: Vec<table::Column<'_>> = side.flat.iter().map(|place| flat_column(place, columns)).collect();
     let shape = FlatShape { examples, examples_padded, width: side.flat_width, stride: side.flat_width };
     table::pack_flat(tables, &packed, shape, into)

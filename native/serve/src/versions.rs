@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use streamlearn_table::TableSet;
 
 use crate::answer::Refusal;
+use crate::item_index::ItemIndex;
 use crate::request::{ArmVersion, Wishes};
 
 /// Identifies a version in its tables; never reused.
@@ -29,6 +30,8 @@ pub struct Ready {
     pub name: VersionName,
     /// Its tables, while their owner keeps them.
     pub tables: Weak<TableSet>,
+    /// Its items, if it finds items.
+    pub items: Option<Arc<ItemIndex>>,
 }
 
 /// The versions of a node.
@@ -50,9 +53,14 @@ struct Canary {
 
 impl Versions {
     /// Adds a version that can be pinned. If a number is added twice, the newest one counts.
-    pub fn add(&mut self, name: VersionName, tables: &Arc<TableSet>) -> Handle {
+    pub fn add(
+        &mut self,
+        name: VersionName,
+        tables: &Arc<TableSet>,
+        items: Option<Arc<ItemIndex>>,
+    ) -> Handle {
         self.handles += 1;
-        self.ready.insert(self.handles, Ready { name, tables: Arc::downgrade(tables) });
+        self.ready.insert(self.handles, Ready { name, tables: Arc::downgrade(tables), items });
         self.handles
     }
 
@@ -167,7 +175,7 @@ mod tests {
     fn who_names_none_gets_the_active_one_and_a_share_the_canary() {
         let (mut versions, tables) = (Versions::default(), tables());
         assert!(matches!(versions.choose(None, 0), Err(Refusal::Away(_))));
-        let (active, canary) = (versions.add(of(1), &tables), versions.add(of(2), &tables));
+        let (active, canary) = (versions.add(of(1), &tables, None), versions.add(of(2), &tables, None));
         assert!(versions.activate(active));
         assert_eq!(versions.choose(None, 0), Ok(active));
         versions.set_canary(Some((canary, 0.25)));
@@ -184,8 +192,11 @@ mod tests {
     fn an_arm_gets_its_version_unless_that_was_taken_back() {
         let (mut versions, tables) = (Versions::default(), tables());
         assert_eq!(versions.of_arm(ArmVersion::Active), None);
-        let (old, active, new) =
-            (versions.add(of(5), &tables), versions.add(of(6), &tables), versions.add(of(7), &tables));
+        let (old, active, new) = (
+            versions.add(of(5), &tables, None),
+            versions.add(of(6), &tables, None),
+            versions.add(of(7), &tables, None),
+        );
         assert!(versions.activate(active));
         let all = [
             ArmVersion::Active,
@@ -209,7 +220,7 @@ mod tests {
     #[test]
     fn a_named_version_is_the_newest_of_its_number_or_refused_with_those_there_are() {
         let (mut versions, tables) = (Versions::default(), tables());
-        let (old, new) = (versions.add(of(7), &tables), versions.add(of(7), &tables));
+        let (old, new) = (versions.add(of(7), &tables, None), versions.add(of(7), &tables, None));
         assert_eq!(versions.choose(Some(7), 0), Ok(new));
         versions.remove(new);
         assert_eq!(versions.choose(Some(7), 0), Ok(old));

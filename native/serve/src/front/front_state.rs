@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::Front;
 use super::shadow::{Shadow, ShadowRequest};
 use crate::answer::{Answer, Cut, Refusal};
+use crate::item_index::{FoundItems, ItemIndex};
 use crate::load::LoadMeter;
 use crate::measures::Measures;
 use crate::request::Request;
@@ -41,6 +42,7 @@ pub(super) struct WaitingRequest {
     pub wait_max_us: u64,
     pub is_shadowed: bool,
     pub scores: Vec<f32>,
+    pub found: Option<Box<FoundItems>>,
     pub cut: Cut,
     /// Whether it is a piece: then its request is counted and learned from, and it is not.
     pub is_piece: bool,
@@ -52,6 +54,7 @@ pub(super) struct StartedPlan {
     pub handle: Handle,
     pub number: u64,
     pub tables: Arc<TableSet>,
+    pub items: Option<Arc<ItemIndex>>,
     pub shape: Shape,
     pub parts: Vec<Part>,
     pub tickets: Vec<(Ticket, Range<usize>)>,
@@ -84,6 +87,7 @@ impl FrontState {
                 handle: plan.version,
                 number: ready.name.number,
                 tables,
+                items: None,
                 shape: Shape { users: plan.users_bucket, candidates: plan.candidates_bucket, length },
                 parts: vec![Part { request: shadow_request.request.clone(), range }],
                 tickets: Vec::new(),
@@ -123,6 +127,7 @@ impl FrontState {
             handle: plan.version,
             number: ready.name.number,
             tables,
+            items: ready.items,
             shape,
             parts,
             tickets,
@@ -158,8 +163,18 @@ impl FrontState {
 
     pub fn answer(&mut self, ticket: Ticket, now_us: u64) {
         let Some(waiting) = self.waiting.remove(&ticket) else { return };
-        let WaitingRequest { request, number, since, wait_max_us, is_shadowed, scores, cut, is_piece, reply } =
-            waiting;
+        let WaitingRequest {
+            request,
+            number,
+            since,
+            wait_max_us,
+            is_shadowed,
+            scores,
+            found,
+            cut,
+            is_piece,
+            reply,
+        } = waiting;
         if !is_piece {
             let took = since.elapsed();
             self.scheduler.learn_slack(now_us, wait_max_us, took > Duration::from_micros(wait_max_us));
@@ -169,7 +184,7 @@ impl FrontState {
         }
         let arm = request.arm.clone();
         // A caller that has gone needs no answer.
-        let _ = reply.send(Ok(Answer { version: number, scores, cut, computed: None, arm }));
+        let _ = reply.send(Ok(Answer { version: number, scores, cut, found, computed: None, arm }));
     }
 
     /// Learns from the answer to a request.

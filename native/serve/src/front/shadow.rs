@@ -237,6 +237,7 @@ mod tests {
             labels,
             segments: Vec::new(),
             class_segment: String::new(),
+            items: None,
             limits,
         });
         Arc::new(Request {
@@ -250,6 +251,7 @@ mod tests {
             prescores: None,
             segments: None,
             arm: None,
+            items: None,
             wishes: Wishes::default(),
         })
     }

@@ -3,10 +3,11 @@
 use std::fmt::Write;
 
 use super::input_names::{Naming, PARTS, Part, Place, Side};
+use super::item_inputs::{self, ItemInputReader};
 use super::values::tensor::{Datatype, Shape, Tensor};
 use crate::answer::Refusal;
-use crate::inputs::{Count, Input, Kind, Limits};
-use crate::request::Values;
+use crate::inputs::{Count, Input, ItemInputs, Kind, Limits};
+use crate::request::{ItemWishes, Values};
 
 /// The tensors of a request, added one by one.
 pub struct InputTensors<'a, 'n> {
@@ -25,6 +26,8 @@ pub struct Sides {
     pub item: Vec<Values>,
     /// As `Request::lacks`.
     pub lacks: Vec<usize>,
+    /// As `Request::items`.
+    pub items: Option<Box<ItemWishes>>,
 }
 
 /// The first history column of a side; all histories of a side have the same length.
@@ -46,7 +49,8 @@ fn name_of(input: &Input, part: Part) -> String {
 impl<'a, 'n> InputTensors<'a, 'n> {
     /// Starts without tensors.
     pub fn new(naming: &'n Naming) -> Self {
-        Self { naming, tensors: vec![None; naming.columns() * PARTS] }
+        let columns = naming.columns() + item_inputs::NAMES.len();
+        Self { naming, tensors: vec![None; columns * PARTS] }
     }
 
     /// Adds an input.
@@ -108,7 +112,8 @@ impl<'a, 'n> InputTensors<'a, 'n> {
     /// Checks all tensors and returns the columns of both sides.
     pub fn into_sides(self) -> Result<Sides, Refusal> {
         let inputs = self.naming.inputs();
-        let candidates = self.candidates()?;
+        let items = inputs.items.map(|items| self.item_wishes(items)).transpose()?;
+        let candidates = if items.is_some() { 1 } else { self.candidates()? };
         let (mut user, mut item) =
             (Vec::with_capacity(inputs.user.len()), Vec::with_capacity(inputs.item.len()));
         let mut histories = [History::default(), History::default()];
@@ -125,7 +130,14 @@ impl<'a, 'n> InputTensors<'a, 'n> {
             let history = &mut histories[side as usize];
             to.push(self.column(column, side, rows, history).map_err(|error| error.of(input))?);
         }
-        Ok(Sides { candidates, user, item, lacks })
+        Ok(Sides { candidates, user, item, lacks, items })
+    }
+
+    fn item_wishes(&self, items: ItemInputs) -> Result<Box<ItemWishes>, Refusal> {
+        let (first, mut reader) = (self.naming.columns(), ItemInputReader::default());
+        let tensors = [0, 1, 2].map(|at| self.part(first + at, Part::Values));
+        reader.tensors(tensors, items, self.naming)?;
+        reader.into_wishes(items)
     }
 
     fn column(

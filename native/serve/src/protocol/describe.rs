@@ -1,16 +1,20 @@
 //! Descriptions: the model's inputs and outputs, its versions and their statistics, as protocol messages.
 
+use std::sync::Arc;
+
 use super::input_names::{Naming, Side};
+use super::item_answer;
+use super::item_inputs::NAMES;
 use super::messages::{
     ConfigInput, ConfigOutput, ConfigText, Duration, Index, InferStatistics, ModelConfig, ModelIndex,
     ModelMetadata, ModelStatistics, ServerMetadata, SpecificVersions, TensorMetadata, VersionPolicy,
     VersionStatistics, data_type,
 };
 use super::outputs::{LOGIT, Output};
-use super::scorer::{Span, State, Statistics};
+use super::scorer::{Scoring, Span, State, Statistics, served};
 use super::wishes::version_of;
 use crate::answer::Refusal;
-use crate::inputs::{Count, Input, Kind};
+use crate::inputs::{Count, Input, Inputs, Kind};
 
 /// The platform name in the protocol.
 const PLATFORM: &str = "streamlearn";
@@ -58,12 +62,22 @@ fn inputs(naming: &Naming) -> Vec<TensorInfo> {
         let (side, input) = naming.input(column);
         describe(side, input, &mut described);
     }
+    if let Some(items) = naming.inputs().items {
+        let ids = if items.is_text { "BYTES" } else { "INT64" };
+        let [k, exclude, allow] = NAMES;
+        for (name, datatype, dim) in [(k, "INT64", 1), (exclude, ids, -1), (allow, ids, -1)] {
+            let (name, shape, is_optional) = (name.to_owned(), vec![dim], name != k);
+            described.push(TensorInfo { name, datatype, shape, is_optional });
+        }
+    }
     described
 }
 
-fn outputs(naming: &Naming) -> Vec<String> {
-    let labels = &naming.inputs().labels;
-    Output::all(labels).map(|output| output.name(labels)).collect()
+/// The names and datatypes of the outputs.
+fn outputs(naming: &Naming) -> Vec<(String, &'static str)> {
+    let Inputs { labels, items, .. } = &**naming.inputs();
+    let datatype = |output| items.map_or("FP32", |items| item_answer::datatype(output, items.is_text));
+    Output::all(labels).map(|output| (output.name(labels), datatype(output))).collect()
 }
 
 /// Describes the server.
@@ -94,7 +108,10 @@ pub fn metadata(naming: &Naming, state: &State) -> ModelMetadata {
             .into_iter()
             .map(|input| tensor(input.name, input.datatype, input.shape))
             .collect(),
-        outputs: outputs(naming).into_iter().map(|name| tensor(name, "FP32", vec![-1])).collect(),
+        outputs: outputs(naming)
+            .into_iter()
+            .map(|(name, datatype)| tensor(name, datatype, vec![-1]))
+            .collect(),
     }
 }
 
@@ -112,7 +129,7 @@ pub fn config(naming: &Naming, state: &State) -> ModelConfig {
         dims: input.shape,
         optional: input.is_optional,
     };
-    let output = |name| ConfigOutput { name, data_type: data_type("FP32"), dims: vec![-1] };
+    let output = |(name, datatype)| ConfigOutput { name, data_type: data_type(datatype), dims: vec![-1] };
     let limit = |value: usize| ConfigText { string_value: value.to_string() };
     let parameters = [
         ("inputs_of_user", names(&model_inputs.user)),
@@ -134,8 +151,21 @@ pub fn config(naming: &Naming, state: &State) -> ModelConfig {
     }
 }
 
-/// Returns the versions; if the node is not ready, with state UNAVAILABLE.
-pub fn index(naming: &Naming, state: &State, is_ready_only: bool) -> Index {
+/// Returns the versions of all models; if the node is not ready, with state UNAVAILABLE.
+pub fn index<S: Scoring>(scoring: &S, is_ready_only: bool) -> Index {
+    let models = models(scoring);
+    Index {
+        models: models.iter().flat_map(|(naming, state)| index_of(naming, state, is_ready_only)).collect(),
+    }
+}
+
+/// The node's models, and their states.
+fn models<S: Scoring>(scoring: &S) -> Vec<(Arc<Naming>, State)> {
+    let retrieval = scoring.retrieval().map(|naming| (naming, scoring.retrieval_state()));
+    [(scoring.naming(), scoring.state())].into_iter().chain(retrieval).collect()
+}
+
+fn index_of(naming: &Naming, state: &State, is_ready_only: bool) -> Vec<ModelIndex> {
     let entry = |&version: &u64| {
         let reason = match (&state.stale, state.active == Some(version)) {
             (Some(stale), true) => format!("stale: {stale}"),
@@ -150,15 +180,25 @@ pub fn index(naming: &Naming, state: &State, is_ready_only: bool) -> Index {
         }
     };
     let is_wanted = state.is_ready || !is_ready_only;
-    Index { models: state.kept.iter().filter(|_| is_wanted).map(entry).collect() }
+    state.kept.iter().filter(|_| is_wanted).map(entry).collect()
 }
 
-/// Returns the statistics of all versions, or of the named one.
+/// Returns the statistics of all versions, or of the named one; of all models, if `model` is empty.
 ///
 /// # Errors
-/// If the named version has no statistics.
-pub fn statistics(naming: &Naming, state: &State, version: &str) -> Result<ModelStatistics, Refusal> {
+/// If the model is unknown, or the named version has no statistics.
+pub fn statistics<S: Scoring>(scoring: &S, model: &str, version: &str) -> Result<ModelStatistics, Refusal> {
     let wanted = version_of(version)?;
+    let models = if model.is_empty() { models(scoring) } else { vec![served(scoring, model)?] };
+    let of_models = models.iter().map(|(naming, state)| statistics_of(naming, state, wanted));
+    let model_stats = of_models.collect::<Vec<_>>().concat();
+    if model_stats.is_empty() && wanted.is_some() {
+        return Err(unkept(version, &models[0].1));
+    }
+    Ok(ModelStatistics { model_stats })
+}
+
+fn statistics_of(naming: &Naming, state: &State, wanted: Option<u64>) -> Vec<VersionStatistics> {
     let span = |span: Span| Some(Duration { count: span.count, ns: span.ns });
     let figures = |statistics: &Statistics| VersionStatistics {
         name: naming.model().to_owned(),
@@ -176,11 +216,7 @@ pub fn statistics(naming: &Naming, state: &State, version: &str) -> Result<Model
         }),
     };
     let is_wanted = |statistics: &&Statistics| wanted.is_none_or(|version| statistics.version == version);
-    let model_stats: Vec<_> = state.statistics.iter().filter(is_wanted).map(figures).collect();
-    if model_stats.is_empty() && wanted.is_some() {
-        return Err(unkept(version, state));
-    }
-    Ok(ModelStatistics { model_stats })
+    state.statistics.iter().filter(is_wanted).map(figures).collect()
 }
 
 /// Checks that the named version is kept.

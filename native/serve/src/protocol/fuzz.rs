@@ -10,9 +10,9 @@ use super::input_names::Naming;
 use super::plain::{RequestFormat, read};
 use super::values::keys::Texts;
 use super::wishes::CallerOptions;
-use super::{infer, json, rows};
+use super::{infer, item_answer, json, rows};
 use crate::answer::Refusal;
-use crate::inputs::{Count, Input, Inputs, Kind, Label, Limits};
+use crate::inputs::{Count, Input, Inputs, ItemInputs, Kind, Label, Limits};
 use crate::request::{Request, Values};
 
 /// Describes a model with inputs of all kinds on both sides.
@@ -53,38 +53,61 @@ pub fn every_kind(limits: Limits) -> Naming {
         labels,
         segments,
         class_segment: "page".to_owned(),
+        items: None,
         limits,
     });
     Naming::new("ctr", inputs).expect("names that differ")
 }
 
-/// Decodes bytes as every form of a request.
+/// Describes a model that finds items, with user inputs of all kinds.
+///
+/// # Panics
+/// Never: the names differ.
+pub fn every_kind_for_items(limits: Limits, is_text: bool) -> Naming {
+    let items = ItemInputs { salt: streamlearn_wire::keys::slot_salt("item_id"), is_text, k_max: 100 };
+    let inputs = Inputs::clone(every_kind(limits).inputs());
+    let inputs = Inputs { item: Vec::new(), labels: item_answer::labels(), items: Some(items), ..inputs };
+    Naming::new("ctr.retrieve", Arc::new(inputs)).expect("names that differ")
+}
+
+const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 1 << 20 };
+
+/// Decodes bytes as every form of a request for scores.
 ///
 /// # Panics
 /// If a decoded request does not match its inputs.
 pub fn fuzz(bytes: &[u8]) {
-    let limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 1 << 20 };
-    let naming = every_kind(limits);
-    let request = infer::decode(bytes, &naming, CallerOptions::default()).map(|(request, form)| {
+    fuzz_for(bytes, &every_kind(LIMITS));
+}
+
+/// Decodes bytes as every form of a request for items, whose ids are texts or integers.
+///
+/// # Panics
+/// If a decoded request does not match its inputs.
+pub fn fuzz_items(bytes: &[u8]) {
+    [false, true].into_iter().for_each(|is_text| fuzz_for(bytes, &every_kind_for_items(LIMITS, is_text)));
+}
+
+fn fuzz_for(bytes: &[u8], naming: &Naming) {
+    let request = infer::decode(bytes, naming, CallerOptions::default()).map(|(request, form)| {
         assert_eq!(form.candidates, request.candidates);
         request
     });
-    check_plain(RequestFormat::Grpc, bytes, &naming, request);
+    check_plain(RequestFormat::Grpc, bytes, naming, request);
     let check_tensors = |bytes, json_bytes| {
         let request = json::parts(bytes, json_bytes)
-            .and_then(|(json, raw)| json::decode(json, raw, &naming, "", CallerOptions::default()));
-        check_plain(RequestFormat::Tensors(json_bytes), bytes, &naming, request.map(|(request, _)| request));
+            .and_then(|(json, raw)| json::decode(json, raw, naming, "", CallerOptions::default()));
+        check_plain(RequestFormat::Tensors(json_bytes), bytes, naming, request.map(|(request, _)| request));
     };
     check_tensors(bytes, None);
     // A body with the length of its JSON in its first two bytes, and numbers after the JSON.
     if let Some((head, rest)) = bytes.split_first_chunk::<2>() {
         check_tensors(rest, Some(usize::from(u16::from_le_bytes(*head)).min(rest.len())));
     }
-    let request = rows::decode(bytes, &naming, CallerOptions::default());
-    let request = request.map(|rows::ParsedRows { id, sides, options, .. }| {
-        infer::request(&naming, id.into(), sides, options)
-    });
-    check_plain(RequestFormat::Rows, bytes, &naming, request);
+    let request = rows::decode(bytes, naming, CallerOptions::default());
+    let request = request
+        .map(|rows::ParsedRows { id, sides, options, .. }| infer::request(naming, id.into(), sides, options));
+    check_plain(RequestFormat::Rows, bytes, naming, request);
 }
 
 /// Checks that decoding with plain values gives the same request or the same error.
@@ -110,6 +133,16 @@ fn check_plain(
 
 fn agree(hashed: &Request, plain: &Request, texts: &Texts) {
     assert_eq!((hashed.candidates, &hashed.shown), (plain.candidates, &plain.shown));
+    if let (Some(items), Some(plain_items), Some(inputs)) = (&hashed.items, &plain.items, hashed.inputs.items)
+    {
+        let key = |&value: &u64| match inputs.is_text {
+            true => key_of_bytes(texts.get(value), inputs.salt),
+            false => key_of_int(value as i64, inputs.salt),
+        };
+        let keyed = |values: &Vec<u64>| values.iter().map(key).collect::<Vec<u64>>();
+        assert_eq!((items.k, &items.exclude), (plain_items.k, &keyed(&plain_items.exclude)));
+        assert_eq!(items.allow, plain_items.allow.as_ref().map(keyed));
+    }
     for (columns, plain_columns, inputs, plain_inputs) in [
         (&hashed.user, &plain.user, &hashed.inputs.user, &plain.inputs.user),
         (&hashed.item, &plain.item, &hashed.inputs.item, &plain.inputs.item),
@@ -147,6 +180,12 @@ fn agree(hashed: &Request, plain: &Request, texts: &Texts) {
 pub fn check(request: &Request) {
     let Request { inputs, candidates, user, item, shown, prescores, .. } = request;
     let limits = inputs.limits;
+    assert_eq!(inputs.items.is_some(), request.items.is_some());
+    if let Some((items, wishes)) = inputs.items.zip(request.items.as_ref()) {
+        assert!((1..=items.k_max).contains(&wishes.k) && *candidates == 1);
+        let ids = wishes.exclude.len().max(wishes.allow.as_ref().map_or(0, Vec::len));
+        assert!(ids <= limits.message_bytes_max / 8);
+    }
     assert!((1..=limits.candidates_max).contains(candidates));
     assert!(shown.iter().flatten().all(|&index| (index as usize) < *candidates));
     assert!(prescores.as_ref().is_none_or(|expected| expected.len() == *candidates));

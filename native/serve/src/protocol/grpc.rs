@@ -38,7 +38,7 @@ use super::messages::{IndexAsk, Is, ModelConfigReply, Which};
 use super::outputs::load_headers::LoadHeaders;
 use super::peer_bytes::TrackedBody;
 use super::plain::RequestFormat;
-use super::scorer::Scoring;
+use super::scorer::{Scoring, State, served};
 use super::traffic::{Counting, Protocol};
 use super::wishes::{CallerOptions, grpc_timeout_us, version_of};
 use super::{NO_LOADING, describe, infer};
@@ -287,51 +287,55 @@ impl<S: Scoring> GrpcFront<S> {
     }
 
     async fn infer(&self, bytes: Bytes, options: CallerOptions, arrived: Instant) -> Result<Bytes, Refusal> {
-        let naming = self.scoring.naming();
+        let retrieval = self.scoring.retrieval().filter(|naming| naming.model() == infer::model_of(&bytes));
+        let shown = self.scoring.shown().filter(|_| retrieval.is_none());
+        let is_scored = retrieval.is_none();
+        let naming = retrieval.unwrap_or_else(|| self.scoring.naming());
         let decode_began = Instant::now();
         let decoded = infer::decode(&bytes, &naming, options);
         self.door.traffic().decoded(decode_began);
         let (mut request, form) = decoded?;
-        let kept = self.scoring.shown().and_then(|shown| shown.keep(&request, RequestFormat::Grpc, &bytes));
+        let kept = shown.and_then(|shown| shown.keep(&request, RequestFormat::Grpc, &bytes));
         drop(bytes);
         request.wishes.deadline_us = left_us(request.wishes.deadline_us, arrived)?;
-        let answer = self.scoring.score(request).await?;
+        let answer = match is_scored {
+            true => self.scoring.score(request).await?,
+            false => self.scoring.retrieve(request).await?,
+        };
         let reply = infer::encode(&form, &answer, &naming)?;
-        if let Some((shown, kept)) = self.scoring.shown().zip(kept) {
+        if let Some((shown, kept)) = shown.zip(kept) {
             shown.note(kept, form.id, answer);
         }
         Ok(reply)
     }
 
     fn describe(&self, verb: Verb, bytes: &Bytes) -> Result<Bytes, Status> {
-        let (naming, state) = (self.scoring.naming(), self.scoring.state());
+        let scoring = &*self.scoring;
         let reply = match verb {
-            Verb::ServerLive => Is { is: state.is_live }.encode_to_vec(),
-            Verb::ServerReady => Is { is: state.is_ready }.encode_to_vec(),
+            Verb::ServerLive => Is { is: scoring.state().is_live }.encode_to_vec(),
+            Verb::ServerReady => Is { is: scoring.state().is_ready }.encode_to_vec(),
             Verb::ServerMetadata => describe::server().encode_to_vec(),
             Verb::ModelReady => {
                 let target: Which = message(bytes)?;
-                let has = target.name == naming.model() && state.has(version_of(&target.version)?);
-                Is { is: state.is_ready && has }.encode_to_vec()
+                let version = version_of(&target.version)?;
+                let has = |(_, state): (_, State)| state.is_ready && state.has(version);
+                Is { is: served(scoring, &target.name).is_ok_and(has) }.encode_to_vec()
             }
             Verb::RepositoryIndex => {
                 let ask: IndexAsk = message(bytes)?;
-                describe::index(&naming, &state, ask.ready).encode_to_vec()
+                describe::index(scoring, ask.ready).encode_to_vec()
             }
             Verb::ModelStatistics => {
                 let target: Which = message(bytes)?;
-                if !target.name.is_empty() {
-                    infer::check_model(&target.name, &naming)?;
-                }
-                describe::statistics(&naming, &state, &target.version)?.encode_to_vec()
+                describe::statistics(scoring, &target.name, &target.version)?.encode_to_vec()
             }
             Verb::HealthCheck => {
                 let ask: HealthAsk = message(bytes)?;
-                return health::check(&ask.service, naming.model(), &state);
+                return health::check(&ask.service, scoring);
             }
             _ => {
                 let target: Which = message(bytes)?;
-                infer::check_model(&target.name, &naming)?;
+                let (naming, state) = served(scoring, &target.name)?;
                 describe::check_version(&state, &target.version)?;
                 if verb == Verb::ModelMetadata {
                     describe::metadata(&naming, &state).encode_to_vec()

@@ -33,7 +33,7 @@ use super::outputs::load_headers::LoadHeaders;
 use super::page_guard::foreign_page;
 use super::peer_bytes::TrackedBody;
 use super::plain::RequestFormat;
-use super::scorer::Scoring;
+use super::scorer::{Scoring, no_retrieval};
 use super::traffic::Protocol;
 use super::wishes::CallerOptions;
 use super::{node_view, rows};
@@ -86,7 +86,7 @@ pub async fn serve_http<S: Scoring>(
                 async move {
                     let path = request.uri().path();
                     let mut counting = door.traffic().request(Protocol::Http);
-                    if path == "/score" || path.ends_with("/infer") {
+                    if path == "/score" || path == "/retrieve" || path.ends_with("/infer") {
                         counting.scored();
                     }
                     let foreign = if is_guarded { foreign_page(request.headers()) } else { None };
@@ -139,6 +139,7 @@ fn router<S: Scoring>(front: Front<S>) -> Router {
         .route("/v2/models/{name}/infer", post(infer::<S>))
         .route("/v2/models/{name}/versions/{version}/infer", post(infer::<S>))
         .route("/score", post(score::<S>))
+        .route("/retrieve", post(retrieve::<S>))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .with_state(front)
@@ -211,6 +212,7 @@ pub struct Of {
 }
 
 async fn infer<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>, request: Request<Body>) -> Response {
+    let retrieval = front.scoring.retrieval().filter(|naming| naming.model() == target.name);
     let json_end = json_end(request.headers());
     let format = RequestFormat::Tensors(*json_end.as_ref().unwrap_or(&None));
     let decode = |body: &[u8], naming: &Naming, options: CallerOptions| {
@@ -218,25 +220,36 @@ async fn infer<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>, request
         let (json, raw) = json::parts(body, json_end?)?;
         json::decode(json, raw, naming, &target.version, options)
     };
-    front.answer((request, format), decode, json::encode).await
+    front.answer(retrieval, (request, format), decode, json::encode).await
 }
 
 async fn score<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
-    let decode = |body: &[u8], naming: &Naming, options: CallerOptions| {
-        let rows::ParsedRows { id, sides, options, wanted } = rows::decode(body, naming, options)?;
-        let (id, outputs) = (infer::id_of(&id)?, wanted.outputs(naming.inputs().labels.len()));
-        let raw = vec![false; outputs.len()];
-        let features = options.wishes.features;
-        let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw, features };
-        Ok((infer::request(naming, id, sides, options), form))
-    };
-    front.answer((request, RequestFormat::Rows), decode, json::encode_scores).await
+    front.answer(None, (request, RequestFormat::Rows), decode_rows, json::encode_scores).await
+}
+
+async fn retrieve<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
+    let Some(retrieval) = front.scoring.retrieval() else { return refused(&no_retrieval()) };
+    front.answer(Some(retrieval), (request, RequestFormat::Rows), decode_rows, json::encode_items).await
+}
+
+fn decode_rows(
+    body: &[u8],
+    naming: &Naming,
+    options: CallerOptions,
+) -> Result<(request::Request, Form), Refusal> {
+    let rows::ParsedRows { id, sides, options, wanted } = rows::decode(body, naming, options)?;
+    let (id, outputs) = (infer::id_of(&id)?, wanted.outputs(naming.inputs().labels.len()));
+    let raw = vec![false; outputs.len()];
+    let features = options.wishes.features;
+    let form = Form { id: id.clone(), candidates: sides.candidates, outputs, raw, features };
+    Ok((infer::request(naming, id, sides, options), form))
 }
 
 impl<S: Scoring> Front<S> {
-    /// Decodes a request, has it scored, and encodes the answer.
+    /// Decodes a request, has it scored, or has its items found by the model of `retrieval`, and encodes the answer.
     async fn answer(
         &self,
+        retrieval: Option<Arc<Naming>>,
         (request, format): (Request<Body>, RequestFormat),
         decode: impl FnOnce(&[u8], &Naming, CallerOptions) -> Result<(request::Request, Form), Refusal>,
         encode: impl FnOnce(&Form, &Answer, &Naming) -> Result<Written, Refusal>,
@@ -246,7 +259,9 @@ impl<S: Scoring> Front<S> {
             let text = format!("unsupported content-encoding {coding:?}; help: send the body uncompressed");
             return failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, &text);
         }
-        let naming = self.scoring.naming();
+        let shown = self.scoring.shown().filter(|_| retrieval.is_none());
+        let is_scored = retrieval.is_none();
+        let naming = retrieval.unwrap_or_else(|| self.scoring.naming());
         let options = CallerOptions::of(request.headers());
         let (body, _slot) = match self.body(request, naming.inputs().limits.message_bytes_max).await {
             Ok(body) => body,
@@ -263,12 +278,15 @@ impl<S: Scoring> Front<S> {
             Ok(decoded) => decoded,
             Err(refusal) => return refused(&refusal),
         };
-        let kept = self.scoring.shown().and_then(|shown| shown.keep(&request, format, &body));
+        let kept = shown.and_then(|shown| shown.keep(&request, format, &body));
         drop(body);
-        let result = self.scoring.score(request).await;
+        let result = match is_scored {
+            true => self.scoring.score(request).await,
+            false => self.scoring.retrieve(request).await,
+        };
         let mut response = written(result.and_then(|answer| {
             let reply = encode(&form, &answer, &naming)?;
-            if let Some((shown, kept)) = self.scoring.shown().zip(kept) {
+            if let Some((shown, kept)) = shown.zip(kept) {
                 shown.note(kept, form.id, answer);
             }
             Ok(reply)

@@ -9,6 +9,7 @@ use prost::Message;
 
 use super::columns::{InputTensors, Sides};
 use super::input_names::Naming;
+use super::item_answer;
 use super::messages::{ModelInferReply, OutputTensor, ReplyParameter, TypedContents};
 use super::outputs::{self, Output, Wanted};
 use super::values::fields::{Field, Fields, Torn};
@@ -111,13 +112,22 @@ fn too_many(parts: &Parts<'_>, last: &[u8], naming: &Naming) -> String {
 
 /// Assembles a request.
 pub fn request(naming: &Naming, id: Bytes, sides: Sides, mut options: CallerOptions) -> Request {
-    let Sides { candidates, user, item, lacks } = sides;
+    let Sides { candidates, user, item, lacks, items } = sides;
     if let Some(us) = options.header_deadline_us {
         options.within_us(us);
     }
     let CallerOptions { wishes, shown, prescores, segments, arm, .. } = options;
     let inputs = Arc::clone(naming.inputs());
-    Request { id, inputs, candidates, user, item, lacks, shown, prescores, segments, arm, wishes }
+    Request { id, inputs, candidates, user, item, lacks, shown, prescores, segments, arm, items, wishes }
+}
+
+/// Returns the name of a request's model, as far as the bytes are a message.
+pub fn model_of(bytes: &[u8]) -> &str {
+    let models = Fields(bytes).map_while(Result::ok).filter_map(|field| match field {
+        (1, Field::Bytes(name)) => text(name).ok(),
+        _ => None,
+    });
+    models.last().unwrap_or_default()
 }
 
 /// Checks the model's name.
@@ -220,13 +230,16 @@ pub fn datatype_of(input: &str, datatype: &str) -> Result<Datatype, Refusal> {
 pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Refusal> {
     let Form { id, candidates, outputs, raw, .. } = form;
     let labels = &naming.inputs().labels;
-    outputs::check(answer, *candidates, labels.len())?;
     let mut reply = ModelInferReply {
         model_name: naming.model().to_owned(),
         model_version: answer.version.to_string(),
         id: String::from_utf8_lossy(id).into_owned(),
         ..ModelInferReply::default()
     };
+    if let Some(found) = &answer.found {
+        return item_answer::encode(reply, (form, answer, naming), found);
+    }
+    outputs::check(answer, *candidates, labels.len())?;
     for (name, number) in answer.cut.named() {
         let parameter =
             ReplyParameter { int64_param: i64::try_from(number).ok(), ..ReplyParameter::default() };
@@ -250,7 +263,8 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Re
             values.for_each(|value| raw.put_f32_le(value));
             reply.raw_output_contents.push(raw.freeze());
         } else {
-            tensor.contents = Some(TypedContents { fp32_contents: values.collect() });
+            tensor.contents =
+                Some(TypedContents { fp32_contents: values.collect(), ..TypedContents::default() });
         }
         reply.outputs.push(tensor);
     }

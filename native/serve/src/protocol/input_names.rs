@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
+use super::item_inputs;
 use super::values::keys::{Keys, Texts};
 use super::values::tensor::cut;
 use crate::inputs::{Count, Input, Inputs, Kind};
@@ -35,7 +36,7 @@ pub const PARTS: usize = 3;
 /// The column and part of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The column's index: the user's columns first, then the candidates'.
+    /// The column's index: the user's columns first, then the candidates', then those of a request for items.
     pub column: usize,
     /// The part.
     pub part: Part,
@@ -78,6 +79,11 @@ impl Naming {
                         naming.add(&format!("{name}.weights"), Place { column, part: Part::Weights })?;
                     }
                 }
+            }
+        }
+        if inputs.items.is_some() {
+            for (at, name) in item_inputs::NAMES.into_iter().enumerate() {
+                naming.add(name, Place { column: naming.columns() + at, part: Part::Values })?;
             }
         }
         Ok(naming)
@@ -162,10 +168,10 @@ impl Naming {
             let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         };
-        format!(
-            "user inputs are {}; candidate inputs are {}",
-            names(&self.inputs.user),
-            names(&self.inputs.item)
-        )
+        let user = names(&self.inputs.user);
+        match self.inputs.items {
+            Some(_) => format!("user inputs are {user}; other inputs are {}", item_inputs::NAMES.join(", ")),
+            None => format!("user inputs are {user}; candidate inputs are {}", names(&self.inputs.item)),
+        }
     }
 }

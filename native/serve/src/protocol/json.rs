@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use super::columns::InputTensors;
 use super::infer::{self, Form};
 use super::input_names::Naming;
+use super::item_answer::{self, ItemColumn, ItemReply};
 use super::json_body::{Each, Object, Parameters, RefusalSlot, Setting, Text, next_field, read, read_part};
 use super::outputs::{self, FEATURES, Wanted};
 use super::values::scalars::{Ints, Value, ValueForm};
@@ -248,18 +249,28 @@ struct Reply<'a> {
     id: &'a str,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     parameters: BTreeMap<&'static str, Json>,
-    outputs: Vec<OutputTensor>,
+    outputs: Vec<OutputTensor<'a>>,
 }
 
 #[derive(Serialize)]
-struct OutputTensor {
+struct OutputTensor<'a> {
     name: String,
     datatype: &'static str,
     shape: [usize; 1],
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     parameters: BTreeMap<&'static str, usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<Vec<Option<f32>>>,
+    data: Option<OutputData<'a>>,
+}
+
+/// The values of an output.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum OutputData<'a> {
+    /// A score for each candidate; those that were not scored have `None`, JSON's null.
+    Scores(Vec<Option<f32>>),
+    /// Of the found items.
+    Items(ItemColumn<'a>),
 }
 
 /// An encoded reply.
@@ -275,36 +286,52 @@ pub struct Written {
 /// # Errors
 /// If the answer does not match the request, or has a number that JSON cannot represent.
 pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, Refusal> {
-    let columns = columns(form, answer, naming)?;
     let mut raw = BytesMut::new();
-    let tensor = |((name, data), is_raw): ((String, Vec<Option<f32>>), &bool)| {
-        let mut tensor = OutputTensor {
-            name,
-            datatype: "FP32",
-            shape: [form.candidates],
-            parameters: BTreeMap::new(),
-            data: None,
-        };
-        if *is_raw {
-            tensor.parameters.insert("binary_data_size", 4 * data.len());
-            data.iter().for_each(|value| raw.put_f32_le(value.unwrap_or(f32::NAN)));
+    let mut tensor = |name, datatype, count, data, is_raw| {
+        let mut tensor =
+            OutputTensor { name, datatype, shape: [count], parameters: BTreeMap::new(), data: None };
+        if is_raw {
+            let before = raw.len();
+            match data {
+                OutputData::Items(column) => column.put_raw(&mut raw),
+                OutputData::Scores(scores) => {
+                    scores.iter().for_each(|value| raw.put_f32_le(value.unwrap_or(f32::NAN)));
+                }
+            }
+            tensor.parameters.insert("binary_data_size", raw.len() - before);
         } else {
             tensor.data = Some(data);
         }
         tensor
     };
+    let mut outputs = Vec::with_capacity(form.outputs.len());
+    if let Some(found) = &answer.found {
+        let labels = &naming.inputs().labels;
+        for (&output, &is_raw) in form.outputs.iter().zip(&form.raw) {
+            let datatype = item_answer::datatype(output, found.index.ids.is_text());
+            let data = OutputData::Items(ItemColumn::of(output, found, answer.version)?);
+            outputs.push(tensor(output.name(labels), datatype, found.keys.len(), data, is_raw));
+        }
+    } else {
+        for ((name, scores), &is_raw) in columns(form, answer, naming)?.into_iter().zip(&form.raw) {
+            outputs.push(tensor(name, "FP32", form.candidates, OutputData::Scores(scores), is_raw));
+        }
+    }
     let mut parameters: BTreeMap<_, Json> =
         answer.cut.named().map(|(name, number)| (name, number.into())).collect();
     // Parameters are single values in this protocol.
     if let Some(columns) = outputs::features(form, answer, naming) {
         parameters.insert(FEATURES, columns.to_string().into());
     }
+    if let Some(as_of_ms) = answer.found.as_ref().and_then(|found| found.index.as_of_ms) {
+        parameters.insert(item_answer::AS_OF_MS, as_of_ms.into());
+    }
     let reply = Reply {
         model_name: naming.model(),
         model_version: answer.version.to_string(),
         id: std::str::from_utf8(&form.id).unwrap_or_default(),
         parameters,
-        outputs: columns.into_iter().zip(&form.raw).map(tensor).collect(),
+        outputs,
     };
     let json = written(&reply)?;
     if raw.is_empty() {
@@ -340,6 +367,14 @@ pub fn encode_scores(form: &Form, answer: &Answer, naming: &Naming) -> Result<Wr
     let (Cut { scored, length }, features) = (answer.cut, outputs::features(form, answer, naming));
     let body = written(&Scores { id, version: answer.version, scored, length, scores, features })?;
     Ok(Written { body, json_bytes: None })
+}
+
+/// Encodes the reply to a request for items.
+///
+/// # Errors
+/// If the answer does not match the request.
+pub fn encode_items(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, Refusal> {
+    Ok(Written { body: written(&ItemReply::of(form, answer, naming)?)?, json_bytes: None })
 }
 
 type Columns = Vec<(String, Vec<Option<f32>>)>;

@@ -208,10 +208,14 @@ messages! {
         /// The versions.
         #[prost(message, repeated, tag = "1")] model_stats: Vec<VersionStatistics>,
     }
-    /// An output's numbers, unless they are raw.
+    /// An output's values, unless they are raw.
     TypedContents {
+        /// The integers.
+        #[prost(int64, repeated, tag = "3")] int64_contents: Vec<i64>,
         /// The numbers.
         #[prost(float, repeated, tag = "6")] fp32_contents: Vec<f32>,
+        /// The texts.
+        #[prost(bytes = "bytes", repeated, tag = "8")] bytes_contents: Vec<bytes::Bytes>,
     }
     /// An output.
     OutputTensor {

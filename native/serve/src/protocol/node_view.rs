@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use super::http::{At, Front, Of, failed, json_response, refused, response};
 use super::input_names::Naming;
 use super::messages::{ModelIndex, TensorMetadata};
-use super::scorer::{Scoring, State};
+use super::scorer::{Scoring, State, served};
 use super::wishes::version_of;
-use super::{NO_LOADING, describe, infer};
+use super::{NO_LOADING, describe};
 use crate::answer::Refusal;
 
 /// Routes that only read.
@@ -45,8 +45,9 @@ pub fn router<S: Scoring>() -> Router<Front<S>> {
 }
 
 /// The paths, for people who look for one.
-const PATHS: [&str; 18] = [
+const PATHS: [&str; 19] = [
     "POST /score",
+    "POST /retrieve",
     "POST /v2/models/MODEL/infer",
     "POST /v2/models/MODEL/versions/VERSION/infer",
     "GET /v2",
@@ -116,10 +117,9 @@ async fn ready<S: Scoring>(Shared(front): At<S>) -> Response {
 }
 
 async fn model_ready<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>) -> Response {
-    let (naming, state) = (front.scoring.naming(), front.scoring.state());
-    let version = infer::check_model(&target.name, &naming).and_then(|()| version_of(&target.version));
-    match version {
-        Ok(version) => {
+    let served = served(&*front.scoring, &target.name);
+    match served.and_then(|(_, state)| Ok((state, version_of(&target.version)?))) {
+        Ok((state, version)) => {
             let is_ready = state.is_ready && state.has(version);
             yes_or_no(is_ready, &json!({ "name": target.name, "ready": is_ready }))
         }
@@ -129,8 +129,7 @@ async fn model_ready<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>) -
 
 /// Returns the naming and state, if the model and version in the path are served here.
 fn checked<S: Scoring>(front: &Front<S>, target: &Of) -> Result<(Arc<Naming>, State), Refusal> {
-    let (naming, state) = (front.scoring.naming(), front.scoring.state());
-    infer::check_model(&target.name, &naming)?;
+    let (naming, state) = served(&*front.scoring, &target.name)?;
     describe::check_version(&state, &target.version)?;
     Ok((naming, state))
 }
@@ -159,18 +158,14 @@ async fn config<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>) -> Res
 }
 
 async fn statistics<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>) -> Response {
-    let (naming, state) = (front.scoring.naming(), front.scoring.state());
-    let result = infer::check_model(&target.name, &naming)
-        .and_then(|()| describe::statistics(&naming, &state, &target.version));
-    match result {
+    match describe::statistics(&*front.scoring, &target.name, &target.version) {
         Ok(statistics) => json_response(StatusCode::OK, &json!(statistics)),
         Err(refusal) => refused(&refusal),
     }
 }
 
 async fn all_statistics<S: Scoring>(front: At<S>) -> Response {
-    let name = front.scoring.naming().model().to_owned();
-    statistics(front, Path(Of { name, version: String::new() })).await
+    statistics(front, Path(Of { name: String::new(), version: String::new() })).await
 }
 
 /// The maximum length of a body that asks for the index.
@@ -184,7 +179,6 @@ struct IndexAsk {
 }
 
 async fn index<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
-    let (naming, state) = (front.scoring.naming(), front.scoring.state());
     let (body, _slot) = match front.body(request, INDEX_BYTES_MAX).await {
         Ok(body) => body,
         Err(response) => return *response,
@@ -192,7 +186,7 @@ async fn index<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Resp
     let request = if body.is_empty() { Ok(IndexAsk::default()) } else { serde_json::from_slice(&body) };
     match request {
         Ok(IndexAsk { ready }) => {
-            let models: Vec<ModelIndex> = describe::index(&naming, &state, ready).models;
+            let models: Vec<ModelIndex> = describe::index(&*front.scoring, ready).models;
             json_response(StatusCode::OK, &json!(models))
         }
         Err(error) => refused(&Refusal::Bad(format!("invalid body: {error}"))),

@@ -101,6 +101,7 @@ mod tests {
             version: 3,
             scores: vec![0.0, 4.5, 0.0, -2.0],
             cut: Cut::default(),
+            found: None,
             computed: None,
             arm: None,
         };
@@ -119,6 +120,7 @@ mod tests {
             version: 3,
             scores: vec![0.0, 10.0, f32::INFINITY, -100.0],
             cut: Cut::default(),
+            found: None,
             computed: None,
             arm: None,
         };

@@ -9,6 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 
 use super::columns::{History, Sides, lists};
 use super::input_names::{Naming, PARTS, Part, Side};
+use super::item_inputs::{self, ItemInputReader};
 use super::json_body::{Each, RefusalSlot, SettingOf, carry, read};
 use super::outputs::Wanted;
 use super::values::scalars::{Floats, Ints, NoText, Texts, Value, ValueForm};
@@ -18,8 +19,9 @@ use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Kind};
 use crate::request::Values;
 
-/// The fields of a request beside parameters.
+/// The fields of a request beside parameters, and those of a request for items.
 const FIELDS: &str = "user, items, id, version, outputs";
+const ITEM_FIELDS: &str = "user, k, exclude, allow, id, version";
 /// The suffix of the field with a slot's weights, as in events.
 const WEIGHTS: &str = "_weights";
 
@@ -59,9 +61,13 @@ impl<'de> Visitor<'de> for Body<'_> {
         let (labels, shown_max) = (&naming.inputs().labels, naming.inputs().limits.candidates_max);
         let (mut rows, mut wanted) = (RowReader::new(naming), Wanted::default());
         let (mut id, mut has_user, mut has_items) = (String::new(), false, false);
+        let (for_items, mut item_inputs) = (naming.inputs().items, ItemInputReader::default());
         while let Some(name) = map.next_key::<String>()? {
-            match name.as_str() {
-                "user" | "items" => {
+            match (name.as_str(), for_items) {
+                (name, Some(items)) if item_inputs::NAMES.contains(&name) => {
+                    item_inputs.field(name, naming, items, &mut map)?;
+                }
+                ("user", _) | ("items", None) => {
                     let is_user = name == "user";
                     if std::mem::replace(if is_user { &mut has_user } else { &mut has_items }, true) {
                         return Err(A::Error::custom(format!("{name:?} is given twice")));
@@ -72,21 +78,21 @@ impl<'de> Visitor<'de> for Body<'_> {
                         map.next_value_seed(Items(&mut rows))?;
                     }
                 }
-                "id" => id = map.next_value()?,
-                "version" | "model_version" => {
+                ("id", _) => id = map.next_value()?,
+                ("version" | "model_version", _) => {
                     if options.wishes.pin.is_some() {
                         return Err(A::Error::custom("the version is given twice"));
                     }
                     let version = map.next_value_seed(SettingOf { name: &name, shown_max })?;
                     options.pin(&version.into_version().map_err(carry(slot))?).map_err(carry(slot))?;
                 }
-                "outputs" => {
+                ("outputs", None) => {
                     let take = &mut |output: String| wanted.add(&output, labels);
                     map.next_value_seed(Each(slot, PhantomData, take))?;
                 }
-                other if !is_parameter(other) => {
-                    let cut = cut(other);
-                    let text = format!("unknown field {cut:?}; help: fields are {FIELDS}, {KNOWN}");
+                (other, _) if !is_parameter(other) => {
+                    let (cut, fields) = (cut(other), if for_items.is_some() { ITEM_FIELDS } else { FIELDS });
+                    let text = format!("unknown field {cut:?}; help: fields are {fields}, {KNOWN}");
                     return Err(carry(slot)(Refusal::Bad(text)));
                 }
                 _ => {
@@ -98,12 +104,14 @@ impl<'de> Visitor<'de> for Body<'_> {
         if !has_user {
             rows.end(Side::User, 0).map_err(A::Error::custom)?;
         }
+        let items = for_items.map(|items| item_inputs.into_wishes(items)).transpose().map_err(carry(slot))?;
+        rows.items += usize::from(items.is_some());
         if rows.items == 0 {
             let text = "\"items\" is missing or empty, expected at least 1".to_owned();
             return Err(carry(slot)(Refusal::Bad(text)));
         }
         options.check(rows.items, rows.naming.inputs()).map_err(carry(slot))?;
-        let sides = rows.into_sides().map_err(carry(slot))?;
+        let sides = Sides { items, ..rows.into_sides().map_err(carry(slot))? };
         Ok(ParsedRows { id, sides, options, wanted })
     }
 }
@@ -145,7 +153,9 @@ impl<'n> RowReader<'n> {
             is_weighted(input).then_some((column, Part::Weights))
         });
         match target {
-            Some((column, part)) if self.naming.input(column).0 == side => Ok((column, part)),
+            Some((column, part)) if column < self.columns.len() && self.naming.input(column).0 == side => {
+                Ok((column, part))
+            }
             _ => Err(self.naming.unknown(name)),
         }
     }
@@ -272,7 +282,7 @@ impl<'n> RowReader<'n> {
             });
         }
         let item = values.split_off(users);
-        Ok(Sides { candidates, user: values, item, lacks })
+        Ok(Sides { candidates, user: values, item, lacks, items: None })
     }
 }
 

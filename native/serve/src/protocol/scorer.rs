@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::infer;
 use super::input_names::Naming;
 use crate::answer::{Answer, Refusal};
 use crate::impression_log::Shown;
@@ -20,6 +21,21 @@ pub trait Scoring: Send + Sync + 'static {
     /// Answers a request by its deadline, with scores or a refusal. The future is dropped if the caller goes
     /// away.
     fn score(&self, request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send;
+
+    /// Returns the names of the model that finds items, if the node has one.
+    fn retrieval(&self) -> Option<Arc<Naming>> {
+        None
+    }
+
+    /// Answers a request for items by its deadline. The future is dropped if the caller goes away.
+    fn retrieve(&self, _request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send {
+        async { Err(no_retrieval()) }
+    }
+
+    /// Returns the state of the model that finds items.
+    fn retrieval_state(&self) -> State {
+        State::default()
+    }
 
     /// Scores a piece of a request of another node, whose head arrived then; see `split`.
     fn score_piece(
@@ -56,6 +72,22 @@ pub trait Scoring: Send + Sync + 'static {
 /// The refusal of a piece by a node that splits no requests.
 pub fn no_pieces() -> Refusal {
     Refusal::Unknown("this node takes no pieces of requests; help: set front.split_pieces_max".to_owned())
+}
+
+/// The refusal of a request for items by a node that finds none.
+pub fn no_retrieval() -> Refusal {
+    Refusal::Unknown("this node finds no items; help: declare App(retrieval=...)".to_owned())
+}
+
+/// Returns the names and the state of the model of a name.
+///
+/// # Errors
+/// If the node has no such model.
+pub fn served<S: Scoring>(scoring: &S, model: &str) -> Result<(Arc<Naming>, State), Refusal> {
+    match scoring.retrieval().filter(|naming| naming.model() == model) {
+        Some(naming) => Ok((naming, scoring.retrieval_state())),
+        None => infer::check_model(model, &scoring.naming()).map(|()| (scoring.naming(), scoring.state())),
+    }
 }
 
 /// The state of a node.

@@ -193,6 +193,10 @@ impl CallerOptions {
 
     /// Checks `shown` and `prescores` against the candidates, and the names of segments.
     pub fn check(&self, candidates: usize, inputs: &Inputs) -> Result<(), Refusal> {
+        if inputs.items.is_some() && (self.shown.is_some() || self.prescores.is_some()) {
+            let text = "\"shown\" and \"prescores\" are for requests that score candidates";
+            return Err(Refusal::Bad(text.to_owned()));
+        }
         self.check_segments(&inputs.segments)?;
         self.check_prescores(candidates)?;
         self.check_shown(candidates)
@@ -397,6 +401,7 @@ mod tests {
             labels: Vec::new(),
             segments,
             class_segment: String::new(),
+            items: None,
             limits,
         }
     }

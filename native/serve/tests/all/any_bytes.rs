@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use prost::Message;
 use streamlearn_serve::inputs::Limits;
 use streamlearn_serve::protocol::{
-    CallerOptions, DoorLimits, DoorSettings, RequestFormat, decode, every_kind, fuzz, read,
+    CallerOptions, DoorLimits, DoorSettings, RequestFormat, decode, every_kind, fuzz, fuzz_items, read,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -341,6 +341,7 @@ proptest! {
     #[test]
     fn any_bytes_are_taken_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         fuzz(&bytes);
+        fuzz_items(&bytes);
         assert_bounded(&bytes);
     }
 
@@ -357,6 +358,7 @@ proptest! {
         };
         let bytes = mutated(bytes, &changes);
         fuzz(&bytes);
+        fuzz_items(&bytes);
         assert_bounded(&bytes);
     }
 }

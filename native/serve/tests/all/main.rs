@@ -7,6 +7,7 @@ mod grpc;
 mod heads;
 mod health;
 mod http;
+mod items;
 mod pieces;
 mod rig;
 mod shown;

@@ -99,7 +99,7 @@ fn answer_cut(shown: &Shown, ask: &InferAsk, cut: Cut) {
         shown.note(
             request_copy,
             form.id,
-            Answer { version: 18, scores, cut, computed: None, arm: Some("tower:new".into()) },
+            Answer { version: 18, scores, cut, found: None, computed: None, arm: Some("tower:new".into()) },
         );
     }
 }

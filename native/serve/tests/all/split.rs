@@ -129,7 +129,7 @@ impl Rig {
         let scheduler = Scheduler::new(limits, shapes(), costs);
         let front = Arc::new(Front::new(inputs, layout, scheduler, waits, 4));
         let tables = tables();
-        let handle = front.add(version, &tables);
+        let handle = front.add(version, &tables, None);
         assert!(front.activate(handle));
         let node = Arc::new(Node::new("ctr", front.clone(), Box::new(String::new)).unwrap());
         node.set_state(true, None);

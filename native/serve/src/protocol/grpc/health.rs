@@ -12,7 +12,7 @@ use tonic::Status;
 
 use super::super::activity::OpenRequest;
 use super::super::connections::turn::Turn;
-use super::super::scorer::{Scoring, State};
+use super::super::scorer::{Scoring, served};
 
 /// The maximum size of a request.
 pub const BYTES_MAX: usize = 1 << 10;
@@ -40,12 +40,14 @@ struct HealthReply {
 /// The changes of a service's health.
 pub type Changes = ReceiverStream<Result<Bytes, Status>>;
 
-fn status_of(service: &str, model: &str, state: &State) -> i32 {
+fn status_of<S: Scoring>(service: &str, scoring: &S) -> i32 {
     let is_serving = match service {
-        "liveness" => state.is_live,
-        "" | "readiness" | "inference.GRPCInferenceService" => state.is_ready,
-        _ if service == model => state.is_ready,
-        _ => return SERVICE_UNKNOWN,
+        "liveness" => scoring.state().is_live,
+        "" | "readiness" | "inference.GRPCInferenceService" => scoring.state().is_ready,
+        _ => match served(scoring, service) {
+            Ok((_, state)) => state.is_ready,
+            Err(_) => return SERVICE_UNKNOWN,
+        },
     };
     if is_serving { SERVING } else { NOT_SERVING }
 }
@@ -58,8 +60,8 @@ fn reply(status: i32) -> Bytes {
 ///
 /// # Errors
 /// If the service is unknown.
-pub fn check(service: &str, model: &str, state: &State) -> Result<Bytes, Status> {
-    match status_of(service, model, state) {
+pub fn check<S: Scoring>(service: &str, scoring: &S) -> Result<Bytes, Status> {
+    match status_of(service, scoring) {
         SERVICE_UNKNOWN => {
             let cut: String = service.chars().take(80).collect();
             let help = "\"\", \"readiness\", \"liveness\" or the name of the model";
@@ -78,7 +80,7 @@ pub fn changes<S: Scoring>(service: String, scoring: Arc<S>, mut turn: Turn, ope
         let mut told = None;
         loop {
             let is_draining = turn.is_over();
-            let status = match status_of(&service, scoring.naming().model(), &scoring.state()) {
+            let status = match status_of(&service, &*scoring) {
                 SERVING if is_draining => NOT_SERVING,
                 status => status,
             };

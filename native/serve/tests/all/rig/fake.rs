@@ -93,7 +93,14 @@ impl Scoring for Fake {
             )
             .collect();
         *self.last.lock().unwrap() = Some(request);
-        Ok(Answer { version, scores, cut: Cut { scored, length: None }, computed: None, arm: None })
+        Ok(Answer {
+            version,
+            scores,
+            cut: Cut { scored, length: None },
+            found: None,
+            computed: None,
+            arm: None,
+        })
     }
 
     fn state(&self) -> State {

@@ -1,0 +1,155 @@
+//! Item answer: encodes the items that were found for a request, for each protocol.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use serde::Serialize;
+
+use super::infer::Form;
+use super::input_names::Naming;
+use super::messages::{ModelInferReply, OutputTensor, ReplyParameter, TypedContents};
+use super::outputs::Output;
+use crate::answer::{Answer, Refusal};
+use crate::inputs::Label;
+use crate::item_index::FoundItems;
+use crate::raw_ids::RawId;
+
+/// The reply parameter with the event time up to which the version has learned.
+pub const AS_OF_MS: &str = "as_of_ms";
+
+/// The outputs of a model that finds items, as labels that are numbers.
+pub fn labels() -> Vec<Label> {
+    ["id", "score"].map(|name| Label { name: name.to_owned(), is_number: true }).into()
+}
+
+/// The datatype of an output of such a model.
+pub fn datatype(output: Output, is_text: bool) -> &'static str {
+    match (output.label, is_text) {
+        (0, true) => "BYTES",
+        (0, false) => "INT64",
+        _ => "FP32",
+    }
+}
+
+/// An output of an answer.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum ItemColumn<'a> {
+    /// Ids.
+    Ids(Vec<RawId<'a>>),
+    /// Scores.
+    Scores(&'a [f32]),
+}
+
+impl<'a> ItemColumn<'a> {
+    /// Returns an output of the found items.
+    ///
+    /// # Errors
+    /// If the version has a vector, but no id of an item.
+    pub fn of(output: Output, found: &'a FoundItems, version: u64) -> Result<Self, Refusal> {
+        Ok(if output.label == 0 { Self::Ids(ids(found, version)?) } else { Self::Scores(&found.scores) })
+    }
+
+    /// Appends the values as raw bytes.
+    pub fn put_raw(&self, raw: &mut BytesMut) {
+        match self {
+            Self::Scores(scores) => scores.iter().for_each(|&score| raw.put_f32_le(score)),
+            Self::Ids(ids) => ids.iter().for_each(|id| match id {
+                RawId::Int(int) => raw.put_i64_le(*int),
+                RawId::Text(text) => {
+                    raw.put_u32_le(text.len() as u32);
+                    raw.put_slice(text.as_bytes());
+                }
+            }),
+        }
+    }
+
+    fn typed(&self) -> TypedContents {
+        let mut contents = TypedContents::default();
+        match self {
+            Self::Scores(scores) => contents.fp32_contents = scores.to_vec(),
+            Self::Ids(ids) => ids.iter().for_each(|id| match id {
+                RawId::Int(int) => contents.int64_contents.push(*int),
+                RawId::Text(text) => contents.bytes_contents.push(Bytes::copy_from_slice(text.as_bytes())),
+            }),
+        }
+        contents
+    }
+}
+
+fn ids(found: &FoundItems, version: u64) -> Result<Vec<RawId<'_>>, Refusal> {
+    let id = |&key: &u64| {
+        let text = || format!("version {version} has a vector for key {key} of an item, but no id");
+        found.index.ids.get(key).ok_or_else(|| Refusal::Broken(text()))
+    };
+    found.keys.iter().map(id).collect()
+}
+
+/// Encodes an answer as the rest of a gRPC reply.
+///
+/// # Errors
+/// As those of `ItemColumn::of`.
+pub fn encode(
+    mut reply: ModelInferReply,
+    (form, answer, naming): (&Form, &Answer, &Naming),
+    found: &FoundItems,
+) -> Result<Bytes, Refusal> {
+    let (labels, index) = (&naming.inputs().labels, &found.index);
+    if let Some(as_of_ms) = index.as_of_ms {
+        let parameter = ReplyParameter { int64_param: Some(as_of_ms), ..ReplyParameter::default() };
+        reply.parameters.insert(AS_OF_MS.to_owned(), parameter);
+    }
+    for (&output, &is_raw) in form.outputs.iter().zip(&form.raw) {
+        let column = ItemColumn::of(output, found, answer.version)?;
+        let mut tensor = OutputTensor {
+            name: output.name(labels),
+            datatype: datatype(output, index.ids.is_text()).to_owned(),
+            shape: vec![found.keys.len() as i64],
+            contents: None,
+        };
+        if is_raw {
+            let mut raw = BytesMut::new();
+            column.put_raw(&mut raw);
+            reply.raw_output_contents.push(raw.freeze());
+        } else {
+            tensor.contents = Some(column.typed());
+        }
+        reply.outputs.push(tensor);
+    }
+    Ok(reply.encode_to_vec().into())
+}
+
+/// The reply to `POST /retrieve`.
+#[derive(Serialize)]
+pub struct ItemReply<'a> {
+    id: &'a str,
+    model: &'a str,
+    version: u64,
+    as_of_ms: Option<i64>,
+    items: Vec<RankedItem<'a>>,
+}
+
+#[derive(Serialize)]
+struct RankedItem<'a> {
+    id: RawId<'a>,
+    score: f32,
+}
+
+impl<'a> ItemReply<'a> {
+    /// Returns the reply for an answer.
+    ///
+    /// # Errors
+    /// If the answer has no items, or as those of `ItemColumn::of`.
+    pub fn of(form: &'a Form, answer: &'a Answer, naming: &'a Naming) -> Result<Self, Refusal> {
+        let version = answer.version;
+        let no_items = || Refusal::Broken(format!("version {version} returned no items"));
+        let found = answer.found.as_deref().ok_or_else(no_items)?;
+        let ranked = ids(found, version)?.into_iter().zip(&found.scores);
+        Ok(Self {
+            id: std::str::from_utf8(&form.id).unwrap_or_default(),
+            model: naming.model(),
+            version,
+            as_of_ms: found.index.as_of_ms,
+            items: ranked.map(|(id, &score)| RankedItem { id, score }).collect(),
+        })
+    }
+}

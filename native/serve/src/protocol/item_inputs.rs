@@ -1,0 +1,137 @@
+//! Item inputs: what a request for items has beside its user: how many items, and which not. Ids become keys as they
+//! are read.
+
+use serde::de::{Error, MapAccess};
+
+use super::input_names::Naming;
+use super::values::elements;
+use super::values::keys::Keys;
+use super::values::scalars::{Ints, Texts, Value, ValueForm};
+use super::values::tensor::Tensor;
+use crate::answer::Refusal;
+use crate::inputs::{ItemInputs, Limits};
+use crate::request::ItemWishes;
+
+/// The names of these inputs.
+pub const NAMES: [&str; 3] = ["k", "exclude", "allow"];
+
+/// The maximum number of ids in a list: their keys take no more memory than a message.
+fn ids_max(limits: &Limits) -> usize {
+    limits.message_bytes_max / size_of::<u64>()
+}
+
+/// The inputs as far as they are read.
+#[derive(Debug, Default)]
+pub struct ItemInputReader {
+    k: Option<i64>,
+    ids: [Option<Vec<u64>>; 2],
+}
+
+impl ItemInputReader {
+    /// Reads the field of a JSON object with one of the names.
+    pub fn field<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        naming: &Naming,
+        items: ItemInputs,
+        map: &mut A,
+    ) -> Result<(), A::Error> {
+        let with_name = |text: &dyn std::fmt::Display| A::Error::custom(format!("{name:?}: {text}"));
+        if name == NAMES[0] {
+            let k = &mut self.k;
+            let mut take =
+                Ints(|value| k.replace(value).map_or(Ok(()), |_| Err("it is given twice".to_owned())));
+            let seed = Value { take: &mut take, list: None };
+            return map.next_value_seed(seed).map(|_| ()).map_err(|error| with_name(&error));
+        }
+        let ids = &mut self.ids[usize::from(name == NAMES[2])];
+        if ids.is_some() {
+            return Err(with_name(&"it is given twice"));
+        }
+        let (mut keys, list) = (Vec::new(), Some(ids_max(&naming.inputs().limits) as u64));
+        let (hashing, salt) = (naming.keys(), items.salt);
+        let form = if items.is_text {
+            let mut take = Texts(|text: &str| {
+                keys.push(hashing.of_text(text, salt));
+                Ok(())
+            });
+            map.next_value_seed(Value { take: &mut take, list })
+        } else {
+            let mut take = Ints(|value| {
+                keys.push(hashing.of_int(value, salt));
+                Ok(())
+            });
+            map.next_value_seed(Value { take: &mut take, list })
+        };
+        match form.map_err(|error| with_name(&error))? {
+            ValueForm::Nothing => {}
+            ValueForm::List(_) => *ids = Some(keys),
+            ValueForm::One => return Err(with_name(&"one value, expected a list of ids")),
+        }
+        Ok(())
+    }
+
+    /// Reads the tensors of the names.
+    pub fn tensors(
+        &mut self,
+        [k, exclude, allow]: [Option<&Tensor<'_>>; 3],
+        items: ItemInputs,
+        naming: &Naming,
+    ) -> Result<(), Refusal> {
+        let bad = |name: &str, text: String| Refusal::Bad(format!("input {name:?}: {text}"));
+        if let Some(tensor) = k {
+            let is_right = tensor.datatype.is_whole() && matches!(tensor.shape.dims(), Some([] | [1]));
+            let text =
+                format!("{} of shape {}, expected INT64 of shape [1]", tensor.datatype.name(), tensor.shape);
+            is_right.then_some(()).ok_or_else(|| bad("k", text))?;
+            elements::each_int(tensor, 1, |value| self.k = Some(value)).map_err(|text| bad("k", text))?;
+        }
+        let ids_max = ids_max(&naming.inputs().limits);
+        for (at, tensor) in [exclude, allow].into_iter().enumerate() {
+            let Some(tensor) = tensor else { continue };
+            let keys = keys_of(tensor, items, ids_max, naming.keys());
+            self.ids[at] = Some(keys.map_err(|text| bad(NAMES[at + 1], text))?);
+        }
+        Ok(())
+    }
+
+    /// Checks what was read and returns it.
+    pub fn into_wishes(self, items: ItemInputs) -> Result<Box<ItemWishes>, Refusal> {
+        let k_max = items.k_max;
+        let Some(k) = self.k else {
+            return Err(Refusal::Bad(format!(
+                "\"k\" is missing; help: it is the number of items, from 1 to {k_max}"
+            )));
+        };
+        let [exclude, allow] = self.ids;
+        match usize::try_from(k).ok().filter(|k| (1..=k_max).contains(k)) {
+            Some(k) => Ok(Box::new(ItemWishes { k, exclude: exclude.unwrap_or_default(), allow })),
+            None => Err(Refusal::Bad(format!(
+                "\"k\" is {k}, expected 1 to {k_max}; help: retrieval.k_max is the most items of an answer"
+            ))),
+        }
+    }
+}
+
+fn keys_of(
+    tensor: &Tensor<'_>,
+    items: ItemInputs,
+    ids_max: usize,
+    hashing: &Keys,
+) -> Result<Vec<u64>, String> {
+    let expected = if items.is_text { "BYTES" } else { "INT64" };
+    let is_right =
+        if items.is_text { expected == tensor.datatype.name() } else { tensor.datatype.is_whole() };
+    if !is_right || !matches!(tensor.shape.dims(), Some([_] | [1, _])) {
+        let (datatype, shape) = (tensor.datatype.name(), tensor.shape);
+        return Err(format!(
+            "{datatype} of shape {shape}, expected {expected} of shape [n], one for each id"
+        ));
+    }
+    let count = tensor.count(ids_max)?;
+    if items.is_text {
+        tensor.text_keys(count, items.salt, hashing)
+    } else {
+        tensor.int_keys(count, items.salt, hashing)
+    }
+}
