@@ -16,6 +16,7 @@ from streamlearn.apps import AppFolder
 from streamlearn.replay import computed_history, load_history
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, SampleHeader
 from streamlearn.samples.event_features import features_of
+from streamlearn.samples.item_ids import ItemIds
 
 __all__ = ["Week", "read_week"]
 
@@ -72,6 +73,7 @@ def read_week(folder: AppFolder, *, lag_ms: int | None = None) -> Week:
         item=features_of(features, "item", shown).take(rows),
         labels=_labels(folder, (request[first][request_index], rows), shown, done),
         segments=(),
+        item_ids=ItemIds(np.asarray(shown[f"items.{features.item_id}"])[rows]) if folder.app.retrieval else None,
     )
     return Week(batch, shown_ms[request_index], settled_ms)
 

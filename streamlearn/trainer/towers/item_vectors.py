@@ -162,7 +162,7 @@ def encoded(vectors: Float32s) -> tuple[npt.NDArray[np.int8], Float32s]:
 
 def _touched(items: LibraryItems, is_among: _Among) -> Bools:
     """Return which items have a key that is among the changed ones."""
-    touched = np.zeros(len(items), np.bool_)
+    touched = np.zeros(len(items.keys), np.bool_)
     for slot in items.features.slots.values():
         are = is_among(slot.keys)
         if slot.offsets is None:

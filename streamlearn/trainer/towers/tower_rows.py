@@ -10,13 +10,13 @@ from msgspec import structs
 
 from streamlearn.apps import AppFolder
 from streamlearn.features.retrieval import TOWERS
+from streamlearn.library.library import Library
 from streamlearn.ps import PsClient
 from streamlearn.samples import FeatureColumns
 from streamlearn.table import Packing, Scatter
 from streamlearn.table.pin import At
 from streamlearn.trainer.columns import StepColumns, join_features
 from streamlearn.trainer.thresholds import Thresholds
-from streamlearn.trainer.towers.items import TowerItems, columns_for
 from streamlearn.trainer.towers.tower_learner import PackedTowers
 
 __all__ = ["TowerRows"]
@@ -33,7 +33,7 @@ class TowerRows:
     With `is_padded` the numbers of users, items and positives are powers of two.
     """
 
-    def __init__(self, folder: AppFolder, client: PsClient, items: TowerItems, *, is_padded: bool = False) -> None:
+    def __init__(self, folder: AppFolder, client: PsClient, items: Library, *, is_padded: bool = False) -> None:
         app, settings = folder.app, folder.settings
         assert app.towers is not None
         assert app.retrieval is not None
@@ -104,3 +104,9 @@ class TowerRows:
 
     def _size(self, count: int) -> int:
         return max(_BUCKET_MIN, 1 << (count - 1).bit_length()) if self._is_padded else count
+
+
+def columns_for(features: FeatureColumns, names: set[str]) -> FeatureColumns:
+    """Return some columns of a side's features."""
+    slots = {name: slot for name, slot in features.slots.items() if name in names}
+    return FeatureColumns(slots, {name: numbers for name, numbers in features.dense.items() if name in names})

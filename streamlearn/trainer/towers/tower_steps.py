@@ -20,7 +20,6 @@ from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Learned, Learner, Packed
 from streamlearn.trainer.learning_loop import OwnSteps
 from streamlearn.trainer.rows import Rows
-from streamlearn.trainer.towers.items import TowerItems
 from streamlearn.trainer.towers.tower_learner import PackedTowers
 from streamlearn.trainer.towers.tower_rows import TowerRows
 from streamlearn.trainer.towers.tower_state import TowerState
@@ -112,15 +111,14 @@ class TowerSteps(OwnSteps):
 
 
 class TowerMaker:
-    """The towers of an application that declares retrieval, and what makes its `StepLearner` with them. It is a `Tower`.
+    """The towers of an application that retrieves, and what makes its `StepLearner` with them. It is a `Tower`.
 
     The rows of a step are learned by `client`, and compete with items of the library.
     """
 
     def __init__(self, folder: AppFolder, client: PsClient, library: Library) -> None:
-        assert folder.app.towers is not None
-        self._state, items = TowerState(folder), TowerItems(library, folder.app.towers)
-        self._rows = TowerRows(folder, client, items, is_padded=self._state.learner.is_compiled)
+        self._state = TowerState(folder)
+        self._rows = TowerRows(folder, client, library, is_padded=self._state.learner.is_compiled)
 
     def __call__(self, learner: Learner, ranking: Rows) -> TowerSteps:
         """Return what learns steps by both models."""
@@ -142,5 +140,5 @@ class TowerMaker:
 
 
 def own_steps(folder: AppFolder, client: PsClient, library: Library | None) -> Callable[[Learner, Rows], OwnSteps]:
-    """Return what makes the `StepLearner` of an application that learns in this process; with towers if it retrieves."""
+    """Return what makes the `StepLearner` of this process, with towers if the application has a library."""
     return OwnSteps if library is None else TowerMaker(folder, client, library)

@@ -16,7 +16,7 @@ __all__ = ["UserGraph"]
 
 
 class UserGraph:
-    """A `Model` whose outputs for each candidate are the vector of its user. It has the weights that this tower uses."""
+    """A `Model` whose outputs for each candidate are the vector of its user, with the weights that this tower uses."""
 
     def __init__(self, towers: Towers) -> None:
         self._towers = towers

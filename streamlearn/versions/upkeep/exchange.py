@@ -148,7 +148,7 @@ def export_version(
             model=model, version=manifest.version, run=manifest.run, fingerprint=manifest.fingerprint,
             windows=manifest.windows, tables=manifest.tables, rows=rows, watermark_ms=manifest.watermark_ms,
             metrics=manifest.metrics, graph=manifest.graph, labels=manifest.labels,
-            files=tuple(_described(scratch, _paths(manifest.tables, {name for name in items if items[name] is not None}))),
+            files=tuple(_described(scratch, _paths(manifest.tables, [name for name in items if items[name]]))),
         )  # fmt: skip
         (scratch / _README).write_text(_readme(exported))
         (scratch / _VERSION).write_bytes(msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n")

@@ -46,9 +46,9 @@ def write_revert(
     """Commit a version after the newest one, with the content of an older one.
 
     Rows, optimizer state and use, upkeep, dense weights and their optimizer, marks, golden requests, the library of
-    items and their vectors, positions, the watermark, the graph and metrics are the older version's. Skips are never lost: those of the
-    newest version and the given ones are added to the older one's. `requests_obeyed` never falls. Rows that operators
-    had deleted since do not come back, and predictions that wait stay those of the newest version.
+    items and their vectors, positions, the watermark, the graph and metrics are the older version's. Skips are never
+    lost: those of the newest version and the given ones are added to the older one's. `requests_obeyed` never falls.
+    Rows that operators had deleted since do not come back, and predictions that wait stay those of the newest version.
 
     `to` is the version with the content; the newest is allowed, to add skips. `run` is the fencing number of the
     writer. By default `version` is the newest one's number plus one. `metrics` replace the older version's, by name: to
@@ -96,7 +96,12 @@ def write_revert(
     if deletions:
         all_metrics[DELETED] = float(deletions[-1].seq)
     cut = Cut(
-        positions=was.positions, watermark_ms=was.watermark_ms, skips=all_skips, graph=was.graph, metrics=all_metrics
+        positions=was.positions,
+        watermark_ms=was.watermark_ms,
+        skips=all_skips,
+        graph=was.graph,
+        metrics=all_metrics,
+        retrieval=was.retrieval,
     )
     return writer.finish(cut, clock=clock)
 

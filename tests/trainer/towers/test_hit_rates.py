@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamlearn.trainer.intake.item_feed import ItemFeed
 from streamlearn.trainer.towers import hit_rates
 from streamlearn.trainer.towers.hit_rates import HitRates
 from streamlearn.trainer.towers.tower_learner import PackedTowers
@@ -32,11 +33,12 @@ class Towers:
         return np.array([[self.of_keys[int(key)]] for key in flat[:, 0]], np.float32)
 
 
-class Library:
+class Known:
     """Keys of items; a packed item is its key."""
 
     def __init__(self, keys: list[int]) -> None:
         self.keys = np.array(keys, np.uint64)
+        self.items = self
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -50,10 +52,10 @@ class Library:
         return keys[:, None].astype(np.float32)
 
 
-def rates_of(of_keys: dict[int, float], known: list[int]) -> tuple[HitRates, Library]:
-    library = Library(known)
+def rates_of(of_keys: dict[int, float], known: list[int]) -> tuple[HitRates, Known]:
+    library = Known(known)
     steps = type("Steps", (), {"rows": library})()
-    steps.state = type("State", (), {"learner": Towers(of_keys), "items": library})()
+    steps.state = type("State", (), {"learner": Towers(of_keys)})()
     return HitRates(steps), library
 
 
@@ -127,8 +129,8 @@ def test_each_step_is_ranked_before_it_is_learned_by_what_was_learned_before(
     folder = towered_folder(tmp_path)
     write_messages(folder, messages_of(folder.app, 8))
     hits, expected, positives_seen = np.zeros(3), np.zeros(3), [0]
-    with local_client(folder) as client:
-        made = own_steps(folder, client)
+    with local_client(folder) as client, ItemFeed.open(folder) as items:
+        made = own_steps(folder, client, items.library)
 
         def watched(learner: Any, rows: Any) -> TowerSteps:
             steps = made(learner, rows)
@@ -138,16 +140,18 @@ def test_each_step_is_ranked_before_it_is_learned_by_what_was_learned_before(
             def see(packed: PackedTowers) -> None:
                 rates.see(packed)
                 known = dict[int, np.ndarray]()
-                for keys, columns in steps.state.items.slices(1_000):
+                for keys, columns in steps.rows.items.slices(1_000):
                     vectors = steps.state.learner.items(steps.rows.pack_items(columns, len(keys)))
                     known |= dict(zip(keys.tolist(), vectors, strict=True))
                 users = steps.state.learner.users(packed.user_flat, packed.user_sequence)
+                vectors_now = steps.state.learner.items(packed.item_flat)
                 for user, item in zip(packed.user_index, packed.item_index, strict=True):
                     key = int(packed.keys[item])
                     positives_seen[0] += bool(known)
                     if key in known:
                         of_user = {other: float(users[user] @ vector) for other, vector in known.items()}
-                        before = sum(value > of_user[key] + 1e-5 for other, value in of_user.items() if other != key)
+                        own = float(users[user] @ vectors_now[item])  # as it was shown in this step
+                        before = sum(value > own + 1e-5 for other, value in of_user.items() if other != key)
                         expected[:] += before < np.array([50, 100, 500])
                 count = sum(day.positives for day in rates.days)
                 hits[:] = sum((np.array(day.towers) * day.positives for day in rates.days), np.zeros(3))
@@ -158,6 +162,6 @@ def test_each_step_is_ranked_before_it_is_learned_by_what_was_learned_before(
 
         from tests.trainer.runs import run
 
-        run(folder, client=client, lead=watched)
+        run(folder, client=client, lead=watched, items=items)
     assert positives_seen[0] > 100
     assert hits == pytest.approx(expected, abs=1)

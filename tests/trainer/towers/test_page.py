@@ -11,9 +11,11 @@ import numpy as np
 
 from benchmarks.histories.freshness_rows import read_week
 from streamlearn.apps import load_app
+from streamlearn.library.library import Library
 from streamlearn.models import model_of
 from streamlearn.trainer.columns import columns_of
 from streamlearn.trainer.evaluation import own_tables
+from streamlearn.trainer.intake.item_feed import learn_shown
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.rows import Rows
@@ -36,7 +38,8 @@ def test_towers_that_are_declared_as_the_page_says_beat_popularity_on_the_third_
     end = int(np.searchsorted(week.shown_ms, week.shown_ms[0] + _DAYS * 86_400_000))
     with own_tables(folder) as client:
         rows = Rows(folder.app, client, _ROWS, folder.settings.tables)
-        steps = own_steps(folder, client)(Learner(folder.app, model_of(folder), folder.settings.trainer), rows)
+        library = Library(folder.app)
+        steps = own_steps(folder, client, library)(Learner(folder.app, model_of(folder), folder.settings.trainer), rows)
         assert isinstance(steps, TowerSteps)
         rates = HitRates(steps)
         steps.before = rates.see
@@ -46,6 +49,7 @@ def test_towers_that_are_declared_as_the_page_says_beat_popularity_on_the_third_
             columns = columns_of(Step(1, (Piece(week.batch, which, learn, 0 * learn),), Reached((), ()), len(which)))
             packed = steps.pack(columns, begin)
             steps.push(columns, packed, steps.learn(packed), begin, 1.0)
+            learn_shown(library, folder.app.features, columns)
     last = rates.days[-1]
     assert last.positives > 1_000
     assert all(towers > 1.03 * popular for towers, popular in zip(last.towers, last.popularity, strict=True))

@@ -12,11 +12,12 @@ import pytest
 
 from streamlearn.apps import AppFolder
 from streamlearn.features.retrieval import TOWERS
+from streamlearn.library.library import Library
 from streamlearn.ps import Epoch, PsClient
 from streamlearn.trainer.columns import StepColumns, columns_of
+from streamlearn.trainer.intake.item_feed import learn_shown
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.step import Piece, Step
-from streamlearn.trainer.towers.items import ShownItems
 from streamlearn.trainer.towers.tower_rows import TowerRows
 from tests.trainer.runs import local_client
 from tests.trainer.stream import messages_of
@@ -39,9 +40,8 @@ def client(folder: AppFolder) -> Iterator[PsClient]:
 
 def rows_of(
     folder: AppFolder, client: PsClient, settings: Any = None, *, is_padded: bool = False
-) -> tuple[TowerRows, ShownItems]:
-    assert folder.app.towers is not None
-    items, given = ShownItems(folder.app.towers), {"retrieval": {"negatives": 30}} | (settings or {})
+) -> tuple[TowerRows, Library]:
+    items, given = Library(folder.app), {"retrieval": {"negatives": 30}} | (settings or {})
     return TowerRows(towered_folder(folder.folder, given), client, items, is_padded=is_padded), items
 
 
@@ -58,7 +58,7 @@ def test_the_positives_of_the_label_are_learned_corrections_among_them(folder: A
     rows, items = rows_of(folder, client)
     columns = step_of(folder, corrected=10)
     columns = replace(columns, weights=np.random.default_rng(3).random(columns.weights.shape, np.float32))
-    items.add(*rows.shown(step_of(folder, 1)))
+    learn_shown(items, folder.app.features, step_of(folder, 1))
     packed = rows.pack(columns)
     assert packed is not None
     positive = np.flatnonzero(columns.positive & CLICK)
@@ -78,8 +78,8 @@ def test_items_are_those_of_positives_and_others_from_the_library_each_once(
 ) -> None:
     rows, items = rows_of(folder, client)
     before, columns = step_of(folder, 1), step_of(folder)
-    items.add(*rows.shown(before))
-    items.add(*rows.shown(columns))  # some of the step's own are drawn, too
+    learn_shown(items, folder.app.features, before)
+    learn_shown(items, folder.app.features, columns)  # some of the step's own are drawn, too
     packed = rows.pack(columns)
     assert packed is not None
     keys = columns.item.slots["video_id"].keys
@@ -92,7 +92,7 @@ def test_items_are_those_of_positives_and_others_from_the_library_each_once(
     assert packed.drawn == pytest.approx(1 - (1 - 1 / len(items)) ** 30)
     assert len(packed.items.slots["video_id"].keys) == len(packed.keys) == len(packed.item_flat)
     assert packed.items.slots["video_id"].keys.tolist() == packed.keys.tolist()
-    known = items.sample(len(items) * 20, 0)[1]
+    known = rows.items.sample(len(items) * 20, 0)[1]
     tags = known.slots["tags"]
     assert tags.offsets is not None
     drawn = packed.items.slots["tags"].take(np.arange(packed.own, len(packed.keys)))
@@ -105,10 +105,10 @@ def test_a_step_that_is_learned_again_draws_the_same_items_and_another_one_other
 ) -> None:
     rows, items = rows_of(folder, client)
     for number in range(6):
-        items.add(*rows.shown(step_of(folder, number)))
+        learn_shown(items, folder.app.features, step_of(folder, number))
     first, again, other = rows.pack(step_of(folder)), rows.pack(step_of(folder)), rows.pack(step_of(folder, 1))
     seeded = rows_of(folder, client, {"trainer": {"seed": 1}})[0]
-    seeded._library = items
+    seeded.items = rows.items
     of_seed = seeded.pack(step_of(folder))
     assert first is not None
     assert again is not None
@@ -130,7 +130,7 @@ def test_without_a_library_only_the_items_of_positives_compete(folder: AppFolder
     for negatives, known in ((0, 1), (30, 0)):
         rows, items = rows_of(folder, client, {"retrieval": {"negatives": negatives}})
         for number in range(known):
-            items.add(*rows.shown(step_of(folder, number)))
+            learn_shown(items, folder.app.features, step_of(folder, number))
         packed = rows.pack(step_of(folder))
         assert packed is not None
         assert (packed.own, packed.drawn) == (len(packed.keys), 0.0)
@@ -138,16 +138,14 @@ def test_without_a_library_only_the_items_of_positives_compete(folder: AppFolder
 
 def test_gradients_reach_the_rows_of_towers_alone(folder: AppFolder, client: PsClient) -> None:
     rows, items = rows_of(folder, client)
-    items.add(*rows.shown(step_of(folder, 1)))
+    learn_shown(items, folder.app.features, step_of(folder, 1))
     packed = rows.pack(step_of(folder))
     assert packed is not None
-    before = {table: client.pull(table, np.arange(500, dtype=np.uint64)) for table in client.dims}
+    keys = np.unique([*packed.keys, *packed.users.slots["user_id"].keys, *np.arange(500, dtype=np.uint64)])
+    before = {table: client.pull(table, keys) for table in client.dims}
     ones = [np.ones_like(array) for array in (packed.user_flat, packed.user_sequence, packed.item_flat)]
     pushed = rows.push(packed, tuple(ones), 1_000, 1.0)
-    moved = {
-        table: set(np.flatnonzero((client.pull(table, np.arange(500, dtype=np.uint64)) != before[table]).any(axis=1)))
-        for table in client.dims
-    }
+    moved = {table: {*keys[(client.pull(table, keys) != before[table]).any(axis=1)].tolist()} for table in client.dims}
     expected = set(packed.keys.tolist())
     for side, slots in ((packed.users, ("user_id", "history")), (packed.items, ("tags",))):
         expected |= {key for name in slots for key in side.slots[name].keys.tolist()}
@@ -168,10 +166,10 @@ def test_keys_are_admitted_by_the_thresholds_of_their_slots(folder: AppFolder, c
 
 def test_padded_steps_have_sizes_of_powers_of_two(folder: AppFolder, client: PsClient) -> None:
     rows, items = rows_of(folder, client, is_padded=True)
-    items.add(*rows.shown(step_of(folder, 1)))
+    learn_shown(items, folder.app.features, step_of(folder, 1))
     packed = rows.pack(step_of(folder))
     plain = rows_of(folder, client)[0]
-    plain._library = items
+    plain.items = rows.items
     whole = plain.pack(step_of(folder))
     assert packed is not None
     assert whole is not None

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamlearn.apps import App
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import ConfigError, ShardUnreachable, UsageError
 from streamlearn.features.retrieval import of_ranking
+from streamlearn.samples import SampleBatch
 from streamlearn.trainer import train
 from streamlearn.trainer.learning_loop import LearnedStep, OwnSteps
 from streamlearn.trainer.towers.tower_learner import TowerLearner
@@ -44,11 +46,20 @@ class Failing:
             raise ShardUnreachable(message, help="a test")
 
 
+def without_ids(of: App, app: App, count: int) -> list[tuple[int, SampleBatch]]:
+    """The messages of an application, as they are for one without retrieval."""
+    fingerprint = app.samples_fingerprint
+    return [
+        (at, replace(batch, item_ids=None, header=replace(batch.header, feature_fingerprint=fingerprint)))
+        for at, batch in messages_of(of, count)
+    ]
+
+
 def test_the_ranking_model_learns_the_same_bytes_with_and_without_towers(tmp_path: Path) -> None:
     both = towered_folder(tmp_path / "both")
     plain = towered_folder(tmp_path / "plain", app=learnable_app())
-    for folder in (both, plain):
-        write_messages(folder, messages_of(folder.app, MESSAGES))
+    write_messages(both, messages_of(both.app, MESSAGES))
+    write_messages(plain, without_ids(both.app, plain.app, MESSAGES))
     learned(both)
     run(plain)
     state = state_of(both)
@@ -64,7 +75,7 @@ def test_without_retrieval_nothing_is_wrapped_and_no_version_knows_of_it(tmp_pat
     plain = towered_folder(tmp_path, app=learnable_app())
     write_messages(plain, messages_of(plain.app, 4))
     with local_client(plain) as client:
-        assert own_steps(plain, client) is OwnSteps
+        assert own_steps(plain, client, None) is OwnSteps
     learned(plain)
     chain = Chain.find(store_of(plain), plain.app.name)
     assert [table.name for table in chain.manifest.tables] == ["main", "tags"]
@@ -120,8 +131,8 @@ def test_a_step_of_the_towers_that_is_not_finite_changes_nothing_of_either_model
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, plain = towered_folder(tmp_path / "folder"), towered_folder(tmp_path / "plain", app=learnable_app())
-    for each in (folder, plain):
-        write_messages(each, messages_of(each.app, 6))
+    write_messages(folder, messages_of(folder.app, 6))
+    write_messages(plain, without_ids(folder.app, plain.app, 6))
     whole, steps = TowerLearner.learn, []
 
     def bad(self: TowerLearner, packed: Any, chances: Any, rate_scale: float = 1.0) -> Any:

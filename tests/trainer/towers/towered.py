@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from streamlearn.apps import App, AppFolder
 from streamlearn.features import Retrieval
+from streamlearn.topics import create_topic
 from streamlearn.trainer import TrainReport
+from streamlearn.trainer.intake.item_feed import ItemFeed
 from streamlearn.trainer.towers.tower_steps import own_steps
 from tests.trainer.runs import local_client, run
 from tests.trainer.stream import learnable_app, learnable_folder
@@ -35,10 +38,18 @@ def towered_folder(
     path.mkdir(exist_ok=True)
     more = settings or {}
     given = {name: {**_STRICT.get(name, {}), **more.get(name, {})} for name in {*_STRICT, *more}}
-    return learnable_folder(path, given, app or towered_app())
+    folder = learnable_folder(path, given, app or towered_app())
+    if folder.app.retrieval is not None:
+        url, wanted = folder.topic_url("items"), folder.topic_settings("items", 2)
+        create_topic(url, wanted, folder.access, exist_ok=True).close()
+    return folder
 
 
 def learned(folder: AppFolder, **more: Any) -> TrainReport:
     """Learn all there is with the towers, on tables in this process."""
-    with local_client(folder) as client:
-        return run(folder, client=client, lead=own_steps(folder, client), **more)
+    with ExitStack() as ends:
+        client = ends.enter_context(local_client(folder))
+        if folder.app.retrieval is None:
+            return run(folder, client=client, **more)
+        items = ends.enter_context(ItemFeed.open(folder))
+        return run(folder, client=client, lead=own_steps(folder, client, items.library), items=items, **more)

@@ -19,7 +19,8 @@ from tests.trainer.processes import job as process_of
 from tests.trainer.processes import said
 from tests.trainer.runs import known_of
 from tests.trainer.stream import outcomes, write_messages
-from tests.trainer.workers.test_job import Job, spoilt, worker_process
+from tests.trainer.workers.jobs import Job, worker_process
+from tests.trainer.workers.test_job import spoilt
 
 _GROUP, _END_S_MAX = ("workers.reduce=nccl", "workers.members=2"), 120.0
 
