@@ -13,7 +13,7 @@ from streamlearn.versions.store.layout import RUN_MAX, VERSION_MAX, Shape, versi
 
 __all__ = [
     "FORMAT", "KINDS", "MODEL_KINDS", "PARTS", "Cut", "FileEntry", "FileKind", "Head", "Kind", "Manifest", "Origin",
-    "OriginSkip", "Position", "Skip", "TableRecord", "TimeSkip", "VersionRef", "decode_manifest",
+    "OriginSkip", "Position", "RetrievalRecord", "Skip", "TableRecord", "TimeSkip", "VersionRef", "decode_manifest",
 ]  # fmt: skip
 
 FORMAT = 1
@@ -119,6 +119,22 @@ class FileEntry(_Strict, frozen=True, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
 
 
+class RetrievalRecord(_Strict, frozen=True, kw_only=True):
+    """What finds items with a version: its towers, and the table of its items' vectors.
+
+    Attributes:
+        graph: Id of the graph that makes the vectors of users.
+        fingerprint: `App.retrieval_fingerprint`.
+        label: The label whose positives are retrieved.
+        dim: Numbers in a vector.
+    """
+
+    graph: Digest
+    fingerprint: _Text
+    label: _Name
+    dim: Annotated[int, Meta(ge=4, le=512)]
+
+
 class Origin(_Strict, frozen=True, kw_only=True):
     """The version of another model from which a model began.
 
@@ -184,6 +200,7 @@ class Cut(_Strict, frozen=True, kw_only=True):
         watermark_ms: Event time up to which samples were complete; null before the first.
         skips: Samples that this and later versions do not learn.
         graph: Id of the graph that serves it, if any.
+        retrieval: What finds items, if the application retrieves.
     """
 
     positions: Annotated[tuple[Position, ...], Meta(max_length=100_000)] = ()
@@ -191,6 +208,7 @@ class Cut(_Strict, frozen=True, kw_only=True):
     skips: Annotated[tuple[Skip, ...], Meta(max_length=10_000)] = ()
     graph: Digest | None = None
     metrics: Annotated[dict[_Text, float], Meta(max_length=10_000)] = {}
+    retrieval: RetrievalRecord | UnsetType = UNSET
 
 
 class Manifest(Head, frozen=True, kw_only=True):
@@ -210,8 +228,15 @@ class Manifest(Head, frozen=True, kw_only=True):
     skips: Annotated[tuple[Skip, ...], Meta(max_length=10_000)] = ()
     graph: Digest | None = None
     metrics: Annotated[dict[_Text, float], Meta(max_length=10_000)] = {}
+    retrieval: RetrievalRecord | UnsetType = UNSET
     signature: Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")] | UnsetType = UNSET
     check: Digest | UnsetType = UNSET
+
+    @property
+    def graphs(self) -> frozenset[str]:
+        """The ids of all its graphs."""
+        retrieval = () if isinstance(self.retrieval, UnsetType) else (self.retrieval.graph,)
+        return frozenset(retrieval if self.graph is None else (self.graph, *retrieval))
 
     def of_kind(self, kind: FileKind) -> list[FileEntry]:
         """Return its files of one kind, in the order of table, shard and number."""

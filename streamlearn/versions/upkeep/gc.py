@@ -160,8 +160,8 @@ def _spared(store: Store, plan: GcPlan) -> tuple[str, ...]:
     if "unused" in reasons.values():
         log = Log(store, plan.model)
         staying = (log.read(folder) for folder in log.folders if folder.path not in reasons or folder.path in spared)
-        used = {version.manifest.graph for version in staying if version is not None} - {None}
-        spared += [folder for graph in used if graph and (folder := graph_folder(plan.model, graph)) in reasons]
+        used = {graph for version in staying if version is not None for graph in version.manifest.graphs}
+        spared += [folder for graph in used if (folder := graph_folder(plan.model, graph)) in reasons]
     return tuple(spared)
 
 
@@ -207,8 +207,8 @@ def _inventory(log: Log, by_folder: dict[str, list[FileFound]], graphs: dict[str
 def _committed(log: Log, folder: VersionFolder, files: list[FileFound], is_superseded: bool) -> CommittedFolder:
     manifest = _manifest(log, folder)
     if manifest is None:
-        return CommittedFolder(folder, None, _touched_wall_ms(files), None, is_superseded, is_damaged=True)
-    return CommittedFolder(folder, manifest.parent, manifest.written_wall_ms, manifest.graph, is_superseded)
+        return CommittedFolder(folder, None, _touched_wall_ms(files), frozenset(), is_superseded, is_damaged=True)
+    return CommittedFolder(folder, manifest.parent, manifest.written_wall_ms, manifest.graphs, is_superseded)
 
 
 def _manifest(log: Log, folder: VersionFolder) -> Manifest | None:

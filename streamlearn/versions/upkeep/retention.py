@@ -35,13 +35,13 @@ class CommittedFolder:
     """A folder with a manifest.
 
     `is_superseded`: an older run wrote it after a newer one had taken over. `is_damaged`: its manifest cannot be read,
-    so parent and graph are unknown.
+    so parent and graphs are unknown.
     """
 
     folder: VersionFolder
     parent: VersionRef | None
     written_wall_ms: int
-    graph: str | None = None
+    graphs: frozenset[str] = frozenset()
     is_superseded: bool = False
     is_damaged: bool = False
 
@@ -227,6 +227,6 @@ def _unused(inventory: Inventory, goes: Container[str], horizon_ms: int) -> dict
     staying = [committed for committed in inventory.committed if committed.folder.path not in goes]
     if any(committed.is_damaged for committed in staying):
         return {}
-    used = {committed.graph for committed in staying}
+    used = {graph for committed in staying for graph in committed.graphs}
     stale = (graph for graph in inventory.graphs if graph.name not in used and graph.touched_wall_ms < horizon_ms)
     return {graph.name: "unused" for graph in stale}

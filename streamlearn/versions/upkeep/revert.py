@@ -94,7 +94,12 @@ def write_revert(
     if deletions:
         all_metrics[DELETED] = float(deletions[-1].seq)
     cut = Cut(
-        positions=was.positions, watermark_ms=was.watermark_ms, skips=all_skips, graph=was.graph, metrics=all_metrics
+        positions=was.positions,
+        watermark_ms=was.watermark_ms,
+        skips=all_skips,
+        graph=was.graph,
+        metrics=all_metrics,
+        retrieval=was.retrieval,
     )
     return writer.finish(cut, clock=clock)
 

@@ -137,7 +137,7 @@ def verify(
         done += job.bytes
         if progress is not None:
             progress(done, size)
-    for graph in sorted({link.manifest.graph for link in links if link.manifest.graph is not None}):
+    for graph in sorted({graph for link in links for graph in link.manifest.graphs}):
         for _, graph_bytes, defect in check_graph(store, model, graph):
             files, done = files + 1, done + graph_bytes
             defects += [] if defect is None else [defect]
