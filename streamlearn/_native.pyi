@@ -775,6 +775,85 @@ class FrontMeasures:
     waits: FrontHistogram
     requests: FrontHistogram
     candidates: FrontHistogram
+    searches: FrontHistogram
+    found: tuple[int, int]
+
+class Blocks:
+    """The vectors of a version's items, to be searched. A version shares the blocks that it does not change.
+
+    Args:
+        dim: The length of a vector: a multiple of 4, at most 512.
+    """
+
+    def __init__(self, dim: int) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def bytes(self) -> int:
+        """The memory of this version, what it shares with others included."""
+
+    def apply(
+        self,
+        keys: npt.NDArray[np.uint64],
+        values: npt.NDArray[np.int8],
+        scales: npt.NDArray[np.float32],
+        removed: npt.NDArray[np.uint64],
+    ) -> Blocks:
+        """The next version: vectors int8[n, dim] with a factor each, new or changed, and keys without one.
+
+        Raises:
+            ValueError: Arrays do not fit each other, or a key is given twice.
+        """
+
+    def search(
+        self,
+        users: npt.NDArray[np.float32],
+        k: int,
+        excluded: Sequence[npt.NDArray[np.uint64]] = (),
+        allowed: npt.NDArray[np.uint64] | None = None,
+        threads: int = 1,
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """The k items with the highest product for each user, float32[users, dim]: keys, scores, and each user's end.
+
+        It is exact; items of one score are in the order of their keys. `excluded` has keys for each user, or is empty.
+
+        Raises:
+            ValueError: Arrays do not fit each other, or a number is not finite.
+        """
+
+class RawIds:
+    """The ids of a version's items by key. A version shares the pages that it does not change.
+
+    Args:
+        is_text: Whether ids are texts; otherwise they are integers.
+    """
+
+    def __init__(self, is_text: bool) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def bytes(self) -> int:
+        """The memory of this version, what it shares with others included."""
+
+    def apply(
+        self,
+        keys: npt.NDArray[np.uint64],
+        ids: npt.NDArray[np.int64] | tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]],
+        removed: npt.NDArray[np.uint64],
+    ) -> RawIds:
+        """The next version: ids, or the offsets and bytes of texts, for keys, and keys without one.
+
+        Raises:
+            ValueError: There is not one id for each key, or a key is given twice.
+        """
+
+    def lacks(self, keys: npt.NDArray[np.uint64]) -> int | None:
+        """The first of some keys that has no id."""
+
+def encode_vectors(vectors: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Vectors float32[n, dim] as int8 values and a factor each; the same bytes on every processor.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
 
 class Front:
     """Queues requests, from which lanes take TensorBatches and return scores.
@@ -802,10 +881,20 @@ class Front:
         *,
         slabs_shared: int | None = None,
     ) -> None: ...
-    def add(self, version: int, tables: TableSet, identity: int = 0) -> int:
+    def add(
+        self,
+        version: int,
+        tables: TableSet,
+        identity: int = 0,
+        items: tuple[Blocks, RawIds, int | None] | None = None,
+    ) -> int:
         """Make a version available to requests that name it; return its handle. It does not keep the tables alive.
 
-        `identity` tells versions of one number apart, on all nodes alike.
+        `identity` tells versions of one number apart, on all nodes alike. A front that finds items needs `items`: their
+        vectors, their ids, and the event time up to which the version has learned.
+
+        Raises:
+            ValueError: The front finds items and none are given, or vectors of another length; or it finds none.
         """
 
     def activate(self, handle: int) -> bool:
@@ -1119,6 +1208,9 @@ class FrontNode:
 
     def write_back(self, shown: Shown) -> None:
         """Log answered requests from now on; only the first call has an effect."""
+
+    def retrieve_by(self, front: Front) -> None:
+        """From now on, find items by a front that was made for it, as model MODEL.retrieve."""
 
     def split(self, pieces_max: int, authority: Path | None) -> None:
         """Split requests into so many pieces at most, and take pieces of peers, from now on.

@@ -29,11 +29,11 @@ __all__ = [
 
 COMPONENTS = (
     "events", "fold", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay", "supervision", "console",
-    "access",
+    "access", "retrieval",
 )  # fmt: skip
 UNITS = (
     "total", "seconds", "bytes", "ratio", "rows", "events", "requests", "version", "versions", "records", "offsets",
-    "nats", "processes", "units",
+    "nats", "processes", "units", "items",
 )  # fmt: skip
 AGES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0)
 """Buckets of a histogram of ages."""

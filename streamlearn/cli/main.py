@@ -28,6 +28,7 @@ from streamlearn.cli.model.evaluate import evaluate
 from streamlearn.cli.model.exchange import export, import_
 from streamlearn.cli.model.forget import forget
 from streamlearn.cli.model.note import note
+from streamlearn.cli.model.retrieve import retrieve
 from streamlearn.cli.model.rewind import rewind
 from streamlearn.cli.model.rollback import promote, release, rollback
 from streamlearn.cli.model.switch import switch
@@ -87,8 +88,8 @@ def _options(
 
 for verb in (
     access, backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest,
-    manifest, migrate, new, note, peek, probe, promote, release, replay, report, rewind, rollback, schema, settings,
-    show, switch, topics, train, up, verify, versions, work, workers,
+    manifest, migrate, new, note, peek, probe, promote, release, replay, report, retrieve, rewind, rollback, schema,
+    settings, show, switch, topics, train, up, verify, versions, work, workers,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))
 cli.add_typer(features, name="features")

@@ -14,6 +14,7 @@ from streamlearn.settings.ingest import IngestSettings
 from streamlearn.settings.join import JoinSettings, MarksSettings
 from streamlearn.settings.ps import PsSettings
 from streamlearn.settings.publisher import JudgeSettings, PublisherSettings, RetentionSettings
+from streamlearn.settings.retrieval import RetrievalSettings
 from streamlearn.settings.serving import ServingSettings
 from streamlearn.settings.tables import TableSettings
 from streamlearn.settings.telemetry import TelemetrySettings
@@ -41,6 +42,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     tables: TableSettings = TableSettings()
     trainer: TrainerSettings = TrainerSettings()
     workers: WorkersSettings = WorkersSettings()
+    retrieval: RetrievalSettings = RetrievalSettings()
     validation: ValidationSettings = ValidationSettings()
     versions: VersionSettings = VersionSettings()
     registry: RegistrySettings = RegistrySettings()
