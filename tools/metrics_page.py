@@ -16,6 +16,7 @@ PROCESSES = {
     "publisher": "`streamlearn train`, where the publisher is a thread",
     "ps": "`streamlearn ps`, each shard",
     "serving": "`streamlearn serve`, each node",
+    "retrieval": "`streamlearn serve`, each node of an application with retrieval",
     "supervision": "`streamlearn up`",
     "console": "`streamlearn console`",
     "access": "every process with a token or a certificate in a file",

@@ -29,6 +29,7 @@ from streamlearn.cli.model.exchange import export, import_
 from streamlearn.cli.model.forget import forget
 from streamlearn.cli.model.library import library
 from streamlearn.cli.model.note import note
+from streamlearn.cli.model.retrieve import retrieve
 from streamlearn.cli.model.rewind import rewind
 from streamlearn.cli.model.rollback import promote, release, rollback
 from streamlearn.cli.model.switch import switch
@@ -88,7 +89,8 @@ def _options(
 
 for verb in (
     access, backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest,
-    library, manifest, migrate, new, note, peek, probe, promote, release, replay, report, rewind, rollback, schema,
+    library, manifest, migrate, new, note, peek, probe, promote, release, replay, report, retrieve, rewind, rollback,
+    schema,
     settings, show, switch, topics, train, up, verify, versions, work, workers,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))

@@ -15,8 +15,8 @@ from streamlearn.native import native
 from streamlearn.serving.graphs.ladder import Bucket
 from streamlearn.serving.lanes.lane_kind import Scorer, Work
 from streamlearn.serving.lanes.lane_orders import TensorSpan
-from streamlearn.serving.model_schema import described
-from streamlearn.serving.servable_versions import Answering
+from streamlearn.serving.model_schema import ItemInputs, described
+from streamlearn.serving.servable_versions import FrontVersions
 from streamlearn.settings import ServingSettings
 from streamlearn.settings.front import AllowanceSettings, FrontSettings
 
@@ -53,7 +53,8 @@ class _Taken(NamedTuple):
 class Front:
     """The `Source` of lanes: takes waiting requests from the native front and returns their scores.
 
-    `tables` are the names of tables in the order in which rows are read.
+    `tables` are the names of tables in the order in which rows are read. A front with `items` takes the columns of the
+    towers, and finds items by the vectors of users that lanes return as scores.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class Front:
         serving: ServingSettings,
         settings: FrontSettings,
         allowance: AllowanceSettings,
+        *,
+        items: ItemInputs | None = None,
     ) -> None:
         sizes_max = {
             "candidates_max": settings.candidates_max,
@@ -82,9 +85,10 @@ class Front:
             message = f"allowance.class_segment names {of_class!r}, but requests have no segment of this name"
             known = f"name one of {', '.join(segments)}" if segments else "the features have none"
             raise ConfigError(message, help=f'{known}, or declare Segment({of_class!r}, "user")')
-        schema = described(app.features, app.labels, tables, sizes_max, of_class)
+        features = app.features if items is None or app.towers is None else app.towers
+        schema = described(features, app.labels, tables, sizes_max, of_class, items=items)
         # Models without sequences use one dummy length.
-        self._lengths = list(serving.lengths) or [app.features.pack.user.sequence_length or 1]
+        self._lengths = list(serving.lengths) or [features.pack.user.sequence_length or 1]
         self._users, self._candidates = list(serving.users_buckets), list(serving.candidates_buckets)
         buckets = (self._users, self._candidates, self._lengths)
         limits = FrontLimits(
@@ -102,9 +106,9 @@ class Front:
         )
         self._ended = threading.Event()
 
-    def connect(self, answering: Answering, check: Callable[[int], object]) -> None:
+    def connect(self, versions: FrontVersions, check: Callable[[int], object]) -> None:
         """Set the versions to answer with and `LaneKind.check`; call it before lanes take work."""
-        self._answering, self._check = answering, check
+        self._versions, self._check = versions, check
 
     def set_costs(self, costs_us: dict[Bucket, float]) -> None:
         """Set the cost of each bucket, as the warm-up measured it."""
@@ -127,7 +131,7 @@ class Front:
             batch = self.native.take(lane, _TAKE_S)
             if batch is None:
                 continue
-            answer = self._answering.of(batch.handle)
+            answer = self._versions.of(batch.handle)
             if answer is None:
                 self.native.fail(batch, "the version was given up")
                 continue

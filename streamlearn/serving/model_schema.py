@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -12,7 +12,16 @@ from streamlearn.features import Dense, FeatureSpec, Label, Slot
 from streamlearn.features.keys import keys_of
 from streamlearn.native import native
 
-__all__ = ["described"]
+__all__ = ["ItemInputs", "described"]
+
+
+class ItemInputs(NamedTuple):
+    """What requests for items take beside their user, and the length of a vector."""
+
+    salt: int  # of the keys of items
+    is_text: bool  # whether ids of items are texts
+    k_max: int  # most items of an answer
+    dim: int
 
 
 def described(
@@ -21,13 +30,16 @@ def described(
     tables: Sequence[str],
     limits: dict[str, int],
     class_segment: str = "",
+    *,
+    items: ItemInputs | None = None,
 ) -> str:
     """Return the schema as JSON. Its inputs are, for each side, the slots as declared, then the dense columns.
 
     Labels are in the order of the columns of scores, tables in the order in which rows are read. The limits are
-    `candidates_max`, `values_max` and `message_bytes_max`. The values of `class_segment` are classes of requests.
+    `candidates_max`, `values_max` and `message_bytes_max`. The values of `class_segment` are classes of requests. With
+    `items`, features are those of towers: requests have a user alone, and scores are its vector.
     """
-    schema = {
+    schema: dict[str, Any] = {
         "inputs": {"user": _inputs(features, "user"), "item": _inputs(features, "item")},
         "labels": [{"name": label.name, "is_number": label.number is not None} for label in labels],
         "segments": [segment.name for segment in features.segments_of("user")],
@@ -36,6 +48,12 @@ def described(
         "pack": features.pack.to_json(),
         "limits": limits,
     }
+    if items is not None:
+        schema["items"] = {"salt": items.salt, "is_text": items.is_text, "k_max": items.k_max}
+        schema["labels"] = [{"name": str(at), "is_number": True} for at in range(items.dim)]
+        # The graphs of towers take inputs of items, too, which are zeros here: they have no columns.
+        schema["inputs"] |= {"item": []}
+        schema["pack"]["item"] |= {"flat": [], "sequence": []}
     return msgspec.json.encode(schema).decode()
 
 

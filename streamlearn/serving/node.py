@@ -31,6 +31,7 @@ from streamlearn.serving.lanes.lane_kind import LaneKind
 from streamlearn.serving.lanes.lanes import Lanes
 from streamlearn.serving.node_features import NodeFeatures
 from streamlearn.serving.node_metrics import DoorCollector, FrontMeters, ShadowMeters
+from streamlearn.serving.node_retrieval import NodeRetrieval
 from streamlearn.serving.peers import peers_of
 from streamlearn.serving.servable_versions import Answering
 from streamlearn.serving.switch_follower import UNKNOWN, SwitchFollower
@@ -113,14 +114,14 @@ class Node:
         # A node never trains, so its tables need no optimizer and no admission.
         declared = declared_tables(folder.app.tables, settings.tables)
         tables = [structs.replace(options, optimizer=None, admission=None) for options in declared]
-        self._front = Front(
-            folder.app, [options.spec.name for options in tables], folder.serving, settings.front, settings.allowance
-        )
+        names = [options.spec.name for options in tables]
+        self._front = Front(folder.app, names, folder.serving, settings.front, settings.allowance)
         native_front, store = self._front.native, open_store(folder.store_url, settings=settings.versions)
         held = None if version is None else Chain.find(store, folder.app.name, version).ref
         self._kind = _lane_kind(folder, self._front, cache, places)
-        self._answering = Answering(folder, store, self._kind, native_front)
-        self._front.connect(self._answering, self._kind.check)
+        self._retrieval = None if folder.app.towers is None else NodeRetrieval(folder, store, names, cache)
+        self._answering = Answering(folder, store, self._kind, native_front, self._retrieval)
+        self._front.connect(self._answering.versions, self._kind.check)
         self._impressions = WrittenBack(folder, native_front) if settings.impressions.write_back else None
         self._features = NodeFeatures(folder, native_front) if folder.app.features.entities else None
         self._native = _listen(
@@ -132,12 +133,14 @@ class Node:
             self._impressions.start(self._native)
         if self._features is not None:
             self._features.start(self._native)
+        if self._retrieval is not None:
+            self._retrieval.start(self._native)
         self.grpc: str = self._native.grpc
         self.http: str | None = self._native.http
         self._addresses = (self.grpc, self.http or self.grpc)
         self._ended, self._was_ready = threading.Event(), False
         self._meters, self._shadow_meters = FrontMeters(native_front, settings.front), ShadowMeters(native_front)
-        self._collector = DoorCollector(self._native, native_front, self._features)
+        self._collector = DoorCollector(self._native, native_front, self._features, self._retrieval)
         self._registry = open_registry(folder.registry_url, folder.app.name, settings.registry)
         door = Door(reached_at(self.grpc), reached_at(self.http or ""), tls is not None, token is not None)
         self._replica = Replica(
@@ -213,6 +216,8 @@ class Node:
         self._native.stop()
         self._front.native.drain()
         self._front.end()
+        if self._retrieval is not None:
+            self._retrieval.end()
         if self._impressions is not None:
             self._impressions.close()
         if self._features is not None:
@@ -220,6 +225,8 @@ class Node:
         self._kind.end()
         self._lanes.join(self._settings.drain_s + 1)
         self._kind.close()
+        if self._retrieval is not None:
+            self._retrieval.close(self._settings.drain_s + 1)
         self._replica.close()
         REGISTRY.unregister(self._collector)
         self._answering.close()
@@ -249,7 +256,8 @@ class Node:
 
     def _is_working(self, wait_s: float) -> bool:
         """Whether callers reach the node, lanes run, and no lane has had one execution for longer than `wait_s`."""
-        if not self._lanes.alive or self._lanes.held_s > wait_s:
+        lanes = [self._lanes, *([] if self._retrieval is None else [self._retrieval.lanes])]
+        if any(not each.alive or each.held_s > wait_s for each in lanes):
             return False
         return is_at_door(self._native, wait_s, tls=self._has_tls)
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
     from streamlearn.serving.node_features import NodeFeatures
+    from streamlearn.serving.node_retrieval import NodeRetrieval
 
-__all__ = ["DoorCollector", "FrontMeters", "ShadowMeters"]
+__all__ = ["DoorCollector", "FrontMeters", "ShadowMeters", "filled", "single"]
 
 _US_S = 1e-6
 # Figures are taken twice a second: what was offered five seconds ago counts half. Answers that keep more are whole.
@@ -29,8 +30,10 @@ _OUTCOMES = ("scored", "dropped", "failed")
 class DoorCollector:
     """Collects the current figures of the native node and the native front when Prometheus reads them."""
 
-    def __init__(self, node: Any, front: Any, features: NodeFeatures | None = None) -> None:
-        self._node, self._front, self._features = node, front, features
+    def __init__(
+        self, node: Any, front: Any, features: NodeFeatures | None = None, retrieval: NodeRetrieval | None = None
+    ) -> None:
+        self._node, self._front, self._features, self._retrieval = node, front, features, retrieval
 
     def describe(self) -> list[Metric]:
         """Return nothing: a process with several nodes registers one collector for each, with the same names."""
@@ -50,21 +53,23 @@ class DoorCollector:
             refused.add_metric([reason], count)
         yield refused
         help = "Requests tried again alone after a TensorBatch failed"
-        yield _single(counter_family("serving", "tried_again_requests", help), measures.retried)
+        yield single(counter_family("serving", "tried_again_requests", help), measures.retried)
         help_arms = "Requests of an experiment whose arm has a version that could not answer; the active one did"
-        yield _single(counter_family("serving", "armless_requests", help_arms), measures.without_arm)
+        yield single(counter_family("serving", "armless_requests", help_arms), measures.without_arm)
         if counts := self._node.pieces():
             yield from self._split(counts)
         decoding = histogram_family("serving", "decode", "seconds", "Time to decode a request")
-        yield _filled(decoding, self._node.decoding(), _US_S)
+        yield filled(decoding, self._node.decoding(), _US_S)
         waiting = histogram_family("serving", "wait", "seconds", "Time that a request waited for a lane")
-        yield _filled(waiting, measures.waits, _US_S)
+        yield filled(waiting, measures.waits, _US_S)
         merged = histogram_family("serving", "tensor_batch", "requests", "Requests in a TensorBatch")
-        yield _filled(merged, measures.requests, 1)
+        yield filled(merged, measures.requests, 1)
         rows = histogram_family("serving", "tensor_batch", "rows", "Candidates in a TensorBatch")
-        yield _filled(rows, measures.candidates, 1)
+        yield filled(rows, measures.candidates, 1)
         if self._features is not None:
             yield from self._computed(self._features.native.figures())
+        if self._retrieval is not None:
+            yield from self._retrieval.collect()
 
     def _split(self, counts: list[tuple[str, int]]) -> Iterator[Metric]:
         pieces = counter_family("serving", "pieces", "Pieces of split requests, by what became of them", ["outcome"])
@@ -73,7 +78,7 @@ class DoorCollector:
         yield pieces
         connected, peers = self._node.peers()
         help = "Other nodes with a connection for pieces, as a share of those in the registry"
-        yield _single(gauge_family("serving", "peers", "ratio", help), connected / max(peers, 1))
+        yield single(gauge_family("serving", "peers", "ratio", help), connected / max(peers, 1))
 
     def _computed(self, figures: Any) -> Iterator[Metric]:
         help = "Requests by the states of their computed columns; sent: the caller sent all of them"
@@ -87,17 +92,17 @@ class DoorCollector:
             items.add_metric([place], count)
         yield items
         help_bad = "States of computed features that cannot be read; their users and items count as unknown"
-        yield _single(counter_family("serving", "feature_states_bad", help_bad), figures.states_bad)
+        yield single(counter_family("serving", "feature_states_bad", help_bad), figures.states_bad)
         help_wait = "Time that a request waited for states of computed features"
-        yield _filled(histogram_family("serving", "feature_wait", "seconds", help_wait), figures.waits, _US_S)
+        yield filled(histogram_family("serving", "feature_wait", "seconds", help_wait), figures.waits, _US_S)
 
     def _open(self) -> Iterator[Metric]:
         (connections, connections_max), (requests, requests_max) = self._node.open()
         help = "Open connections as a share of front.connections_max"
-        yield _single(gauge_family("serving", "connections", "ratio", help), connections / connections_max)
-        yield _single(gauge_family("serving", "under_way", "requests", "Requests under way"), requests)
+        yield single(gauge_family("serving", "connections", "ratio", help), connections / connections_max)
+        yield single(gauge_family("serving", "under_way", "requests", "Requests under way"), requests)
         help_share = "Requests under way as a share of their limit"
-        yield _single(gauge_family("serving", "under_way", "ratio", help_share), requests / requests_max)
+        yield single(gauge_family("serving", "under_way", "ratio", help_share), requests / requests_max)
 
     def _traffic(self) -> Iterator[Metric]:
         accepted = counter_family("serving", "connections", "Connections accepted", ["protocol"])
@@ -110,12 +115,14 @@ class DoorCollector:
         yield from families
 
 
-def _single(family: CounterMetricFamily | GaugeMetricFamily, value: float) -> Metric:
+def single(family: CounterMetricFamily | GaugeMetricFamily, value: float) -> Metric:
+    """Set the only value of a metric without labels."""
     family.add_metric([], value)
     return family
 
 
-def _filled(family: HistogramMetricFamily, histogram: Any, scale: float) -> HistogramMetricFamily:
+def filled(family: HistogramMetricFamily, histogram: Any, scale: float) -> HistogramMetricFamily:
+    """Set a histogram from a native one, whose values are multiplied by `scale`."""
     buckets = [(f"{bound * scale:g}", float(cumulative)) for bound, cumulative in histogram.buckets]
     family.add_metric([], [*buckets, ("+Inf", float(histogram.count))], sum_value=histogram.sum * scale)
     return family

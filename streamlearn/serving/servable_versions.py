@@ -1,11 +1,11 @@
-"""Answering: the versions that a node can answer with, each with its graphs and weights. It knows no request."""
+"""Servable versions: those that a node can answer with, each with its graphs and weights. They know no request."""
 
 from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import VersionRefused
@@ -22,7 +22,10 @@ from streamlearn.versions.format.loading import load_bytes
 from streamlearn.versions.pointer.moves import Canary
 from streamlearn.versions.replica.hooks import Hooks
 
-__all__ = ["Answer", "Answering"]
+if TYPE_CHECKING:
+    from streamlearn.serving.node_retrieval import NodeRetrieval
+
+__all__ = ["Answer", "Answering", "FrontVersions"]
 
 # As many hexadecimal digits of a manifest's digest tell versions of one number apart, in 64 bits.
 _IDENTITY_DIGITS = 16
@@ -36,18 +39,11 @@ class Answer:
     dense: Any
 
 
-class Answering(Hooks):
-    """The replica hooks of a serving node: they prepare what a version needs besides its rows.
+class FrontVersions:
+    """The versions that one native front has, which selects one for each request."""
 
-    The whole ladder of a new graph is compiled before a version with it answers; versions that answer meanwhile are not
-    affected. A version is refused if it does not score its golden requests as training did. The native front selects a
-    version for each request.
-    """
-
-    def __init__(self, folder: AppFolder, store: Store, lanes: LaneKind, front: Any) -> None:
-        self._folder, self._store, self._lanes, self._front = folder, store, lanes, front
-        self._scratch = tempfile.TemporaryDirectory(prefix="streamlearn-graphs-")
-        self._codec = SampleCodec(folder.app, folder.settings.samples)
+    def __init__(self, front: Any) -> None:
+        self._front = front
         self._answers: dict[int, Answer] = {}
         self._handles: dict[VersionRef, list[int]] = {}
 
@@ -55,33 +51,15 @@ class Answering(Hooks):
         """Return what scores the version with this handle of the front; None if the version was retired."""
         return self._answers.get(handle)
 
-    def stage(self, version: Committed, tables: TableSet) -> None:
-        """See `Hooks.stage`."""
-        graph = version.manifest.graph
-        if graph is None:
-            message = f"version {version.ref.version} has no graph"
-            raise VersionRefused(message, help="use a version that `streamlearn train` wrote: it has one")
-        app, name = self._folder.app, f"version {version.ref.version} of {self._folder.app.name!r}"
-        graph_folder = Path(self._scratch.name, graph)
-        if not graph_folder.exists():
-            get_graph(self._store, app.name, graph, graph_folder)
-        executables, ladder = self._lanes.graph(graph, graph_folder)
-        described = executables.described
-        message = labels_differ(name, described.labels, app.label_names)
-        if not message and described.features != app.features.fingerprint:
-            message = f"{name} was made for features {described.features}, not for those of this application"
-        if message:
-            raise VersionRefused(message, help="serve it with the application folder it was trained with")
-        dense = of_ranking(load_tensors(self._store, version))
-        answer = Answer(executables, self._lanes.weights(executables, dense))
-        self._check(version, tables, answer, ladder)
-        identity = int(version.ref.sha256[:_IDENTITY_DIGITS], 16)
-        handle = self._front.add(version.ref.version, tables.native, identity)
+    def add(self, version: VersionRef, tables: TableSet, answer: Answer, *items: Any) -> None:
+        """Let a version answer requests that name it; `items` are those that a front finds, if it finds any."""
+        identity = int(version.sha256[:_IDENTITY_DIGITS], 16)
+        handle = self._front.add(version.version, tables.native, identity, *items)
         self._answers[handle] = answer
-        self._handles.setdefault(version.ref, []).append(handle)
+        self._handles.setdefault(version, []).append(handle)
 
     def activate(self, version: VersionRef, canary: Canary | None) -> None:
-        """See `Hooks.activate`."""
+        """Answer requests that name no version with this one, and a share of them with a canary."""
         *replaced, handle = self._handles[version]
         self._front.activate(handle)
         candidate = None if canary is None else (self._handles[canary.version][-1], canary.share)
@@ -93,17 +71,81 @@ class Answering(Hooks):
         self._handles[version] = [handle]
 
     def retire(self, version: VersionRef) -> None:
-        """See `Hooks.retire`."""
+        """Answer with a version no more."""
         self._remove(self._handles.pop(version, []))
-
-    def close(self) -> None:
-        """Delete the downloaded graphs."""
-        self._scratch.cleanup()
 
     def _remove(self, handles: list[int]) -> None:
         for handle in handles:
             self._front.remove(handle)
             self._answers.pop(handle, None)
+
+
+class Answering(Hooks):
+    """The replica hooks of a serving node: they prepare what a version needs besides its rows.
+
+    The whole ladder of a new graph is compiled before a version with it answers; versions that answer meanwhile are not
+    affected. A version is refused if it does not score its golden requests as training did.
+
+    Attributes:
+        versions: Those of the front that scores candidates.
+    """
+
+    def __init__(
+        self, folder: AppFolder, store: Store, lanes: LaneKind, front: Any, retrieval: NodeRetrieval | None = None
+    ) -> None:
+        self._folder, self._store, self._lanes, self._retrieval = folder, store, lanes, retrieval
+        self.versions = FrontVersions(front)
+        self._scratch = tempfile.TemporaryDirectory(prefix="streamlearn-graphs-")
+        self._codec = SampleCodec(folder.app, folder.settings.samples)
+
+    def load(self, version: Committed, parent: VersionRef | None) -> None:
+        """See `Hooks.load`."""
+        if self._retrieval is not None:
+            self._retrieval.indexes.load(version, parent)
+
+    def stage(self, version: Committed, tables: TableSet) -> None:
+        """See `Hooks.stage`."""
+        graph = version.manifest.graph
+        if graph is None:
+            message = f"version {version.ref.version} has no graph"
+            raise VersionRefused(message, help="use a version that `streamlearn train` wrote: it has one")
+        app, name = self._folder.app, f"version {version.ref.version} of {self._folder.app.name!r}"
+        executables, ladder = self._lanes.graph(graph, self._graph(graph))
+        described = executables.described
+        message = labels_differ(name, described.labels, app.label_names)
+        if not message and described.features != app.features.fingerprint:
+            message = f"{name} was made for features {described.features}, not for those of this application"
+        if message:
+            raise VersionRefused(message, help="serve it with the application folder it was trained with")
+        dense = of_ranking(load_tensors(self._store, version))
+        answer = Answer(executables, self._lanes.weights(executables, dense))
+        self._check(version, tables, answer, ladder)
+        if self._retrieval is not None:
+            self._retrieval.stage(version, tables, self._graph)
+        self.versions.add(version.ref, tables, answer)
+
+    def activate(self, version: VersionRef, canary: Canary | None) -> None:
+        """See `Hooks.activate`."""
+        self.versions.activate(version, canary)
+        if self._retrieval is not None:
+            self._retrieval.activate(version, canary)
+
+    def retire(self, version: VersionRef) -> None:
+        """See `Hooks.retire`."""
+        self.versions.retire(version)
+        if self._retrieval is not None:
+            self._retrieval.retire(version)
+
+    def close(self) -> None:
+        """Delete the downloaded graphs."""
+        self._scratch.cleanup()
+
+    def _graph(self, graph: str) -> Path:
+        """Return the folder of a graph, which is downloaded once."""
+        folder = Path(self._scratch.name, graph)
+        if not folder.exists():
+            get_graph(self._store, self._folder.app.name, graph, folder)
+        return folder
 
     def _check(self, version: Committed, tables: TableSet, answer: Answer, ladder: Ladder) -> None:
         """Compare the scores of golden requests with those of training; version 1 has no golden requests."""

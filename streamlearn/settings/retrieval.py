@@ -10,10 +10,16 @@ __all__ = ["RetrievalSettings"]
 
 
 class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the towers of `App.retrieval` learn. Their rows are the table `towers`, whose rate `tables.rates` sets."""
+    """How the towers of `App.retrieval` learn, and how nodes find items by them. The rows of towers are the table
+    `towers`, whose rate `tables.rates` sets."""
 
     negatives: Annotated[int, Meta(ge=0, le=1 << 16)] = 256
     """Items that are drawn from the library for each step, and compete with the step's positives. More items help with
     those that are rarely shown, and cost time in each step."""
     rate: Annotated[float, Meta(gt=0, le=1_000)] = 0.001
     """The learning rate of the weights of both towers, by Adam."""
+    lanes: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Number of searches in parallel on a node. Each is a thread, and takes one core of the CPU. They are apart from
+    the lanes that score candidates."""
+    k_max: Annotated[int, Meta(ge=1, le=16_384)] = 1_000
+    """Most items of one answer. Requests that ask for more are refused."""

@@ -21,6 +21,7 @@ __all__: list[str] = []
 
 SMALL = "from streamlearn.testing import small_app\n\napp = small_app()\n"
 LEARNABLE = "from tests.trainer.stream import learnable_app\n\napp = learnable_app()\n"
+RETRIEVING = "from tests.serving.item_history import finding_app\n\napp = finding_app()\n"
 Load: TypeAlias = Callable[..., AppFolder]
 
 
@@ -55,6 +56,12 @@ def learnable(tmp_path: Path) -> Load:
     """Loads an application that can be learned, with some settings; its topics are in memory."""
     root = f"topics.root=memory://{tmp_path.name}-"
     return lambda *changes: _loaded(tmp_path / "learnable", LEARNABLE, [root, *changes])
+
+
+@pytest.fixture
+def retrieving(tmp_path: Path) -> Load:
+    """Loads an application that retrieves, with some settings."""
+    return lambda *changes: _loaded(tmp_path / "retrieving", RETRIEVING, [*changes])
 
 
 def _loaded(folder: Path, app: str, changes: list[str]) -> AppFolder:

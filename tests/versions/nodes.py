@@ -88,10 +88,17 @@ class SpiedHooks(Hooks):
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
         self.refused: dict[int, StreamlearnError] = {}
+        self.loaded: set[VersionRef] = set()
         self.ready: dict[VersionRef, TableSet] = {}
+
+    def load(self, version: Committed, parent: VersionRef | None) -> None:
+        # Each version follows one that was loaded, also if that was never ready.
+        assert parent in self.loaded or (parent is None and version.manifest.kind == "base")
+        self.loaded.add(version.ref)
 
     def stage(self, version: Committed, tables: TableSet) -> None:
         number = version.ref.version
+        assert version.ref in self.loaded
         self.told.append(("stage", number))
         if number in self.refused:
             raise self.refused[number]
@@ -107,8 +114,9 @@ class SpiedHooks(Hooks):
             self.told.append(("canary", canary.version.version))
 
     def retire(self, version: VersionRef) -> None:
-        self.told.append(("retire", version.version))
-        del self.ready[version]
+        self.loaded.remove(version)
+        if self.ready.pop(version, None) is not None:
+            self.told.append(("retire", version.version))
 
 
 @dataclass

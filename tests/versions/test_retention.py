@@ -114,14 +114,14 @@ def test_what_an_older_run_wrote_too_late_goes_first_and_while_it_stays_it_can_b
 def test_what_writers_are_at_work_on_is_left_alone() -> None:
     loose = (LooseFolder("ctr/deltas/a", NOW - 1_000), LooseFolder("ctr/deltas/b", NOW - 3_601_000))
     graphs = (LooseFolder("a" * 64, NOW - 1_000), LooseFolder("b" * 64, 0), LooseFolder("c" * 64, 0))
-    there = Inventory((folder("bases", 1, None, graph="c" * 64),), loose, graphs)
+    there = Inventory((folder("bases", 1, None, graphs={"c" * 64}),), loose, graphs)
     found = retain(there, (), ONE, now_wall_ms=NOW)
     assert list(found.goes.items()) == [("ctr/deltas/b", "uncommitted"), ("b" * 64, "unused")]
 
 
 def test_a_graph_goes_with_the_last_version_that_names_it_and_stays_while_that_cannot_be_told() -> None:
     graphs = (LooseFolder("a" * 64, 0),)
-    gone = folder("bases", 1, None, graph="a" * 64)
+    gone = folder("bases", 1, None, graphs={"a" * 64})
     history = (gone, folder("deltas", 2, (1, 1)), folder("bases", 2, (1, 1)))
     assert list(retain(Inventory(history, (), graphs), (), ONE, now_wall_ms=NOW).goes.values())[-1] == "unused"
     damaged = folder("deltas", 9, None, is_damaged=True, written_wall_ms=NOW)

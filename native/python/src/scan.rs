@@ -6,7 +6,7 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArray
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use streamlearn_scan::{Blocks, Changes, Excluded, ScanError, Search, encode};
-use streamlearn_serve::raw_ids::{RawId, RawIds};
+use streamlearn_serve::versions::raw_ids::{RawId, RawIds};
 
 use crate::arrays::flat;
 

@@ -14,7 +14,6 @@ use streamlearn_scheduler::ladder::Ladder;
 use streamlearn_scheduler::{AllowanceLimits, Costs, Limits, Scheduler, Shapes};
 use streamlearn_serve::distribution::Distributed;
 use streamlearn_serve::front::{Front, Waits, Work};
-use streamlearn_serve::item_index::ItemIndex;
 use streamlearn_serve::layout::described;
 use streamlearn_serve::node::{Node, Servers};
 use streamlearn_serve::protocol::{Door, DoorLimits, DoorSettings, Kind, Protocol, TlsFiles};
@@ -23,6 +22,7 @@ use streamlearn_serve::slab::{ALIGN_BYTES, Slab};
 use streamlearn_serve::split::PeerDoor;
 use streamlearn_serve::tensor_batch::{Scratch, Tensor};
 use streamlearn_serve::versions::VersionName;
+use streamlearn_serve::versions::item_index::ItemIndex;
 use streamlearn_trust::Token;
 use streamlearn_trust::tls::renewed_nameless_connector;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::features::Computed;
-use crate::item_index::FoundItems;
+use crate::versions::item_index::FoundItems;
 
 /// Scores of all candidates of a request, by one version.
 #[derive(Debug, Clone, PartialEq)]

@@ -19,7 +19,6 @@ use tokio::sync::oneshot;
 
 use crate::answer::{Answer, Cut, Refusal};
 use crate::inputs::Inputs;
-use crate::item_index::ItemIndex;
 use crate::layout::Layout;
 use crate::load::{LoadMeter, NodeLoad};
 use crate::measures::Measures;
@@ -30,6 +29,7 @@ use crate::slab::Pool;
 use crate::split::{SplitPlan, Splitter};
 use crate::statistics;
 use crate::tensor_batch::{Packed, Scratch, Shape, pack, slab_floats};
+use crate::versions::item_index::ItemIndex;
 use crate::versions::{Handle, VersionName, Versions};
 use front_state::{FrontState, StartedPlan, WaitingRequest};
 use shadow::{Shadow, ShadowRequest};

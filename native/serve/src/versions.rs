@@ -2,14 +2,17 @@
 //!
 //! A version disappears with its tables: the owner of the tables decides how long they live.
 
+pub mod item_index;
+pub mod raw_ids;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use streamlearn_table::TableSet;
 
 use crate::answer::Refusal;
-use crate::item_index::ItemIndex;
 use crate::request::{ArmVersion, Wishes};
+use item_index::ItemIndex;
 
 /// Identifies a version in its tables; never reused.
 pub type Handle = u64;

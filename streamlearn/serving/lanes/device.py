@@ -10,7 +10,7 @@ from streamlearn.errors import UsageError
 from streamlearn.models.tf_calls import Place
 from streamlearn.settings import ServingSettings
 
-__all__ = ["lane_places"]
+__all__ = ["cpu_only", "lane_places"]
 
 
 def lane_places(settings: ServingSettings) -> list[Place]:
@@ -36,6 +36,17 @@ def lane_places(settings: ServingSettings) -> list[Place]:
         raise UsageError(message, help="serve in a process of its own, and set up the lanes first") from error
     names = [device.name for device in tf.config.list_logical_devices("GPU" if gpus else "CPU")]
     return [Place(names[lane % len(names)]) for lane in range(settings.lanes)]
+
+
+def cpu_only() -> None:
+    """Configure TensorFlow for a process whose lanes are other processes, which it leaves the GPUs to."""
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.set_visible_devices([], "GPU")
+    except RuntimeError as error:
+        message = f"TensorFlow is already in use in this process: {error}"
+        raise UsageError(message, help="serve in a process of its own") from error
 
 
 def _divide(settings: ServingSettings, device: Any, lanes: int) -> None:

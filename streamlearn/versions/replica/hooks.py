@@ -13,9 +13,16 @@ __all__ = ["Hooks"]
 class Hooks:
     """The node's own work as it follows versions; these do nothing, for a node that needs only rows.
 
-    One thread calls `stage` and `retire`; `activate` may be called while they run. A version is named by its ref: after
-    a race of two runs, another version of the same number may be staged while the first answers.
+    One thread calls `load`, `stage` and `retire`; `activate` may be called while they run. A version is named by its
+    ref: after a race of two runs, another version of the same number may be staged while the first answers.
     """
+
+    def load(self, version: Committed, parent: VersionRef | None) -> None:
+        """Read what else the version changes of its parent, before its rows are staged; also if it is never ready.
+
+        A base has no parent. Called again for a version if its rows could not be staged, or when tables are rebuilt. If
+        it raises a `StreamlearnError`, nothing of the version is kept, and the node tries again later.
+        """
 
     def stage(self, version: Committed, tables: TableSet) -> None:
         """Prepare what the version needs beside its rows, which are in the tables already.
@@ -32,4 +39,4 @@ class Hooks:
         """
 
     def retire(self, version: VersionRef) -> None:
-        """Release what `stage` prepared; the version has no readers left."""
+        """Release what `load` and `stage` prepared; the version has no readers left, or never had."""

@@ -164,6 +164,8 @@ class Stager:
     def _stage_all(self, staged: StagedVersions, chain: Chain, *, is_urgent_build: bool = False) -> None:
         for at, link in enumerate(chain.links):
             coming = [later.ref for later in chain.links[at:]]
+            self._hooked.add(link.ref)
+            self._hooks.load(link, staged.newest)
             loaded = stage_version(
                 link, staged.tables, staged.newest, store=self._source.store, settings=self._source.loading,
                 between=partial(self._check, staged, coming, is_urgent_build), clock=self._source.clock,
@@ -217,7 +219,6 @@ class Stager:
             self.troubles[f"version {version.ref}"] = f"version {version.ref} cannot be used here: {error.message}"
             return
         self._forget_unusable(version.ref)
-        self._hooked.add(version.ref)
         staged.make_ready(version.ref)
 
     def backoff(self) -> Backoff:

@@ -11,13 +11,13 @@ use tokio::sync::oneshot;
 use super::Front;
 use super::shadow::{Shadow, ShadowRequest};
 use crate::answer::{Answer, Cut, Refusal};
-use crate::item_index::{FoundItems, ItemIndex};
 use crate::load::LoadMeter;
 use crate::measures::Measures;
 use crate::request::Request;
 use crate::sizes::Sizes;
 use crate::statistics;
 use crate::tensor_batch::{Part, Shape};
+use crate::versions::item_index::{FoundItems, ItemIndex};
 use crate::versions::{Handle, Versions};
 use streamlearn_scheduler::{Idle, Plan, Scheduler, Ticket};
 

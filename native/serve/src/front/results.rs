@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::{Front, Work};
 use crate::answer::Refusal;
-use crate::item_index::FoundItems;
 use crate::request::Request;
+use crate::versions::item_index::FoundItems;
 
 impl Front {
     /// Removes a lane until it asks for work again; other lanes retry its work.

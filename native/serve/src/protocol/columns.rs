@@ -1,13 +1,15 @@
 //! Columns: converts the tensors of a request into the columns of both sides. Knows no protocol.
 
+pub mod item_inputs;
+
 use std::fmt::Write;
 
 use super::input_names::{Naming, PARTS, Part, Place, Side};
-use super::item_inputs::{self, ItemInputReader};
 use super::values::tensor::{Datatype, Shape, Tensor};
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, ItemInputs, Kind, Limits};
 use crate::request::{ItemWishes, Values};
+use item_inputs::ItemInputReader;
 
 /// The tensors of a request, added one by one.
 pub struct InputTensors<'a, 'n> {

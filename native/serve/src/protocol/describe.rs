@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use super::columns::item_inputs::NAMES;
 use super::input_names::{Naming, Side};
-use super::item_answer;
-use super::item_inputs::NAMES;
 use super::messages::{
     ConfigInput, ConfigOutput, ConfigText, Duration, Index, InferStatistics, ModelConfig, ModelIndex,
     ModelMetadata, ModelStatistics, ServerMetadata, SpecificVersions, TensorMetadata, VersionPolicy,
     VersionStatistics, data_type,
 };
+use super::outputs::item_answer;
 use super::outputs::{LOGIT, Output};
 use super::scorer::{Scoring, Span, State, Statistics, served};
 use super::wishes::version_of;

@@ -7,10 +7,11 @@ use serde_json::json;
 use streamlearn_wire::keys::{key_of_bytes, key_of_int};
 
 use super::input_names::Naming;
+use super::outputs::item_answer;
 use super::plain::{RequestFormat, read};
 use super::values::keys::Texts;
 use super::wishes::CallerOptions;
-use super::{infer, item_answer, json, rows};
+use super::{infer, json, rows};
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Inputs, ItemInputs, Kind, Label, Limits};
 use crate::request::{Request, Values};

@@ -9,8 +9,8 @@ use prost::Message;
 
 use super::columns::{InputTensors, Sides};
 use super::input_names::Naming;
-use super::item_answer;
 use super::messages::{ModelInferReply, OutputTensor, ReplyParameter, TypedContents};
+use super::outputs::item_answer;
 use super::outputs::{self, Output, Wanted};
 use super::values::fields::{Field, Fields, Torn};
 use super::values::tensor::{BadHead, Datatype, Elements, Head, Tensor, cut, entry_name, text};

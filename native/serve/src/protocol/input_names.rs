@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-use super::item_inputs;
+use super::columns::item_inputs;
 use super::values::keys::{Keys, Texts};
 use super::values::tensor::cut;
 use crate::inputs::{Count, Input, Inputs, Kind};

@@ -1,5 +1,6 @@
 //! Outputs: the columns of an answer that a caller requests, and their form. Knows no protocol.
 
+pub mod item_answer;
 pub mod load_headers;
 
 use super::infer::Form;

@@ -7,9 +7,9 @@ use std::marker::PhantomData;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::columns::item_inputs::{self, ItemInputReader};
 use super::columns::{History, Sides, lists};
 use super::input_names::{Naming, PARTS, Part, Side};
-use super::item_inputs::{self, ItemInputReader};
 use super::json_body::{Each, RefusalSlot, SettingOf, carry, read};
 use super::outputs::Wanted;
 use super::values::scalars::{Floats, Ints, NoText, Texts, Value, ValueForm};

@@ -14,16 +14,16 @@ use streamlearn_scheduler::{self as scheduler, Costs, Scheduler, Shapes};
 use streamlearn_serve::answer::Refusal;
 use streamlearn_serve::front::{Front, Waits};
 use streamlearn_serve::inputs::{Inputs as ModelInputs, Label, Limits};
-use streamlearn_serve::item_index::ItemIndex;
 use streamlearn_serve::layout::{Layout, Place, Pooling, Side};
 use streamlearn_serve::node::{Node, Servers};
 use streamlearn_serve::protocol::{
     CallerOptions, Door, DoorSettings, RequestFormat, check, decode, every_kind_for_items, read,
 };
-use streamlearn_serve::raw_ids::{RawId, RawIds};
 use streamlearn_serve::request::{ItemWishes, Request};
 use streamlearn_serve::tensor_batch::Scratch;
 use streamlearn_serve::versions::VersionName;
+use streamlearn_serve::versions::item_index::ItemIndex;
+use streamlearn_serve::versions::raw_ids::{RawId, RawIds};
 use streamlearn_table::TableSet;
 use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 

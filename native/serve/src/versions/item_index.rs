@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use streamlearn_scan::{Blocks, Excluded, Search};
 
-use crate::raw_ids::RawIds;
 use crate::request::ItemWishes;
+use crate::versions::raw_ids::RawIds;
 
 /// The items of a version.
 #[derive(Debug)]

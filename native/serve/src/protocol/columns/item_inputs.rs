@@ -3,11 +3,11 @@
 
 use serde::de::{Error, MapAccess};
 
-use super::input_names::Naming;
-use super::values::elements;
-use super::values::keys::Keys;
-use super::values::scalars::{Ints, Texts, Value, ValueForm};
-use super::values::tensor::Tensor;
+use super::super::input_names::Naming;
+use super::super::values::elements;
+use super::super::values::keys::Keys;
+use super::super::values::scalars::{Ints, Texts, Value, ValueForm};
+use super::super::values::tensor::Tensor;
 use crate::answer::Refusal;
 use crate::inputs::{ItemInputs, Limits};
 use crate::request::ItemWishes;

@@ -4,14 +4,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use serde::Serialize;
 
-use super::infer::Form;
-use super::input_names::Naming;
-use super::messages::{ModelInferReply, OutputTensor, ReplyParameter, TypedContents};
-use super::outputs::Output;
+use super::super::infer::Form;
+use super::super::input_names::Naming;
+use super::super::messages::{ModelInferReply, OutputTensor, ReplyParameter, TypedContents};
+use super::Output;
 use crate::answer::{Answer, Refusal};
 use crate::inputs::Label;
-use crate::item_index::FoundItems;
-use crate::raw_ids::RawId;
+use crate::versions::item_index::FoundItems;
+use crate::versions::raw_ids::RawId;
 
 /// The reply parameter with the event time up to which the version has learned.
 pub const AS_OF_MS: &str = "as_of_ms";

@@ -1,0 +1,98 @@
+"""`streamlearn retrieve`: the items that a node finds for a user."""
+
+from __future__ import annotations
+
+import http.client
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from streamlearn.cli.options import AppArgument, JsonOption, SetOption, TokenFileOption
+from streamlearn.cli.output.table import print_json, print_table
+from streamlearn.errors import ServiceError, UsageError
+from streamlearn.features import Dense, FeatureSpec, Slot
+from streamlearn.struct_decoder import from_json
+
+__all__ = ["retrieve"]
+
+_ANSWER_BYTES_MAX = 64 << 20
+_WAIT_S = 30.0
+
+
+def retrieve(
+    app: AppArgument,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FEATURE=VALUE", help="A feature of the user, as in user_id=42; may be repeated."),
+    ] = None,
+    k: Annotated[int, typer.Option("--k", metavar="N", min=1, help="How many items.")] = 10,
+    version: Annotated[
+        int | None, typer.Option(metavar="N", help="The version that answers; by default the promoted one.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="HTTP address of a node; by default front.http.")
+    ] = None,
+    token_file: TokenFileOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Find items for a user, as a running node of an application with retrieval does."""
+    from streamlearn.access.token_file import read_token
+    from streamlearn.apps import load_app
+
+    folder = load_app(app, tuple(set_ or ()))
+    towers = folder.app.towers
+    if towers is None:
+        message = f"application {folder.app.name!r} has no retrieval"
+        raise UsageError(message, help="declare App(retrieval=...) in its app.py")
+    body: dict[str, Any] = {"user": dict(_feature(towers, text) for text in user or ()), "k": k}
+    if version is not None:
+        body["version"] = version
+    token = None if token_file is None else read_token(token_file).decode("latin-1")
+    answer = _asked(at or folder.settings.front.http, body, token)
+    if json:
+        print_json(answer)
+    else:
+        typer.echo(f"version {answer['version']} of {answer['model']}")
+        print_table(answer["items"], whole=True)
+
+
+def _feature(towers: FeatureSpec, text: str) -> tuple[str, Any]:
+    """Return the name and the value of a feature as a request has it."""
+    columns: dict[str, Slot | Dense] = {slot.name: slot for slot in towers.slots_of("user")}
+    columns |= {dense.name: dense for dense in towers.dense_of("user")}
+    name, equals, value = text.partition("=")
+    column = columns.get(name)
+    if not equals or column is None:
+        message = f"--user {text!r} is not FEATURE=VALUE of a user"
+        raise UsageError(message, help=f"features of users are {', '.join(columns)}")
+    try:
+        if isinstance(column, Slot):
+            parts: list[Any] = value.split(",") if value else []
+            values = parts if column.value == "str" else [int(part) for part in parts]
+            return name, values if column.multi else (value if column.value == "str" else int(value))
+        numbers = [float(number) for number in value.split(",")]
+        return name, numbers if column.width > 1 else numbers[0]
+    except ValueError:
+        message = f"--user {text!r} is not a number"
+        raise UsageError(message, help=f"{name} takes numbers, such as {name}=42") from None
+
+
+def _asked(address: str, body: dict[str, Any], token: str | None) -> Any:
+    """Return the answer of a node; raises ServiceError if there is none."""
+    headers = {"content-type": "application/json"} | ({} if token is None else {"authorization": f"Bearer {token}"})
+    connection = http.client.HTTPConnection(address, timeout=_WAIT_S)
+    try:
+        connection.request("POST", "/retrieve", msgspec.json.encode(body), headers)
+        response = connection.getresponse()
+        answer = from_json(response.read(_ANSWER_BYTES_MAX), dict[str, Any])
+    except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
+        message = f"no answer from {address}: {error or type(error).__name__}"
+        raise ServiceError(message, help="start a node with `streamlearn serve APP`, or name one: --at") from None
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        message = f"{address} refuses: {answer['error']}"
+        raise ServiceError(message, help="`curl ADDRESS/ready` says whether it is ready")
+    return answer

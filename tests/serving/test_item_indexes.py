@@ -1,0 +1,125 @@
+"""Indexes of items: those of each version are what its files say, whatever came before, and nothing else is kept."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlearn.errors import VersionDefect
+from streamlearn.serving.item_indexes import ItemIndexes
+from streamlearn.versions import Committed, Store, open_store
+from tests.campaign import examples
+from tests.serving.item_history import DIM, ItemHistory, Vectors, finding_app, nearest
+
+_STORES = count()
+
+
+def vectors(seed: int, items: list[Any]) -> Vectors:
+    """Vectors of items by chance."""
+    rng = np.random.default_rng(seed)
+    return {item: rng.standard_normal(DIM).astype(np.float32) for item in items}
+
+
+def history(*, is_text: bool = False) -> tuple[Store, ItemHistory, ItemIndexes]:
+    """An empty store, what writes versions to it, and what reads them."""
+    store = open_store(f"memory://items-{next(_STORES)}")
+    return store, ItemHistory(store, finding_app(is_text=is_text), is_promoted=False), indexes(store, is_text=is_text)
+
+
+def indexes(store: Store, *, is_text: bool = False) -> ItemIndexes:
+    return ItemIndexes(store, dim=DIM, is_text=is_text)
+
+
+def check(found: ItemIndexes, version: Committed, made: ItemHistory, seed: int = 0) -> None:
+    """What a version finds for some users is what a scan of its truth finds."""
+    truth, rng = made.truth[version.manifest.version], np.random.default_rng(seed)
+    items = found.of(version.ref)
+    assert items is not None
+    assert (len(items.blocks), items.as_of_ms) == (len(truth), version.manifest.watermark_ms)
+    users, k = rng.standard_normal((3, DIM)).astype(np.float32), int(rng.integers(1, 12))
+    excluded = [[item for item in truth if rng.random() < share] for share in (0.0, 0.3, 1.0)]
+    keys, scores, ends = items.blocks.search(users, k, [made.keys(exclude) for exclude in excluded])
+    names = dict(zip(made.keys([*truth]).tolist(), truth, strict=True))
+    begin = 0
+    for user, exclude, end in zip(users, excluded, ends.tolist(), strict=True):
+        best = [names[key] for key in keys[begin:end].tolist()]
+        assert best == nearest(truth, user, k, exclude)
+        assert np.allclose(scores[begin:end], [truth[item] @ user for item in best], rtol=1e-5, atol=1e-6)
+        begin = end
+    assert items.ids.lacks(made.keys([*truth])) is None
+
+
+@settings(max_examples=examples(12), deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sets(st.integers(0, 60), max_size=25), st.sets(st.integers(0, 60), max_size=15)),
+        min_size=1, max_size=5,
+    ),
+    st.booleans(), st.integers(0, 3),
+)  # fmt: skip
+def test_each_version_finds_what_a_scan_of_its_vectors_finds(
+    steps: list[tuple[set[int], set[int]]], is_text: bool, seed: int
+) -> None:
+    store, made, found = history(is_text=is_text)
+    name: Any = (lambda item: f"né{item}") if is_text else (lambda item: item)
+    versions: list[Committed] = []
+    for at, (changed, gone) in enumerate(steps):
+        parent, known = made.last, made.truth.get(at, {})
+        leaving = [name(item) for item in gone - changed if name(item) in known]
+        version = made.cut(at + 1, vectors(seed + at, [*map(name, sorted(changed))]), leaving)
+        found.load(version, None if parent is None else parent.ref)
+        versions.append(version)
+    for version in versions:
+        check(found, version, made, seed)
+    if len(steps) > 1:
+        made.last = versions[-2]
+        base = made.cut(len(steps), vectors(seed + len(steps) - 1, [*map(name, sorted(steps[-1][0]))]), kind="base")
+        fresh = indexes(store, is_text=is_text)
+        fresh.load(base, None)
+        check(fresh, base, made, seed)
+
+
+def test_a_version_is_read_once_and_gone_when_it_is_retired() -> None:
+    _, made, found = history()
+    first, second = made.cut(1, vectors(1, [1, 2])), made.cut(2, vectors(2, [2, 3]))
+    found.load(first, None)
+    items = found.of(first.ref)
+    found.load(first, None)
+    assert found.of(first.ref) is items
+    found.load(second, first.ref)
+    found.retire(first.ref)
+    assert found.of(first.ref) is None
+    check(found, second, made)
+
+
+def test_a_damaged_version_is_refused_and_leaves_nothing() -> None:
+    store, made, found = history()
+    first = made.cut(1, vectors(1, [1, 2]))
+    (entry,) = [entry for entry in first.manifest.of_kind("rows") if entry.table == "vectors"]
+    path = f"{first.folder}/{entry.path}"
+    whole = bytes(store.read(path, bytes_max=1 << 20))
+    store.remove(path)
+    store.create(path, whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(VersionDefect):
+        found.load(first, None)
+    assert found.of(first.ref) is None
+    store.remove(path)
+    store.create(path, whole)
+    found.load(first, None)
+    check(found, first, made)
+
+
+def test_vectors_need_an_item_and_the_length_of_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, made, found = history()
+    library = made.library
+    monkeypatch.setattr(made, "library", lambda items, gone: library(items[1:], gone))
+    version = made.cut(1, vectors(1, [1, 2]))
+    with pytest.raises(VersionDefect, match=f"a vector for key {made.keys([1])[0]}, but no item"):
+        found.load(version, None)
+    with pytest.raises(VersionDefect, match="its vectors are 8 int8, not 12 int8"):
+        ItemIndexes(store, dim=12, is_text=False).load(version, None)

@@ -1,0 +1,27 @@
+"""Settings of retrieval, where a node uses them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from streamlearn.serving import front as front_module
+from streamlearn.serving.node_retrieval import NodeRetrieval
+from streamlearn.versions import open_store
+from tests.settings.conftest import Load
+from tests.settings.probes import heeds, spied
+
+
+@heeds("retrieval.lanes", "retrieval.k_max")
+def test_a_node_finds_as_many_items_on_as_many_lanes_as_the_settings_say(
+    retrieving: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fronts = spied(monkeypatch, front_module, "native.Front")
+    folder = retrieving("retrieval.lanes=3", "retrieval.k_max=77", "serving.users_buckets=[1, 3, 500]")
+    made = NodeRetrieval(folder, open_store(folder.store_url), [spec.name for spec in folder.app.tables], None)
+    schema, buckets, limits, *_ = fronts[0][0]
+    assert json.loads(schema)["items"]["k_max"] == 77
+    assert (limits.lanes, len(made._kind.places)) == (3, 3)
+    # A request is a user and a candidate, and of users a TensorBatch has few.
+    assert buckets == ([1, 3], [1, 3], [1])
