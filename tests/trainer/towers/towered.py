@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamlearn.apps import App, AppFolder
 from streamlearn.features import Retrieval
-from streamlearn.trainer import TrainReport
-from streamlearn.trainer.towers.tower_steps import own_steps
-from tests.trainer.runs import local_client, run
 from tests.trainer.stream import learnable_app, learnable_folder
+
+if TYPE_CHECKING:
+    from streamlearn.trainer import TrainReport
 
 __all__ = ["TWO", "learned", "towered_app", "towered_folder"]
 
@@ -40,5 +40,9 @@ def towered_folder(
 
 def learned(folder: AppFolder, **more: Any) -> TrainReport:
     """Learn all there is with the towers, on tables in this process."""
+    # An app.py may import this module, and must not load TensorFlow.
+    from streamlearn.trainer.towers.tower_steps import own_steps
+    from tests.trainer.runs import local_client, run
+
     with local_client(folder) as client:
         return run(folder, client=client, lead=own_steps(folder, client), **more)
