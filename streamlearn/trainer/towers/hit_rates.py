@@ -20,7 +20,8 @@ TOPS = (50, 100, 500)
 _DAY_MS = 86_400_000
 _HALF_LIFE_MS = 6 * 3_600_000
 _DOUBLINGS_MAX = 500.0
-# A step is ranked at once among this many items, and of more items fewer steps are ranked.
+# Of more items, only a share of the steps is ranked, so that a step takes as long on average.
+_ITEMS_A_STEP = 1 << 12
 _ITEMS_AT_ONCE, _POSITIVES_MAX = 1 << 14, 256
 
 
@@ -40,7 +41,7 @@ class HitRates:
 
     Popularity ranks by counts of positives that halve every six hours. An item that was not known counts as not found,
     and of items with one count each is as likely to come first. A step of more than `_POSITIVES_MAX` positives is
-    ranked by as many of them, and beyond `_ITEMS_AT_ONCE` items only a share of the steps is.
+    ranked by as many of them, and beyond `_ITEMS_A_STEP` items only a share of the steps is.
     """
 
     def __init__(self, steps: TowerSteps) -> None:
@@ -64,7 +65,7 @@ class HitRates:
     def see(self, packed: PackedTowers) -> None:
         """Rank the positives of a step, and count them."""
         self._steps += 1
-        if len(self._items) and self._steps % (1 + (len(self._items) - 1) // _ITEMS_AT_ONCE) == 0:
+        if len(self._items) and self._steps % (1 + (len(self._items) - 1) // _ITEMS_A_STEP) == 0:
             self._rank(packed)
         self._count(packed)
 

@@ -25,12 +25,14 @@ Float32s = npt.NDArray[np.float32]
 Uint64s = npt.NDArray[np.uint64]
 _KEYS_MAX = 1 << 26
 _BUCKET_MIN = 32
+_POSITIVES_MAX = 4_096
 
 
 class TowerRows:
     """Packs steps for the towers, and pushes the gradients of packed steps. `pack` and `push` may run at once.
 
-    With `is_padded` the numbers of users, items and positives are powers of two.
+    A step with more than `_POSITIVES_MAX` positives is learned by as many of them, spread evenly over it. With
+    `is_padded` the numbers of users, items and positives are powers of two.
     """
 
     def __init__(self, folder: AppFolder, client: PsClient, items: Library, *, is_padded: bool = False) -> None:
@@ -53,6 +55,8 @@ class TowerRows:
         rows = np.flatnonzero(((columns.learn | columns.correct) & columns.positive & bit) != 0)
         if not len(rows):
             return None
+        if len(rows) > _POSITIVES_MAX:  # logits are as many as users times items
+            rows = rows[np.linspace(0, len(rows) - 1, _POSITIVES_MAX).astype(np.int64)]
         shown, of_items = columns.item.slots[self._item_id].keys, columns_for(columns.item, self._names)
         requests, user_index = np.unique(columns.request_index[rows], return_inverse=True)
         own, first, item_index = np.unique(shown[rows], return_index=True, return_inverse=True)

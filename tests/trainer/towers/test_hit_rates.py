@@ -110,14 +110,15 @@ def test_of_many_items_a_share_of_the_steps_is_ranked_in_slices(monkeypatch: pyt
     rng = np.random.default_rng(1)
     numbers = dict(enumerate(rng.permutation(100).astype(float).tolist()))
     rates, _ = rates_of(numbers, [*range(100)])
-    monkeypatch.setattr(hit_rates, "_ITEMS_AT_ONCE", 30)
+    monkeypatch.setattr(hit_rates, "_ITEMS_AT_ONCE", 35)
+    monkeypatch.setattr(hit_rates, "_ITEMS_A_STEP", 30)
     for _ in range(8):
         rates.see(positives([*range(100)], 0))
     (day,) = rates.days
     assert day.positives == 2 * 100
     assert day.towers == pytest.approx((1 / 100, 2 / 100, 4 / 100))
     monkeypatch.setattr(hit_rates, "_POSITIVES_MAX", 7)
-    monkeypatch.setattr(hit_rates, "_ITEMS_AT_ONCE", 100)
+    monkeypatch.setattr(hit_rates, "_ITEMS_A_STEP", 100)
     rates.see(positives([*range(100)], DAY_MS))
     assert rates.days[-1].positives == 7
 

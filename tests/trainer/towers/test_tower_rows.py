@@ -18,6 +18,7 @@ from streamlearn.trainer.columns import StepColumns, columns_of
 from streamlearn.trainer.intake.item_feed import learn_shown
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.step import Piece, Step
+from streamlearn.trainer.towers import tower_rows
 from streamlearn.trainer.towers.tower_rows import TowerRows
 from tests.trainer.runs import local_client
 from tests.trainer.stream import messages_of
@@ -117,6 +118,19 @@ def test_a_step_that_is_learned_again_draws_the_same_items_and_another_one_other
     assert first.keys.tolist() == again.keys.tolist()
     assert set(first.keys[first.own :].tolist()) != set(of_seed.keys[of_seed.own :].tolist())
     assert set(first.keys[first.own :].tolist()) != set(other.keys[other.own :].tolist())
+
+
+def test_of_many_positives_the_towers_learn_a_number_that_is_bounded(
+    folder: AppFolder, client: PsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, _ = rows_of(folder, client)
+    monkeypatch.setattr(tower_rows, "_POSITIVES_MAX", 5)
+    columns = step_of(folder)
+    packed = rows.pack(columns)
+    assert packed is not None
+    positive = np.flatnonzero(columns.positive & CLICK)
+    chosen = columns.item.slots["video_id"].keys[positive[np.linspace(0, len(positive) - 1, 5).astype(int)]]
+    assert packed.keys[packed.item_index].tolist() == chosen.tolist()
 
 
 def test_without_positives_there_is_nothing_to_learn(folder: AppFolder, client: PsClient) -> None:

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamlearn.apps import App, AppFolder
 from streamlearn.features import Retrieval
 from streamlearn.topics import create_topic
-from streamlearn.trainer import TrainReport
-from streamlearn.trainer.intake.item_feed import ItemFeed
-from streamlearn.trainer.towers.tower_steps import own_steps
-from tests.trainer.runs import local_client, run
 from tests.trainer.stream import learnable_app, learnable_folder
+
+if TYPE_CHECKING:
+    from streamlearn.trainer import TrainReport
 
 __all__ = ["TWO", "learned", "towered_app", "towered_folder"]
 
@@ -47,6 +46,11 @@ def towered_folder(
 
 def learned(folder: AppFolder, **more: Any) -> TrainReport:
     """Learn all there is with the towers, on tables in this process."""
+    # An app.py may import this module, and must not load TensorFlow.
+    from streamlearn.trainer.intake.item_feed import ItemFeed
+    from streamlearn.trainer.towers.tower_steps import own_steps
+    from tests.trainer.runs import local_client, run
+
     with ExitStack() as ends:
         client = ends.enter_context(local_client(folder))
         if folder.app.retrieval is None:
