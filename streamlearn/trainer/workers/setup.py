@@ -108,7 +108,8 @@ def lead(
         slices = Rows(app, client, slice_rows(settings.trainer.step_rows, settings.workers.slices), settings.tables)
         clients = Clients(client, sums)
         setup = setup_of(folder, learner, learns=settings.workers.leader_learns)
-        leader = Leader(learner, slices, clients, settings.workers, setup, clock=clock)
+        wanted = settings.up.workers and settings.up.workers + settings.workers.leader_learns
+        leader = Leader(learner, slices, clients, settings.workers, setup, wanted=wanted, clock=clock)
         if settings.workers.listen:
             ends.enter_context(WorkerDoor(leader, folder, token=token, tls=tls, clock=clock))
         return leader
