@@ -22,8 +22,8 @@ class Gatherer:
     """Reads a model, for one thread at a time.
 
     `served_name` is the model's name for callers, by default its own. `dead_share` returns the share of ingest's recent
-    events that became dead letters, and `features` how far computed features are folded; they are called when versions
-    are listed. `given_up` returns the processes that `up` gave up.
+    events that became dead letters, `features` how far computed features are folded, and `workers` who learns the
+    model; they are called when versions are listed. `given_up` returns the processes that `up` gave up.
     """
 
     def __init__(
@@ -36,11 +36,13 @@ class Gatherer:
         dead_share: Callable[[], float] = lambda: 0.0,
         given_up: Callable[[], tuple[GivenUpProcess, ...]] = tuple,
         features: Callable[[], Facts | None] = lambda: None,
+        workers: Callable[[], Facts | None] = lambda: None,
     ) -> None:
         self._model, self._settings, self._clock = model, settings, clock
         self._dead_share, self._dead, self._given_up = dead_share, 0.0, given_up
-        self._read_features = features
+        self._read_features, self._ask_workers = features, workers
         self._features: Facts | None = None
+        self._workers: Facts | None = None
         self._switches = SwitchLog(model.store, served_name or model.name)
         self._switch: Switch | None = None
         self._known: tuple[Known, ...] = ()
@@ -81,6 +83,7 @@ class Gatherer:
             given_up=self._given_up(),
             dead_share=self._dead if self._dead > self._model.settings.ingest.dead_share_max else 0.0,
             features=self._features,
+            workers=self._workers,
         )
 
     def _list(self, pointer: Pointer) -> None:
@@ -93,7 +96,8 @@ class Gatherer:
             requests = Requests(self._model.store, self._model.name)
             self._requests, self._refused = tuple(requests.waiting(self._known)), requests.refused_last()
             self._switch = self._switches.newest(self._switch)
-            self._dead, self._features, self._listed_s = self._dead_share(), self._read_features(), now_s
+            self._dead, self._features, self._workers = self._dead_share(), self._read_features(), self._ask_workers()
+            self._listed_s = now_s
 
     def _moves_of(self, pointer: Pointer) -> tuple[Pointer, ...]:
         """Return the newest moves. Unless the store is restored, a move never changes, so each is read once."""

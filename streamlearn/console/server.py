@@ -59,8 +59,8 @@ class ConsoleServer:
     """The console of one model, from its construction until it is closed; it listens at `address`, HOST:PORT.
 
     Without a token for moves it is read-only. `tls` are the files of a certificate and its key. `served_name`,
-    `dead_share`, `given_up` and `features` are those of `Gatherer`. `given` completes the commands that the page shows.
-    `first_window` says when there will be figures of validation, as `AppFolder.first_window` does.
+    `dead_share`, `given_up`, `features` and `workers` are those of `Gatherer`. `given` completes the commands that the
+    page shows. `first_window` says when there will be figures of validation, as `AppFolder.first_window` does.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class ConsoleServer:
         dead_share: Callable[[], float] = lambda: 0.0,
         given_up: Callable[[], tuple[GivenUpProcess, ...]] = tuple,
         features: Callable[[], Facts | None] = lambda: None,
+        workers: Callable[[], Facts | None] = lambda: None,
         given: Given | None = None,
         first_window: Callable[[Sequence[int]], str] = lambda _: "",
     ) -> None:
@@ -83,8 +84,9 @@ class ConsoleServer:
         self.address = socket_address(self._server.socket)
         self.url = f"{'http' if tls is None else 'https'}://{self.address}/"
         gatherer = Gatherer(
-            model, settings, served_name=served_name, dead_share=dead_share, given_up=given_up, features=features
-        )
+            model, settings, served_name=served_name, dead_share=dead_share, given_up=given_up, features=features,
+            workers=workers,
+        )  # fmt: skip
         given, after = given or Given(model=model.name), _late_after(model.settings)
         self._watch = Watch(
             gatherer.gather,

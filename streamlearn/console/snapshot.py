@@ -35,6 +35,7 @@ class Gathered:
         dead_share: The share of ingest's recent events that became dead letters, if it is above its limit; else 0.
         given_up: The processes of this machine that `up` gave up.
         features: How far computed features are folded; None if the application has none.
+        workers: Who learns the model, or why that is unknown; None if one process does.
     """
 
     model: str
@@ -54,6 +55,7 @@ class Gathered:
     dead_share: float = 0.0
     given_up: tuple[GivenUpProcess, ...] = ()
     features: Facts | None = None
+    workers: Facts | None = None
 
     @property
     def answers_callers(self) -> bool:

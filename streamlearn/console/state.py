@@ -65,6 +65,7 @@ def state_of(
         "moves": _moves(found.moves),
         "moves_left": found.moves_left,
         "features": found.features,
+        "workers": found.workers and found.workers | {"help": completed(found.workers["help"], given)},
         "requests": [
             {name: getattr(request, name) for name in ("seq", "by", "reason", "wall_ms")} | {"to": request.to.version}
             for request in found.requests

@@ -71,6 +71,7 @@ def troubles(found: Gathered, after: LateAfter) -> list[Trouble]:
     """Return all problems, worst first."""
     problems = [*_of_registry(found, after), *_of_nodes(found, after.beat_s)]
     problems += [*_of_versions(found, after.training_s), *_of_pointer(found), *_of_switch(found)]
+    problems += _of_workers(found, after.silent_s)
     for process in found.given_up:
         text = f"`up` gave {process.name} up ({process.how}), and it does not run"
         problems.append(Trouble("warn", "process", text, process.help, process.wall_ms))
@@ -200,6 +201,16 @@ def _of_pointer(found: Gathered) -> Iterator[Trouble]:
         text = f"training could not go back to version {refused.to.version} and continues: {refused.reason}"
         help = "rewind to another version; `streamlearn versions MODEL` lists them"
         yield Trouble("warn", "request", text, help, refused.wall_ms)
+
+
+def _of_workers(found: Gathered, silent_s: float) -> Iterator[Trouble]:
+    """Missing workers, once they had time to start again. A trainer that is away makes versions late."""
+    workers = found.workers
+    if workers and workers["short_since_ms"] and found.at_ms - workers["short_since_ms"] > silent_s * 1000:
+        missing = workers["wanted"] - len(workers["members"])
+        text = f"{missing} of {workers['wanted']} processes that learn {'is' if missing == 1 else 'are'} missing"
+        help = "the others go on, but more slowly; the log of a missing worker says why it ended"
+        yield Trouble("warn", "workers", text, help, workers["short_since_ms"])
 
 
 def _of_switch(found: Gathered) -> Iterator[Trouble]:

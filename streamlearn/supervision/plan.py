@@ -96,7 +96,7 @@ def planned(
     commands = _Commands(folder, asked, changes, iter(metrics[1:]))
     members = [commands.shard(number, len(shards), address) for number, address in here]
     needs = tuple(member.name for member in members)
-    members += [*([commands.ingest()] if makes else []), commands.trainer(needs)]
+    members += [*([commands.ingest()] if makes else []), commands.trainer(needs, leader)]
     members += [commands.worker(number, leader) for number in range(1, workers + 1)]
     members += [commands.fold()] if folds else []
     members += [commands.node(number, *addresses) for number, addresses in enumerate(zip(grpc, http, strict=True), 1)]
@@ -159,11 +159,12 @@ class _Commands:
         command, where = self._command(["features", "fold", str(self._folder.folder)])
         return Member("fold", FOLD, command, may_end=True, where=where)
 
-    def trainer(self, needs: tuple[str, ...]) -> Member:
-        """Return the trainer, with its publisher."""
+    def trainer(self, needs: tuple[str, ...], leader: str) -> Member:
+        """Return the trainer, with its publisher; `leader` is where it listens for workers, if it does."""
         words = ["train", str(self._folder.folder), *_option("--token-file", self._asked.shards_token_file)]
         command, where = self._command(words)
-        return Member("trainer", TRAINER, command, needs=needs, where=where)
+        addresses = {"workers": leader} if leader else {}
+        return Member("trainer", TRAINER, command, needs=needs, where={**addresses, **where})
 
     def worker(self, number: int, leader: str) -> Member:
         """Return a worker, which learns with the trainer."""

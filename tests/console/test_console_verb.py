@@ -94,6 +94,22 @@ def test_it_shows_how_far_computed_features_are_folded(app: Path) -> None:
     assert "interactions does not exist" in state["features"]["error"], "there is no topic"
 
 
+def test_it_asks_the_trainer_who_learns(app: Path) -> None:
+    words = [sys.executable, "-m", "streamlearn", "console", str(app), "--listen", "127.0.0.1:0"]
+    words += ["--set", "workers.slices=2", "--leader", "127.0.0.1:1"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None
+            found = re.search(r"http://(.*)/", running.stdout.readline())
+            assert found is not None
+            workers = Asked(found[1]).state()["state"]["workers"]
+        finally:
+            running.kill()
+    assert workers["error"].startswith("the trainer at 127.0.0.1:1: ")
+    assert workers["help"].startswith(f"check that `streamlearn train {app.resolve()} --set workers.slices=2` runs")
+    assert workers["members"] == []
+
+
 def test_others_reach_it_only_with_a_token(still_app: Path, tmp_path: Path) -> None:
     refused = run(still_app, "--listen", "0.0.0.0:0")
     assert refused.returncode == 2

@@ -58,6 +58,36 @@ def test_computed_features_are_shown_where_there_are_some() -> None:
     assert (state["features"], state["trouble"]) == (facts, [])
 
 
+def learners(**changed: Any) -> dict[str, Any]:
+    """Two processes that learn, of three that should."""
+    members = [{"name": name, "slices": 7, "slice_s": 0.01, "held": 1} for name in ("leader", "host:1")]
+    facts = {"error": "", "help": "", "asked_ms": NOW_MS, "wanted": 3, "short_since_ms": NOW_MS - 16_000}
+    return facts | {"members": members} | changed
+
+
+def test_workers_are_shown_where_a_model_has_some_and_are_trouble_once_they_had_time_to_come_back() -> None:
+    assert said(gathered(moved(3, 10)))["workers"] is None
+    facts = learners()
+    state = said(gathered(moved(3, 10), workers=facts))
+    assert state["workers"] == facts
+    assert state["headline"]["level"] == "warn"
+    assert levels(state) == [("warn", "workers")]
+    assert state["trouble"][0]["said"] == "1 of 3 processes that learn is missing"
+    assert state["trouble"][0]["since_ms"] == NOW_MS - 16_000
+    for well in (learners(short_since_ms=NOW_MS - 14_000), learners(wanted=0, short_since_ms=0)):
+        assert said(gathered(moved(3, 10), workers=well))["trouble"] == []
+
+
+def test_a_trainer_that_does_not_answer_leaves_workers_unknown_with_a_command_that_works() -> None:
+    unknown = learners(
+        error="the trainer at host:7302 does not answer", help="check that `streamlearn train APP` runs there",
+        members=[], asked_ms=0, wanted=0, short_since_ms=0,
+    )  # fmt: skip
+    state = said(gathered(moved(3, 10), workers=unknown), given=Given(app="shop"))
+    assert state["workers"] == unknown | {"help": "check that `streamlearn train shop` runs there"}
+    assert state["trouble"] == []
+
+
 def test_a_process_that_was_given_up_is_trouble() -> None:
     """All was green for minutes otherwise: nodes answer without ingest, and versions become late much later."""
     ingest = GivenUpProcess("ingest", "status 2", "/logs/ingest.log", 1_000, 1)

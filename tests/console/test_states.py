@@ -173,7 +173,8 @@ def test_a_model_that_is_well_is_green_and_shows_its_auc(stage: Stage) -> None:
     assert stage.browser.run("return document.querySelector('#figure').value") == "auc"
     assert stage.browser.text("#window") == ""
     assert stage.browser.text("#trouble") == ""
-    assert stage.browser.run("return document.querySelector('#features').offsetHeight") == 0
+    for absent in ("#features", "#workers-panel"):
+        assert stage.browser.run("return document.querySelector(arguments[0]).offsetHeight", absent) == 0
     assert stage.browser.run("return document.querySelectorAll('.mark, .mild, .wrong').length") == 0
     assert [stage.button(move) for move in ("hold", "release", "rewind", "rollback")] == [
         "enabled", "none", "enabled", "enabled",
@@ -201,6 +202,38 @@ def test_a_line_says_how_far_computed_features_are_folded(stage: Stage, facts: d
     for name, text in words.items():
         line = line.replace(name, text)
     assert stage.browser.text("#features") == f"Computed features{line}"
+
+
+def test_workers_are_shown_with_their_slices_and_since_when_one_is_missing(stage: Stage) -> None:
+    def play(now_ms: int) -> Gathered:
+        members = [
+            {"name": "leader", "slices": 12_345, "slice_s": 0.0123, "held": 2},
+            {"name": f"{'a-long-name.' * 6}example:4711", "slices": 0, "slice_s": 0.0, "held": 1},
+        ]
+        facts = {"error": "", "help": "", "asked_ms": now_ms - 1_000, "wanted": 3, "short_since_ms": now_ms - 40_000}
+        return changed(well(stage, now_ms), workers=facts | {"members": members})
+
+    stage.show("workers", play, "Version 5 is served, by all 2 nodes")
+    assert stage.classes("#headline") == ["headline", "warn"]
+    table = stage.browser.text("#workers")
+    for words in ("leader, the trainer", "12,345", "12.3 ms", "2 slices", "example:4711", "1 slice"):
+        assert words in table, words
+    text = stage.browser.text("#workers-said")
+    assert "2 of 3 learn, at least one has been missing for 4" in text
+    assert "; asked " in text
+    assert "1 of 3 processes that learn is missing" in stage.browser.text("#trouble")
+
+
+def test_a_trainer_that_does_not_answer_leaves_no_old_figures_of_workers(stage: Stage) -> None:
+    def play(now_ms: int) -> Gathered:
+        unknown = {"asked_ms": 0, "wanted": 0, "short_since_ms": 0, "members": []}
+        facts = {"error": "the trainer at host:7302 does not answer", "help": "see `streamlearn up --help`"}
+        return changed(well(stage, now_ms), workers=facts | unknown)
+
+    stage.show("workers-unknown", play, "Version 5 is served, by all 2 nodes")
+    assert stage.classes("#headline") == ["headline", "good"]
+    error = "Workers are unknown: the trainer at host:7302 does not answer; see streamlearn up --help"
+    assert (stage.browser.text("#workers"), stage.browser.text("#workers-said")) == (error, "")
 
 
 def test_after_a_rollback_the_page_leads_out_by_a_rewind_and_makes_it(stage: Stage) -> None:

@@ -212,6 +212,16 @@ def test_features_are_read_as_often_as_versions_and_what_is_away_fails_nothing(p
     assert len(read) == 2
 
 
+def test_workers_are_asked_as_often_as_versions_are_listed_and_old_answers_do_not_stay(place: Place) -> None:
+    model, clock = Model(MODEL, str(place.folder / "store"), "", Settings()), ManualClock()
+    answers: list[Any] = [{"error": "", "members": [{}, {}]}, {"error": "it does not answer", "members": []}]
+    gatherer = Gatherer(model, ConsoleSettings(versions_s=5.0), clock=clock, workers=lambda: answers[0])
+    assert [gatherer.gather().workers for _ in range(2)] == [answers[0]] * 2
+    del answers[0]
+    clock.sleep(5.0)
+    assert gatherer.gather().workers == {"error": "it does not answer", "members": []}
+
+
 def test_an_ack_counts_until_the_next_heartbeat_even_if_that_is_of_an_older_move(place: Place) -> None:
     model = Model(MODEL, str(place.folder / "store"), f"sqlite://{place.folder}/registry.db", Settings())
     before = Node(boot_id="a", name="node-a", state="ready", active=4, seq=3, wall_ms=1_000)

@@ -107,6 +107,7 @@ def test_up_runs_the_workers_of_the_settings_with_the_trainer(small: Load) -> No
     workers = [member for member in plan.members if member.stage == WORKERS]
     assert [member.name for member in workers] == ["worker-1", "worker-2", "worker-3"]
     assert all(member.needs == ("trainer",) and "127.0.0.1:9501" in member.command for member in workers)
+    assert [one.where.get("workers") for one in plan.members if one.name == "trainer"] == ["127.0.0.1:9501"]
     for change, shards in (("workers.slices=1", 1), ("workers.slices=4", 0)):
         with pytest.raises(UsageError, match=r"up\.workers is 3"):
             planned(small("up.workers=3", change), UpOptions(shards=shards), taken=lambda *_: False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,12 @@ from streamlearn.apps import AppFolder
 from streamlearn.events import EventDecoder
 from streamlearn.events.columns import ids_of
 from streamlearn.samples import SampleBatch, SampleCodec
-from streamlearn.topics import Records
+from tools.demo.sent_labels import records_of
 
 __all__ = ["UNSETTLED", "SettledLabels", "ends_of_rows", "read_settled", "row_id", "settled_of"]
 
 UNSETTLED = -1
 """The value of a label that no row settles."""
-_RECORDS, _BYTES, _WAIT_MS = 10_000, 64 << 20, 50
 
 Identity = tuple[int, int, int]
 """Partition, offset and index of the item."""
@@ -55,7 +54,7 @@ class SettledLabels:
 def read_settled(folder: AppFolder) -> SettledLabels:
     """Read the whole samples topic, each partition in order, and the impressions of its rows."""
     codec = SampleCodec(folder.app, folder.settings.samples)
-    batches = (codec.decode(value) for records in _read(folder, "samples") for value in records.values if value)
+    batches = (codec.decode(value) for records in records_of(folder, "samples") for value in records.values if value)
     return settled_of(batches, _shown(folder), len(folder.app.labels))
 
 
@@ -63,7 +62,7 @@ def ends_of_rows(folder: AppFolder) -> list[int]:
     """Return, by partition, the offset after the last message with rows. Later messages need no new version."""
     codec = SampleCodec(folder.app, folder.settings.samples)
     ends: dict[int, int] = {}
-    for records in _read(folder, "samples"):
+    for records in records_of(folder, "samples"):
         ends.setdefault(records.partition, 0)
         for offset, value in zip(records.offsets.tolist(), records.values, strict=True):
             if value and len(codec.decode(value)):
@@ -104,7 +103,7 @@ def settled_of(batches: Iterable[SampleBatch], shown: Mapping[Identity, int], la
 def _shown(folder: AppFolder) -> dict[Identity, int]:
     """Return the row id of every identity in the impressions topic."""
     decoder, row_ids = EventDecoder.of(folder), {}
-    for records in _read(folder, "impressions"):
+    for records in records_of(folder, "impressions"):
         shown = decoder.decode(records.values).impressions
         if not len(shown):
             continue
@@ -116,13 +115,3 @@ def _shown(folder: AppFolder) -> dict[Identity, int]:
             for at, item in enumerate(items[begins[row] : begins[row + 1]]):
                 row_ids[records.partition, offsets[row], bases[row] + at] = row_id(request, item)
     return row_ids
-
-
-def _read(folder: AppFolder, name: str) -> Iterator[Records]:
-    with folder.open_topic(name) as topic, topic.reader() as reader:
-        offsets = {partition: reader.earliest(partition) for partition in range(topic.partitions)}
-        ends = {partition: reader.end(partition) for partition in offsets}
-        while any(offset < ends[partition] for partition, offset in offsets.items()):
-            for records in reader.read_many(offsets, max_records=_RECORDS, max_bytes=_BYTES, wait_ms=_WAIT_MS):
-                yield records
-                offsets[records.partition] = records.next_offset

@@ -110,7 +110,7 @@ class Target:
             return []
         try:
             with LeaderLink(self.folder, settings.workers.listen[0], token=token) as link:
-                workers = [state for state in link.who(_WHO_S_MAX) if state.name != _LEADER]
+                workers = [state for state in link.who(_WHO_S_MAX).workers if state.name != _LEADER]
         except ShardUnreachable:
             return []
         for state in workers:

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 
 from streamlearn.online.served_check import ServedCheck
 from tools.demo.board import Rows
-from tools.demo.burst import TIMES, Burst
+from tools.demo.burst import CANDIDATES, TIMES, WORTH_MORE, Burst
 from tools.demo.change import Takeover
 from tools.demo.scenario import Observations
+from tools.demo.worker_loss import WorkerLoss
 
 __all__ = ["Facts", "Outcome", "Promise", "facts_of", "promises_of"]
 
@@ -41,6 +42,7 @@ class Outcome:
         refusal: Why a node did not answer one of them; empty if none was repeated.
         dead_letters: Dead letters of ingest.
         learned: Counts of the newest version over its whole history, by name.
+        sent: How many labels of the samples must have been learned, and how many may have been.
         labels: Labels of the application.
         unlabelled: Those among them that an item without their action does not have.
         skipped_rows: Rows that were shown while the data was poisoned.
@@ -62,6 +64,7 @@ class Outcome:
     refusal: str
     dead_letters: int
     learned: Mapping[str, int]
+    sent: tuple[int, int]
     labels: int
     skipped_rows: int
     versions: int
@@ -87,6 +90,7 @@ def facts_of(observed: Observations, rows: Rows, outcome: Outcome, label: str) -
     """Return the figures of a demo by name; `label` is the name of the first label."""
     served, frozen = _compared(observed, rows)
     before, bad, after = _around(observed, rows)
+    burst = outcome.burst
     return {
         "impressions replayed, each scored before its actions": outcome.impressions,
         "actions replayed": outcome.actions,
@@ -111,11 +115,15 @@ def facts_of(observed: Observations, rows: Rows, outcome: Outcome, label: str) -
         },
         "the whole rollback command, ms": round(observed.rollback_ms),
         "time until training continued after a shard was killed, s": round(observed.killed_s, 2),
+        **_facts_of_worker(observed.worker),
         "version at which training went back": observed.reverted,
         "rows that the changed application began with": outcome.takeover.kept,
         "time until the changed application answered, ms": round(outcome.takeover.moved_ms[0]),
         "time until the application answered again, ms": round(outcome.takeover.moved_ms[-1]),
-        "value kept at three times the rate of a node": round(outcome.burst.kept, 3),
+        "value kept at three times the rate of a node": round(burst.kept, 3),
+        f"candidates scored of {CANDIDATES}, requests worth the same": round(burst.scored, 1),
+        f"candidates scored of {CANDIDATES}, requests worth {WORTH_MORE:g} times as much": round(burst.scored_more, 1),
+        f"candidates scored of {CANDIDATES}, the requests beside these": round(burst.scored_less, 1),
         "requests that the changed application answered": outcome.takeover.answered,
     }
 
@@ -146,6 +154,7 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
             observed.killed_s <= RECOVERED_S_MAX,
             f"{observed.killed_s:.1f} s",
         ),
+        *_of_worker(observed.worker, outcome),
         Promise(
             "the judge rejects the version that learned from poison",
             observed.rejected > 0,
@@ -187,6 +196,27 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
             f"{max(outcome.takeover.moved_ms):.0f} ms, scores differ by {outcome.takeover.difference:.0e}",
         ),
     ]
+
+
+def _facts_of_worker(loss: WorkerLoss | None) -> Facts:
+    if loss is None:
+        return {}
+    return {
+        "time until training continued after a worker was killed, s": round(loss.continued_s, 2),
+        "time until that worker had started again and learned, s": round(loss.back_s, 2),
+    }
+
+
+def _of_worker(loss: WorkerLoss | None, outcome: Outcome) -> list[Promise]:
+    """Return the promise on a worker, if there is one. All faults before the end show in its labels."""
+    if loss is None:
+        return []
+    (least, most), learned = outcome.sent, outcome.learned["labels_learned"]
+    sent = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    text = "training continues after a worker is killed, and the labels learned equal the labels sent"
+    again = ", after its slice was learned again" if loss.held else ""
+    seen = f"{loss.continued_s:.1f} s{again}; {learned:,} labels learned, {sent} sent"
+    return [Promise(text, loss.continued_s <= RECOVERED_S_MAX and least <= learned <= most, seen)]
 
 
 def _of_burst(burst: Burst) -> Promise:

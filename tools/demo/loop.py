@@ -19,8 +19,10 @@ from streamlearn.apps import AppFolder
 from streamlearn.errors import ServiceError, StreamlearnError
 from streamlearn.replay import open_replay_topics
 from streamlearn.supervision import tether
+from streamlearn.trainer.workers.worker_facts import worker_facts
 from streamlearn.versions import Known, Verdict
 from streamlearn.versions.format.log import read_manifest
+from streamlearn.versions.format.manifest import Manifest
 from streamlearn.versions.format.verdict import read_verdict
 from streamlearn.versions.pointer.model import Model
 
@@ -167,6 +169,11 @@ class Loop:
             float(value) for name, pairs, value in samples if name == metric and all(pair in pairs for pair in wanted)
         )
 
+    def learners(self) -> dict[str, dict[str, Any]]:
+        """Return the processes that learn the model, by name; none while the trainer does not answer."""
+        facts = worker_facts(self.folder, self._addresses["trainer", "workers"], None, _PAGE_WAIT_S)
+        return {member["name"]: member for member in facts["members"]} if facts else {}
+
     def versions(self) -> Sequence[Known]:
         """Return all versions, oldest first."""
         return self.model.history.read()
@@ -197,10 +204,13 @@ class Loop:
         with self.folder.open_topic(topic) as opened, opened.reader() as reader:
             return [reader.end(partition) for partition in range(opened.partitions)]
 
+    def manifest(self, version: Known) -> Manifest:
+        """Return the manifest of a version."""
+        return read_manifest(self.model.store, self.model.history.folder(version.ref))
+
     def has_learned(self, version: Known, ends: Sequence[int]) -> bool:
         """Return whether a version has learned all samples before these end offsets."""
-        manifest = read_manifest(self.model.store, self.model.history.folder(version.ref))
-        reached = {position.partition: position.offset for position in manifest.samples_positions}
+        reached = {position.partition: position.offset for position in self.manifest(version).samples_positions}
         return all(reached.get(partition, 0) >= end for partition, end in enumerate(ends))
 
     def verb(self, *words: str) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Run of the demo: starts the loop, plays the scenario, prints the facts and promises, and writes the report.
 
 A week of real behaviour is replayed. One of two serving nodes scores each request before the user's reaction is
-replayed. Ingest joins both into samples, a trainer learns them on two shards, and versions are published, judged and
-served. Meanwhile a shard is killed, data is poisoned, a version that the judge rejected is served by force and rolled
-back, and training goes back and skips the poisoned data. At last the application is changed: one with a further
-feature begins with what was learned, takes over the callers, and gives them back.
+replayed. Ingest joins both into samples, a trainer and a worker learn them on two shards, and versions are published,
+judged and served. Meanwhile a shard and the worker are killed, data is poisoned, a version that the judge rejected is
+served by force and rolled back, and training goes back and skips the poisoned data. At last the application is changed:
+one with a further feature begins with what was learned, takes over the callers, and gives them back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streamlearn.serving.infer import InferAnswer
 from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.telemetry import set_up_logging
 from tools.demo.board import Board
-from tools.demo.burst import Burst, ask_too_much
+from tools.demo.burst import CANDIDATES, WORTH_MORE, Burst, ask_too_much
 from tools.demo.change import Takeover, take_over
 from tools.demo.facts import Facts, Outcome, Promise, facts_of, promises_of
 from tools.demo.feed import Feed
@@ -39,12 +39,15 @@ from tools.demo.loop import Loop
 from tools.demo.place import one_machine_settings
 from tools.demo.poison import Poison, span_of
 from tools.demo.scenario import Scenario
+from tools.demo.sent_labels import count_sent
 from tools.demo.view import open_view
 from tools.demo.witness import Witness
 
 __all__ = ["run_demo"]
 
 _SHARDS, _NODES = 2, 2
+# A second slice costs little: the week has some hundred steps. So all versions come from two processes.
+_WORKERS = ("workers.slices=2", "up.workers=1")
 # Requests that are sent again while the application is changed.
 _ASKED = 20
 # Some actions of the example come late, so that labels are corrected.
@@ -71,13 +74,14 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
     speed = (span[1] - span[0]) / 1_000 / seconds
     with ExitStack() as ends:
         place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-demo-")))
-        changes = (*one_machine_settings(place, speed), *set_)
+        changes = (*one_machine_settings(place, speed), *_WORKERS, *set_)
         folder = load_app(app, changes)
         board = Board(folder.app)
         view = ends.enter_context(open_view(f"{folder.app.name}, replayed {speed:,.0f} times as fast as recorded"))
         with open_replay_topics(folder):  # creates them
             pass
-        view.tell(f"streamlearn up {app} --nodes {_NODES} --shards {_SHARDS}")
+        options = " ".join(f"--set {change}" for change in _WORKERS)
+        view.tell(f"streamlearn up {app} --nodes {_NODES} --shards {_SHARDS} {options}")
         loop = ends.enter_context(closing(Loop(folder, changes, place, _NODES, _SHARDS)))
         loop.wait_up()
         view.tell("all processes are ready; the replay begins, and each request is scored by a node first")
@@ -93,7 +97,14 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
         observations = scenario.run(feed)
         view.tell("a node is asked for three times what it can do")
         burst = ask_too_much(loop, history)
-        view.tell(f"its answers keep {burst.kept:.0%} of their value")
+        view.tell(
+            f"its answers keep {burst.kept:.0%} of their value: it scores {burst.scored:.0f} of the {CANDIDATES} "
+            "candidates of a request, on average"
+        )
+        view.tell(
+            f"then half of the requests say that they are worth {WORTH_MORE:g} times as much as the others: it scores "
+            f"{burst.scored_more:.0f} of their candidates, and {burst.scored_less:.0f} of the others'"
+        )
         view.tell("a copy of the application with one more feature is migrated, and started beside the first")
         messages = [completed(folder.app, message, answer) for message, answer in asked]
         checked = check_served(folder, 0) if folder.app.features.entities else None
@@ -125,6 +136,8 @@ def _outcome(loop: Loop, feed: Feed, board: Board, scenario: Scenario, takeover:
     assert report is not None
     begin_ms, end_ms = scenario.poisoned
     metrics = versions[-1].metrics
+    (reverted,) = (version for version in versions if version.version == scenario.observations.reverted)
+    learned_before = {position.partition: position.offset for position in loop.manifest(reverted).positions}
     return Outcome(
         impressions=report.impressions,
         actions=report.actions,
@@ -135,6 +148,7 @@ def _outcome(loop: Loop, feed: Feed, board: Board, scenario: Scenario, takeover:
         refusal=feed.refusal,
         dead_letters=loop.dead_letters,
         learned={name: round(metrics[name]) for name in ("samples", "labels_learned", "labels_corrected")},
+        sent=count_sent(loop.folder, loop.manifest(versions[-1]).skips, learned_before),
         labels=rows.done.shape[1],
         skipped_rows=int(((rows.event_ms >= begin_ms) & (rows.event_ms < end_ms)).sum()),
         versions=len(versions),

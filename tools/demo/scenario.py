@@ -11,6 +11,7 @@ from tools.demo.board import Board
 from tools.demo.feed import Feed
 from tools.demo.loop import Loop
 from tools.demo.states import unusable_states
+from tools.demo.worker_loss import WorkerLoss, lose_worker
 
 __all__ = ["TIMELINE", "Observations", "Scenario", "Timeline"]
 
@@ -27,6 +28,7 @@ class Timeline:
 
     Attributes:
         kill: A shard is killed.
+        lose_worker: A worker is killed.
         freeze: The version served now is kept; from here on it scores all requests too.
         away: The store of computed columns becomes unusable.
         back: It can be used again.
@@ -38,6 +40,7 @@ class Timeline:
     """
 
     kill: float = 0.2
+    lose_worker: float = 0.26
     freeze: float = 0.35
     away: float = 0.41
     back: float = 0.45
@@ -57,6 +60,7 @@ class Observations:
 
     Attributes:
         killed_s: Seconds until training continued after a shard was killed.
+        worker: What was seen when a worker was killed; None if there was none.
         frozen: The version kept for comparison.
         away: Requests that nodes answered with defaults, since the store of computed columns was unusable.
         rejected: The first version that the judge rejected after the poison began.
@@ -71,6 +75,7 @@ class Observations:
     """
 
     killed_s: float = 0.0
+    worker: WorkerLoss | None = None
     frozen: int = 0
     away: int = 0
     rejected: int = 0
@@ -118,6 +123,8 @@ class Scenario:
         """
         self._feed, self._begin_s = feed, time.monotonic()
         self._kill()
+        if self._loop.folder.settings.up.workers:
+            self._lose_worker()
         self._freeze()
         self._take_states_away()
         self._poison()
@@ -135,6 +142,15 @@ class Scenario:
         self._wait(lambda: self._loop.metric("trainer", _RECOVERIES) > 0, "all shards to be restored")
         self.observations.killed_s = time.monotonic() - begin_s
         self._note(f"all shards are restored after {self.observations.killed_s:.1f} s; training continues", "")
+
+    def _lose_worker(self) -> None:
+        self._reach(self._timeline.lose_worker)
+        self._note("worker-1 is stopped, and killed as soon as it holds a slice", "worker killed")
+        loss = self.observations.worker = lose_worker(self._loop, self._wait)
+        self._note(
+            f"training continues after {loss.continued_s:.1f} s; the worker starts again, and learns a slice after "
+            f"{loss.back_s:.1f} s", "",
+        )  # fmt: skip
 
     def _freeze(self) -> None:
         self._reach(self._timeline.freeze)

@@ -24,10 +24,12 @@ from streamlearn.cli.options import (
     stop_event,
     tls_files,
 )
+from streamlearn.cli.run.workers import LeaderOption, WorkersTokenOption
 
 __all__ = ["console"]
 
 REACH_S = 1.0
+_WORKERS_S_MAX = 1.0
 
 
 def console(
@@ -44,6 +46,8 @@ def console(
             help="File with the token that a move of the pointer needs. Without it, the page is read-only.",
         ),
     ] = None,
+    leader: LeaderOption = "",
+    shards_token_file: WorkersTokenOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     set_: SetOption = None,
@@ -61,12 +65,11 @@ def console(
     from streamlearn.metrics_server import serve_metrics
     from streamlearn.online.fold_progress import fold_facts
     from streamlearn.telemetry import set_up_logging
+    from streamlearn.trainer.workers.worker_facts import worker_facts
 
     model = open_model(None, Place(app=app, store=store, registry=registry, set_=set_))
-    settings = model.settings.console
-    if listen is not None:
-        settings = structs.replace(settings, listen=listen)
-    token = None if token_file is None else open_token(token_file)
+    settings = model.settings.console if listen is None else structs.replace(model.settings.console, listen=listen)
+    token, shards_token = (None if file is None else open_token(file) for file in (token_file, shards_token_file))
     check_address("console.listen", settings.listen, has_token=token is not None)
     model = replace(model, settings=structs.replace(model.settings, console=settings))
     set_up_logging(model.settings.telemetry)
@@ -90,6 +93,7 @@ def console(
             dead_share=dead_share,
             given_up=GivenUpFile(app).read,
             features=partial(fold_facts, folder),
+            workers=partial(worker_facts, folder, leader, shards_token, _WORKERS_S_MAX),
             given=given,
             first_window=folder.first_window,
         ) as server,

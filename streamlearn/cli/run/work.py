@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from streamlearn.cli.options import AppArgument, SetOption
-from streamlearn.cli.run.workers import LeaderOption, WorkersTokenOption, leader_of
+from streamlearn.cli.run.workers import LeaderOption, WorkersTokenOption
 from streamlearn.errors import EXIT_AGAIN
 from streamlearn.pulse import PULSE
 
@@ -25,6 +25,7 @@ def work(
     from streamlearn.models.tensorflow_load import load_tensorflow
     from streamlearn.replay import stop_on_signals
     from streamlearn.telemetry import set_up_logging
+    from streamlearn.trainer.workers.worker_facts import leader_of
 
     folder = load_app(app, tuple(set_ or ()))
     address = leader_of(folder.settings.workers.listen, leader)

@@ -5,7 +5,7 @@ import { isOpen, openMove, openToken } from "./dialog.js";
 import { look, Refused, token } from "./link.js";
 import { oneVersion } from "./one.js";
 import { dot, flag, picture, STANDINGS } from "./signs.js";
-import { figureName, movesList, nodesTable, versionsTable } from "./tables.js";
+import { figureName, movesList, nodesTable, versionsTable, workersSaid, workersTable } from "./tables.js";
 import { age, ageText, counted, figureText, make, refill, timeText, withCode } from "./text.js";
 
 const at = (id) => document.getElementById(id);
@@ -182,6 +182,12 @@ function showRest(state) {
   showChart();
   part("one", [page.chosen, state.versions.find((one) => one.version === page.chosen), page.details.get(page.chosen), page.told.may_move, state.pointer], showOne);
   part("nodes", [state.nodes, state.registry], () => refill(at("nodes"), nodesTable(state)));
+  part("workers", state.workers, () => {
+    at("workers-panel").hidden = !state.workers;
+    if (!state.workers) return;
+    refill(at("workers-said"), ...workersSaid(state.workers));
+    refill(at("workers"), workersTable(state.workers));
+  });
   part("versions", [state.versions, page.chosen, page.all, page.figure], () => {
     at("versions-said").textContent = state.versions_left ? `of ${counted(state.versions_left + state.versions.length, "version")}` : counted(state.versions.length, "version");
     refill(at("versions"), ...versionsTable(state, { chosen: page.chosen, figure: page.figure, choose, all: page.all, more: () => { page.all = !page.all; redraw(); } }));

@@ -1,7 +1,7 @@
 // Nodes, versions and moves as tables and lists.
 
 import { moveSign, sign } from "./signs.js";
-import { age, bytesText, counted, figureText, make, numberText, timeText } from "./text.js";
+import { age, bytesText, counted, figureText, make, numberText, timeText, withCode } from "./text.js";
 
 function table(names, rows) {
   const head = names.map(([name, kind]) => make("th", { scope: "col", class: kind }, name));
@@ -38,6 +38,26 @@ function lag(node) {
 function beat(node) {
   const said = node.is_gone ? "silent" : node.is_late ? "late" : "";
   return make("span", { class: node.is_gone ? "wrong" : node.is_late ? "mild" : null }, age(node.wall_ms, { after: said ? ` ago, ${said}` : " ago" }));
+}
+
+export function workersTable({ error, help, members }) {
+  if (error) return make("p", { class: "soft" }, ...withCode(`Workers are unknown: ${error}${help ? `; ${help}` : ""}`));
+  if (!members.length) return make("p", { class: "soft" }, "No process learns: training waits for a worker.");
+  const names = [["worker"], ["slices learned", "number"], ["time of a slice", "number"], ["holds now", "number"]];
+  return table(names, members.map((one) => ({ cells: [
+    make("span", {}, make("strong", {}, one.name), one.name === "leader" ? ", the trainer" : ""),
+    numberText(one.slices),
+    one.slices ? `${(one.slice_s * 1000).toFixed(1)} ms` : "–",
+    counted(one.held, "slice"),
+  ] })));
+}
+
+// How many learn, since when some have been missing, and how old these figures are.
+export function workersSaid({ error, wanted, members, short_since_ms: shortMs, asked_ms: askedMs }) {
+  if (error) return [];
+  const count = shortMs ? [make("span", { class: "mild" }, `${members.length} of ${wanted} learn, at least one has been missing for `, age(shortMs))]
+    : [`${members.length} ${wanted ? `of ${wanted} ` : ""}learn`];
+  return [...count, "; asked ", age(askedMs, { after: " ago" })];
 }
 
 export function versionsTable(state, { chosen, figure, choose, all, more }) {

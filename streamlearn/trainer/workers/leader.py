@@ -31,6 +31,7 @@ from streamlearn.trainer.workers.messages import (
     Ask,
     Idle,
     Leave,
+    Members,
     Report,
     Setup,
     SliceWork,
@@ -81,7 +82,8 @@ class Leader:
     """A `StepLearner` whose steps are learned by workers.
 
     `setup` is what must be equal in every process, `rule` what may happen to slices. A `group` has fixed workers, and
-    sums dense gradients. `on_change` is called, by any thread, when what workers wait for may have come.
+    sums dense gradients. `wanted` is how many processes should learn, 0 if that is not known. `on_change` is called, by
+    any thread, when what workers wait for may have come.
     """
 
     def __init__(
@@ -94,10 +96,12 @@ class Leader:
         *,
         rule: SliceRule = STRICT,
         group: Assembly | None = None,
+        wanted: int = 0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._learner, self._rows, self._clients, self._settings = learner, rows, clients, settings
         self._setup, self._rule, self._group, self._clock = setup, rule, group, clock
+        self._wanted, self._short_from_s = wanted, clock.monotonic_s()  # since when fewer learn, if fewer do
         self._changed = threading.Condition()
         self._roster = Roster(settings.slices, None if group is None else group.shares(_OWN))
         self._steps = dict[int, _Offered]()
@@ -138,6 +142,20 @@ class Leader:
                 WorkerState(member.name, member.slices, member.slice_s, len(member.held))
                 for member in self._roster.members.values()
             ]
+
+    def members(self) -> Members:
+        """Return who learns now, without those that are gone even if no step has missed them yet."""
+        with self._changed:
+            now_s, known = self._clock.monotonic_s(), self._roster.members
+            # Between two sessions nobody asks, and silence says nothing.
+            silent_s = self._settings.worker_wait_s_max if self._session else math.inf
+            gone = self._roster.overdue(self.connected() | {_OWN}, (silent_s, math.inf), now_s)
+            here = [state for worker, state in zip(known, self.workers, strict=True) if worker not in gone]
+            if len(here) >= self._wanted:
+                return Members(here, self._wanted)
+            is_new = len(known) >= self._wanted
+            since_s = min(known[worker].seen_s for worker in gone) if is_new else self._short_from_s
+            return Members(here, self._wanted, max(0.0, now_s - since_s))
 
     @contextmanager
     def session(self, stop: threading.Event) -> Iterator[None]:
@@ -369,6 +387,9 @@ class Leader:
         self._told.pop(worker, None)
         self._asked.pop(worker, None)
         self._answered.pop(worker, None)
+        members = self._roster.members
+        if worker in members and len(members) == self._wanted:
+            self._short_from_s = members[worker].seen_s
         roster, slices = self._roster, self._roster.remove(worker)
         may_repeat = self._rule.may_repeat and worker != _OWN and roster.members
         if slices and may_repeat and roster.give_back(slices):

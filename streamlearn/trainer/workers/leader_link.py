@@ -35,7 +35,6 @@ from streamlearn.trainer.workers.messages import (
     SliceWork,
     Welcome,
     Who,
-    WorkerState,
     decode,
     encode,
     inputs_of,
@@ -113,11 +112,11 @@ class LeaderLink(Resource):
         """Tell that all shards have a slice; raises as `ask` does."""
         self._order(report, [logits])
 
-    def who(self, wait_s: float) -> list[WorkerState]:
+    def who(self, wait_s: float) -> Members:
         """Return who learns; raises as `ask` does, after this time."""
         head, _ = decode(self._order_once(Who(), (), round(wait_s * 1e3)), "answer")
         assert isinstance(head, Members)
-        return head.workers
+        return head
 
     def leave(self, error: str = "") -> None:
         """Take leave, if the leader is there."""

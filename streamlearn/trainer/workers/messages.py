@@ -111,9 +111,17 @@ class WorkerState(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Members(Message, frozen=True, tag="members"):
-    """The answer to `Who`."""
+    """The answer to `Who`.
+
+    Attributes:
+        workers: The processes that learn slices now, the leader among them if it learns.
+        wanted: How many there should be; 0 if that is not known.
+        short_s: For how long there have been fewer; 0 if there are not.
+    """
 
     workers: list[WorkerState]
+    wanted: _Count = 0
+    short_s: _Seconds = 0.0
 
 
 class Welcome(Message, frozen=True, tag="welcome"):

@@ -132,7 +132,10 @@ def lead(
         clients = Clients(client, sums)
         setup = setup_of(folder, learner, learns=settings.workers.leader_learns)
         rule = SliceRule.of(settings.trainer)
-        leader = Leader(learner, slices, clients, settings.workers, setup, rule=rule, group=group, clock=clock)
+        wanted = settings.up.workers and settings.up.workers + settings.workers.leader_learns
+        leader = Leader(
+            learner, slices, clients, settings.workers, setup, rule=rule, group=group, wanted=wanted, clock=clock
+        )
         if settings.workers.listen:
             ends.enter_context(WorkerDoor(leader, folder, token=token, tls=tls, clock=clock))
         return leader

@@ -20,7 +20,7 @@ from streamlearn.table import declared_tables
 from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.workers.assembly import Assembly
 from streamlearn.trainer.workers.leader import Leader
-from streamlearn.trainer.workers.messages import Ask, Leave, Members, Report, Who, arrays_of, decode, encode
+from streamlearn.trainer.workers.messages import Ask, Leave, Report, Who, arrays_of, decode, encode
 
 __all__ = ["WorkerDoor"]
 
@@ -88,7 +88,7 @@ class WorkerDoor(Resource):
                 with self._lock:
                     self._waiting[order.id] = (head, self._clock.monotonic_s() + _ASK_S)
             elif isinstance(head, Who):
-                self._server.answer(order.id, encode(Members(self._leader.workers)))
+                self._server.answer(order.id, encode(self._leader.members()))
             else:
                 if isinstance(head, Report):
                     (logits,) = arrays

@@ -14,6 +14,7 @@ from tools.demo.burst import Burst
 from tools.demo.change import Takeover
 from tools.demo.facts import Outcome, facts_of, promises_of
 from tools.demo.scenario import Observations
+from tools.demo.worker_loss import WorkerLoss
 
 _ROWS, _BAD = 900, (300, 600)
 _FORCED, _GOOD = 7, 5
@@ -34,13 +35,13 @@ def _rows(bad: float = -1.0, frozen: float = 0.3) -> Rows:
 
 _OBSERVED = Observations(
     killed_s=2.0, frozen=2, rejected=6, forced=_FORCED, good=_GOOD, acted_ms={"a": 20.0, "b": 30.0}, bad_rows=_BAD,
-    reverted=9, away=12,
+    reverted=9, away=12, worker=WorkerLoss(held=True, continued_s=0.9, back_s=8.0),
 )  # fmt: skip
 _OUTCOME = Outcome(
     impressions=_ROWS, actions=10, events_per_s=100.0, requests=1_800, repeated=0, unanswered=0, refusal="",
     dead_letters=0,
-    learned={"samples": 800, "labels_learned": 800, "labels_corrected": 0}, labels=1, skipped_rows=100, versions=12,
-    rejected=2, served=(11, 11),
+    learned={"samples": 800, "labels_learned": 800, "labels_corrected": 0}, sent=(700, 1_000), labels=1,
+    skipped_rows=100, versions=12, rejected=2, served=(11, 11),
     takeover=Takeover(kept=9, moved_ms=(80.0, 70.0), requests=100, answered=40),
     checked=ServedCheck(impressions=900, values=4_500),
     burst=Burst(rate=500.0, kept=0.6),
@@ -68,7 +69,7 @@ def test_rows_that_were_served_with_defaults_need_not_be_learned() -> None:
     fewer = replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 790})
     assert _broken(outcome=replace(fewer, unavailable=10)) == []
     assert len(_broken(outcome=replace(fewer, unavailable=9))) == 1
-    assert len(promises_of(_OBSERVED, _rows(), replace(_OUTCOME, checked=None))) == 12
+    assert len(promises_of(_OBSERVED, _rows(), replace(_OUTCOME, checked=None))) == 13
 
 
 def test_all_are_kept_where_all_went_well() -> None:
@@ -76,6 +77,28 @@ def test_all_are_kept_where_all_went_well() -> None:
     facts = facts_of(_OBSERVED, _rows(), _OUTCOME, "click")
     assert facts["served AUC of click"] > 0.7
     assert facts["time until a answered with version 5 again, ms"] == 20.0
+    assert facts["time until training continued after a worker was killed, s"] == 0.9
+
+
+def test_labels_that_may_have_been_learned_before_they_were_skipped_are_said_as_a_range() -> None:
+    def seen(sent: tuple[int, int], *, held: bool) -> str:
+        observed = replace(_OBSERVED, worker=WorkerLoss(held, continued_s=0.9, back_s=8.0))
+        promises = promises_of(observed, _rows(), replace(_OUTCOME, sent=sent))
+        (one,) = (one for one in promises if one.text.startswith("training continues after a worker"))
+        assert one.is_kept
+        return one.seen
+
+    assert seen((800, 800), held=False) == "0.9 s; 800 labels learned, 800 sent"
+    assert seen((790, 1_800), held=True) == (
+        "0.9 s, after its slice was learned again; 800 labels learned, 790 to 1,800 sent"
+    )
+
+
+def test_without_workers_nothing_is_promised_of_them() -> None:
+    alone = replace(_OBSERVED, worker=None)
+    assert _broken(alone, replace(_OUTCOME, sent=(0, 0))) == []
+    assert not [one.text for one in promises_of(alone, _rows(), _OUTCOME) if "worker" in one.text]
+    assert not [name for name in facts_of(alone, _rows(), _OUTCOME, "click") if "worker" in name]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +108,8 @@ def test_all_are_kept_where_all_went_well() -> None:
         (replace(_OUTCOME, dead_letters=1), "every event is joined"),
         (replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 799}), "each label is learned once"),
         (replace(_OUTCOME, learned={**_OUTCOME.learned, "labels_learned": 901}), "each label is learned once"),
+        (replace(_OUTCOME, sent=(801, 801)), "training continues after a worker is killed"),
+        (replace(_OUTCOME, sent=(700, 799)), "training continues after a worker is killed"),
         (replace(_OUTCOME, served=(11, 8)), "all nodes follow"),
         (replace(_OUTCOME, checked=ServedCheck(values=4_500, differences=1)), "computed columns are served"),
         (replace(_OUTCOME, checked=ServedCheck()), "computed columns are served"),
@@ -105,6 +130,7 @@ def test_an_outcome_breaks_one(outcome: Outcome, broken: str) -> None:
     ("observed", "broken"),
     [
         (replace(_OBSERVED, killed_s=60.0), "training continues after a shard is killed"),
+        (replace(_OBSERVED, worker=WorkerLoss(True, 60.0, 61.0)), "training continues after a worker is killed"),
         (replace(_OBSERVED, rejected=0), "the judge rejects"),
         (replace(_OBSERVED, acted_ms={"a": 20.0}), "every node rolls back"),
         (replace(_OBSERVED, acted_ms={"a": 20.0, "b": 2_000.0}), "every node rolls back"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.leader_link import LeaderLink
 from streamlearn.trainer.workers.messages import Report
 from streamlearn.trainer.workers.slice_worker import SUMS_KEPT, SliceWorker
+from streamlearn.trainer.workers.worker_facts import worker_facts
 from tests.trainer.processes import job as process_of
 from tests.trainer.processes import newest
 from tests.trainer.runs import known_of, state_of, until_end
@@ -246,6 +248,49 @@ def test_a_worker_with_other_settings_is_refused(job: Callable[..., Job], change
         one.train(show=show)
     assert isinstance(errors[0], ShardRefused), errors
     assert any(word in errors[0].message for word in ("settings", "optimizer.rate")), errors[0].message
+
+
+def test_the_verb_and_the_console_say_who_learns(job: Callable[..., Job]) -> None:
+    one, found = job(), list[Any]()
+    write_messages(one.folder(), one.messages)
+    folder = one.folder("up.workers=2")
+    words = [str(one.path), *(word for change in one.changes for word in ("--set", change))]
+    with one.workers(1):
+
+        def show(trainer: Trainer) -> None:
+            wait_for(2)(trainer)
+            found.append(worker_facts(folder, "", None, 5.0))
+            found.append(json.loads(CliRunner().invoke(cli, ["workers", *words, "--json"]).stdout))
+            found.append(CliRunner().invoke(cli, ["workers", *words]).stdout)
+            one.stop.set()
+
+        one.train("up.workers=2", show=lambda trainer: None if found else show(trainer))
+    console, verb, table = found
+    assert console.keys() == verb.keys()
+    assert console["error"] == ""
+    for facts in (console, verb):
+        assert [(member["name"] == "leader", member["slices"] >= 0) for member in facts["members"]] == [
+            (True, True), (False, True),
+        ]  # fmt: skip
+        assert facts["wanted"] == 3
+        assert 0 < facts["short_since_ms"] <= facts["asked_ms"]
+    assert "slices learned" in table
+    assert "2 of 3 learn; at least one has been missing since 20" in table
+
+
+def test_who_learns_is_unknown_without_an_address_or_an_answer(job: Callable[..., Job]) -> None:
+    one = job()
+    assert worker_facts(one.folder("workers.slices=1"), "", None, 0.1) is None, "one process learns the model"
+    unknown = {"asked_ms": 0, "wanted": 0, "short_since_ms": 0, "members": []}
+    for change, leader, error in (
+        ("workers.listen=[]", "", "the address of the trainer is not known"),
+        ("workers.listen=[]", "127.0.0.1:1", "the trainer at 127.0.0.1:1: "),
+    ):
+        facts = worker_facts(one.folder(change), leader, None, 0.1)
+        assert facts is not None
+        assert facts.pop("error").startswith(error)
+        assert facts.pop("help")
+        assert facts == unknown
 
 
 def test_a_trainer_that_is_away_is_not_taken_for_a_shard(job: Callable[..., Job]) -> None:

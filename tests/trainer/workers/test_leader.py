@@ -21,7 +21,7 @@ from streamlearn.trainer.columns import Inputs
 from streamlearn.trainer.learning_loop import NoWorker
 from streamlearn.trainer.workers.assembly import Assembly
 from streamlearn.trainer.workers.leader import Leader
-from streamlearn.trainer.workers.messages import Ask, Group, Idle, Leave, Report, Setup, SliceWork, Welcome
+from streamlearn.trainer.workers.messages import Ask, Group, Idle, Leave, Members, Report, Setup, SliceWork, Welcome
 from streamlearn.trainer.workers.slice_worker import Clients
 from streamlearn.trainer.workers.slices import STRICT, SliceRule
 
@@ -46,11 +46,11 @@ class Parts:
 _ARRIVAL = SliceRule(may_repeat=True, at_once=True)
 
 
-def leader(clock: Clock = SYSTEM_CLOCK, rule: SliceRule = STRICT, group: Any = None) -> Leader:
+def leader(clock: Clock = SYSTEM_CLOCK, rule: SliceRule = STRICT, **more: Any) -> Leader:
     """A leader that learns nothing itself."""
     parts: Any = Parts()
     settings = WorkersSettings(slices=2, leader_learns=False)
-    made = Leader(parts, parts, Clients(parts, parts), settings, Setup("s", ""), rule=rule, group=group, clock=clock)
+    made = Leader(parts, parts, Clients(parts, parts), settings, Setup("s", ""), rule=rule, clock=clock, **more)
     made._own.learn = lambda stop: None  # type: ignore[method-assign]
     return made
 
@@ -249,3 +249,57 @@ def test_what_puts_workers_back_ends_a_group_as_do_members_that_leave() -> None:
         with pytest.raises(GroupLost):
             under_test._check(0)
     assert lost == ["a shard was restarted", "gone are: host:a"]
+
+
+def learns(of: Leader) -> tuple[list[str], float]:
+    """The names of those that learn, and for how long there have been too few."""
+    members = of.members()
+    return [member.name for member in members.workers], round(members.short_s, 3)
+
+
+def test_it_says_for_how_long_there_have_been_too_few_workers() -> None:
+    clock = ManualClock()
+    under_test = leader(clock, wanted=2)
+    under_test.connected = lambda: {"a", "b", "c"}
+    clock.sleep(3.0)
+    with under_test.session(threading.Event()):
+        assert learns(under_test) == ([], 3.0), "since it began"
+        welcome(under_test, "a")
+        assert learns(under_test) == (["host:a"], 3.0)
+        welcome(under_test, "b")
+        assert learns(under_test) == (["host:a", "host:b"], 0.0)
+        clock.sleep(1.0)
+        under_test.leave(Leave("a"))
+        clock.sleep(1.0)
+        assert learns(under_test) == (["host:b"], 2.0), "since a was seen"
+        welcome(under_test, "c")
+        assert learns(under_test) == (["host:b", "host:c"], 0.0)
+        clock.sleep(1.0)
+        under_test.leave(Leave("b"))
+        assert learns(under_test) == (["host:c"], 3.0)
+    assert under_test.members().wanted == 2
+
+
+def test_a_worker_that_is_gone_is_not_named_although_no_step_has_missed_it() -> None:
+    clock = ManualClock()
+    under_test = leader(clock, wanted=2)
+    with under_test.session(threading.Event()):
+        under_test.connected = lambda: {"a", "b"}
+        for worker in ("a", "b"):
+            welcome(under_test, worker)
+        clock.sleep(2.0)
+        assert learns(under_test) == (["host:a", "host:b"], 0.0)
+        under_test.connected = lambda: {"a"}
+        assert learns(under_test) == (["host:a"], 2.0), "its connection is gone"
+        under_test.connected = lambda: {"a", "b"}
+        clock.sleep(4.0)
+        assert learns(under_test) == ([], 6.0), "both are silent"
+    assert learns(under_test) == (["host:a", "host:b"], 0.0), "between sessions nobody asks"
+    assert len(under_test.workers) == 2, "nobody was given up by the question"
+
+
+def test_without_a_number_of_workers_none_is_missing() -> None:
+    clock = ManualClock()
+    under_test = leader(clock)
+    clock.sleep(3.0)
+    assert under_test.members() == Members([])
