@@ -18,7 +18,7 @@ from streamlearn.settings.workers import WorkersSettings
 from streamlearn.trainer.device import device_of
 from streamlearn.trainer.workers.collective import CollectiveSums
 from streamlearn.trainer.workers.leader_link import LeaderLink
-from streamlearn.trainer.workers.messages import Answer, Ask, Group, Idle, Leave, Report, Setup, WorkerState
+from streamlearn.trainer.workers.messages import Answer, Ask, Group, Idle, Leave, Members, Report, Setup, WorkerState
 
 __all__ = ["Assembly", "assemble", "held_address", "join_group"]
 
@@ -48,10 +48,10 @@ class Assembly:
         is_whole = len(self._others) + 1 == self._settings.members
         return [self._own, *(address for _, address in self._others.values())] if is_whole else []
 
-    @property
-    def workers(self) -> list[WorkerState]:
+    def members(self) -> Members:
         """See `Leader`."""
-        return [WorkerState(name, 0, 0.0, 0) for name in ("leader", *(name for name, _ in self._others.values()))]
+        names = ("leader", *(name for name, _ in self._others.values()))
+        return Members([WorkerState(name, 0, 0.0, 0) for name in names], wanted=self._settings.members)
 
     def answer(self, ask: Ask, *, always: bool = False) -> tuple[Answer, tuple[()]] | None:
         """Answer a worker as the leader does: once all have come, with who they are."""
