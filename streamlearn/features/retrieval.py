@@ -14,10 +14,10 @@ from streamlearn.features.labels import Label
 from streamlearn.features.names import fingerprint, require, tuple_of
 from streamlearn.features.spec import Dense, FeatureSpec, Side, Slot
 
-__all__ = ["PREFIX", "TOWERS", "VECTORS", "Library", "Retrieval", "check_retrieval", "of_ranking", "of_retrieval"]
+__all__ = ["PREFIX", "TOWERS", "Library", "Retrieval", "check_retrieval", "of_ranking", "of_retrieval"]
 
-TOWERS, VECTORS = "towers", "vectors"
-"""The tables of retrieval: the rows that the towers read, and the vectors of items that are made from them."""
+TOWERS = "towers"
+"""The table of the rows that the towers read."""
 PREFIX = "retrieval/"
 """The begin of the names of the towers' weights and state in versions."""
 DIM_MAX = 512
@@ -97,8 +97,8 @@ def check_retrieval(retrieval: Retrieval, spec: FeatureSpec, labels: tuple[Label
     help = f"dim must be a multiple of {_DIM_STEP} from {_DIM_STEP} to {DIM_MAX}, such as 64"
     require(is_valid, f"retrieval: dim is {dim!r}", help)
     for column in spec.keyed:
-        message = f"{column.name!r} has table {column.table!r}, which is a table of retrieval"
-        require(column.table not in (TOWERS, VECTORS), message, "name the table otherwise")
+        message = f"{column.name!r} has table {column.table!r}, which is that of retrieval"
+        require(column.table != TOWERS, message, "name the table otherwise")
     expire_s = retrieval.library.expire_s
     is_span = isinstance(expire_s, int) and not isinstance(expire_s, bool) and 1 <= expire_s <= _EXPIRE_S_MAX
     help = f"expire_s must be a whole number from 1 to {_EXPIRE_S_MAX}, or None"

@@ -10,9 +10,7 @@ __all__ = ["RetrievalSettings"]
 
 
 class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the towers of `App.retrieval` learn, and how nodes find items by them. The rows of towers are the table
-    `towers`, whose rate `tables.rates` sets.
-    """
+    """How the towers of `App.retrieval` learn and find items. `tables.rates` has the rate of their table, `towers`."""
 
     negatives: Annotated[int, Meta(ge=0, le=1 << 14)] = 256
     """Items that are drawn from the library for each step, and compete with the step's positives. More items help with

@@ -100,7 +100,7 @@ def test_a_label_that_is_a_number_is_refused() -> None:
     assert "click" in refused.value.help
 
 
-@pytest.mark.parametrize("table", ["towers", "vectors"])
+@pytest.mark.parametrize("table", ["towers"])
 def test_its_tables_are_its_own(table: str) -> None:
     slots = tuple(replace(slot, table=table) if slot.table == "text" else slot for slot in small_app().features.slots)
     features = replace(small_app().features, slots=slots)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from streamlearn.apps import App, AppFolder
 from streamlearn.features import FeatureSpec, Label, LabelGroup, Retrieval, Slot
 from streamlearn.features.keys import keys_of
-from streamlearn.features.retrieval import TOWERS, VECTORS
+from streamlearn.features.retrieval import TOWERS
 from streamlearn.native import native
 from streamlearn.settings import Settings
 from streamlearn.table import Changes, TableOptions
@@ -31,7 +31,7 @@ from streamlearn.versions import (
     record_of,
     write_verdict,
 )  # fmt: skip
-from streamlearn.versions.format.manifest import RetrievalRecord, TableRecord
+from streamlearn.versions.format.manifest import RetrievalRecord
 from streamlearn.versions.pointer.moves import publish
 
 __all__ = ["DIM", "ItemHistory", "Vectors", "finding_app", "nearest"]
@@ -86,22 +86,18 @@ class ItemHistory:
         kind = kind or ("delta" if self.last else "base")
         before = self.truth[self.last.manifest.version] if self.last else {}
         now = {item: vector for item, vector in (before | changed).items() if item not in set(gone)}
-        written = now if kind == "base" else changed
+        written = changed if kind == "delta" else now
         keys = self.keys([*written])
         rows = np.array([*written.values()], np.float32).reshape(-1, DIM)
         values, scales = native.encode_vectors(rows)
         self.truth[version] = before | dict(zip(written, values * scales[:, None], strict=True))
         self.truth[version] = {item: self.truth[version][item] for item in now}
-        left = self.keys([*gone]) if kind != "base" else _NO_KEYS
+        left = self.keys([*gone]) if kind == "delta" else _NO_KEYS
         head = self.head(version, kind)
         writer = VersionWriter(self.store, head)
         users = np.array([*self.users.values()], np.float32).reshape(-1, DIM)
-        writer.add_rows(
-            [
-                Changes(TOWERS, np.array([*self.users], np.uint64), users),
-                Changes(VECTORS, keys, values, scales=scales, gone=left),
-            ]
-        )
+        writer.add_rows([Changes(TOWERS, np.array([*self.users], np.uint64), users)])
+        writer.add_vectors({"key": keys, "row": values, "scale": scales, "gone": left})
         writer.add_dense(self.dense)
         writer.add_library(self.library([*(now if kind != "delta" else written)], left))
         record = RetrievalRecord(
@@ -118,11 +114,10 @@ class ItemHistory:
     def head(self, version: int, kind: Any) -> Head:
         """The head of a version."""
         records = [record_of(TableOptions(spec, rows_max=100)) for spec in self.app.tables]
-        vectors = TableRecord(name=VECTORS, dim=DIM, initial_range=0.0, row_type="int8")
         return Head(
             model=self.app.name, run=1, version=version, kind=kind, parent=self.last.ref if self.last else None,
             fingerprint=self.app.model_fingerprint, windows=self.app.window_settings, labels=self.app.label_names,
-            tables=(*records, vectors),
+            tables=tuple(records),
         )  # fmt: skip
 
     def keys(self, items: list[Any]) -> npt.NDArray[np.uint64]:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import TableBusy, UsageError
-from streamlearn.features.retrieval import VECTORS
 from streamlearn.native import native
 from streamlearn.struct_decoder import from_plain
 from streamlearn.table import Changes, TableOptions, TableSet
@@ -284,9 +283,7 @@ def _check_standing(chain: Chain, tables: TableSet) -> None:
 
 def _check_tables(head: Committed, tables: TableSet, *, training: bool, rows_only: bool) -> None:
     """Check that the tables match those that wrote the version, as far as it matters."""
-    # Vectors of items are made from other rows: training makes them again, and nodes keep them to be searched.
-    tables_learned = [table for table in head.manifest.tables if table.name != VECTORS]
-    records = {table.name: table for table in tables_learned if not rows_only or table.name in tables}
+    records = {table.name: table for table in head.manifest.tables if not rows_only or table.name in tables}
     if set(records) != set(tables.tables):
         raise _incompatible(head, f"its tables are {sorted(records)}, not {sorted(tables.tables)}")
     for name, record in records.items():

@@ -42,7 +42,7 @@ def test_all_are_told_the_addresses_of_all_once_all_are_there() -> None:
     under_test = assembly()
     assert under_test.answer(ask("a", _FIRST)) is None
     assert told(under_test, ask("a", _FIRST)) == Idle(0, 0, 0)
-    assert [state.name for state in under_test.workers] == ["leader", "host:a"]
+    assert [state.name for state in under_test.members().workers] == ["leader", "host:a"]
     members = Group([_OWN, _FIRST, _SECOND])
     assert told(under_test, ask("b", _SECOND)) == members
     assert told(under_test, ask("a", _FIRST)) == members
@@ -66,7 +66,7 @@ def test_those_that_are_gone_before_all_are_there_are_no_members() -> None:
     waiting = assembly()
     waiting.answer(ask("a", _FIRST))
     waiting.leave(Leave("a"))
-    assert len(waiting.workers) == 1
+    assert len(waiting.members().workers) == 1
 
 
 @pytest.mark.parametrize(
