@@ -85,7 +85,7 @@ def train(
                 raise ConfigError(message, help=help)
             items = ends.enter_context(ItemFeed.open(folder, clock=clock))
             leads = towers = TowerMaker(folder, client, items.library)
-            items.retrieve_by(towers, put_user_graph(folder, store))
+            items.retrieve_by(towers, _put_user_graph(folder, store))
         elif workers.slices > 1 or workers.reduce != "shards":
             leads = lead(folder, client, token, tls, ends, stop=stop, clock=clock)
         trainer = Trainer(
@@ -145,7 +145,7 @@ def put_graphs(folder: AppFolder, model: Model, store: Store) -> str:
         return put_graph(store, app.name, exported)
 
 
-def put_user_graph(folder: AppFolder, store: Store) -> RetrievalRecord:
+def _put_user_graph(folder: AppFolder, store: Store) -> RetrievalRecord:
     """Export the user tower to the store, and return what versions say of retrieval."""
     app = folder.app
     assert app.retrieval is not None

@@ -51,8 +51,9 @@ def test_a_computed_column_is_packed_like_any_other_and_is_computed_once() -> No
 def test_nothing_else_of_an_application_changes_with_it() -> None:
     plain = small_app()
     assert (plain.towers, plain.retrieval_fingerprint, plain.tables) == (None, "", plain.features.tables)
-    for fingerprint in ("samples_fingerprint", "model_fingerprint", "window_settings"):
+    for fingerprint in ("model_fingerprint", "window_settings"):
         assert getattr(app(), fingerprint) == getattr(plain, fingerprint)
+    assert app().samples_fingerprint != plain.samples_fingerprint, "samples have the ids of items, too"
 
 
 def test_its_fingerprint_changes_with_what_the_towers_learn_and_not_with_the_library() -> None:
@@ -105,7 +106,7 @@ def test_its_tables_are_its_own(table: str) -> None:
     slots = tuple(replace(slot, table=table) if slot.table == "text" else slot for slot in small_app().features.slots)
     features = replace(small_app().features, slots=slots)
     assert replace(small_app(), features=features).tables
-    with pytest.raises(SpecError, match=f"table '{table}', which is a table of retrieval"):
+    with pytest.raises(SpecError, match=f"table '{table}', which is that of retrieval"):
         replace(small_app(), features=features, retrieval=TWO)
 
 

@@ -57,14 +57,14 @@ class TowerRows:
             return None
         if len(rows) > _POSITIVES_MAX:  # logits are as many as users times items
             rows = rows[np.linspace(0, len(rows) - 1, _POSITIVES_MAX).astype(np.int64)]
-        shown, of_items = columns.item.slots[self._item_id].keys, columns_for(columns.item, self._names)
+        shown, of_items = columns.item.slots[self._item_id].keys, _columns_for(columns.item, self._names)
         requests, user_index = np.unique(columns.request_index[rows], return_inverse=True)
         own, first, item_index = np.unique(shown[rows], return_index=True, return_inverse=True)
         # From what is learned alone, so that a run that learns it again draws the same.
         seed = [self._seed, int(columns.identity[rows[0]])]
         keys, drawn = self.items.sample(self._negatives, int(np.random.SeedSequence(seed).generate_state(1)[0]))
         others = np.flatnonzero(~np.isin(keys, own))
-        users = columns_for(columns.user, self._names).take(requests.astype(np.int64))
+        users = _columns_for(columns.user, self._names).take(requests.astype(np.int64))
         items = join_features([of_items.take(rows[first]), drawn.take(others)])
         count, known = len(own) + len(others), len(self.items)
         user_flat, user_sequence = self._packed(self._user, users, len(requests))
@@ -110,7 +110,7 @@ class TowerRows:
         return max(_BUCKET_MIN, 1 << (count - 1).bit_length()) if self._is_padded else count
 
 
-def columns_for(features: FeatureColumns, names: set[str]) -> FeatureColumns:
+def _columns_for(features: FeatureColumns, names: set[str]) -> FeatureColumns:
     """Return some columns of a side's features."""
     slots = {name: slot for name, slot in features.slots.items() if name in names}
     return FeatureColumns(slots, {name: numbers for name, numbers in features.dense.items() if name in names})
