@@ -153,8 +153,9 @@ class Leader:
             here = [state for worker, state in zip(known, self.workers, strict=True) if worker not in gone]
             if len(here) >= self._wanted:
                 return Members(here, self._wanted)
-            is_new = len(known) >= self._wanted
-            since_s = min(known[worker].seen_s for worker in gone) if is_new else self._short_from_s
+            spare, since_s = len(known) - self._wanted, self._short_from_s
+            if spare >= 0:  # a step has not missed them yet
+                since_s = sorted(known[worker].seen_s for worker in gone)[spare]
             return Members(here, self._wanted, max(0.0, now_s - since_s))
 
     @contextmanager

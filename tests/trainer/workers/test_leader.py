@@ -303,3 +303,16 @@ def test_without_a_number_of_workers_none_is_missing() -> None:
     under_test = leader(clock)
     clock.sleep(3.0)
     assert under_test.members() == Members([])
+
+
+def test_a_worker_more_than_wanted_may_go_before_one_is_missing() -> None:
+    clock = ManualClock()
+    under_test = leader(clock, wanted=1)
+    with under_test.session(threading.Event()):
+        for worker in ("a", "b"):
+            welcome(under_test, worker)
+            clock.sleep(2.0)
+        under_test.connected = lambda: {"b"}
+        assert learns(under_test) == (["host:b"], 0.0)
+        under_test.connected = set
+        assert learns(under_test) == ([], 2.0), "since b was seen"
