@@ -100,7 +100,7 @@ def test_a_version_is_read_once_and_gone_when_it_is_retired() -> None:
 def test_a_damaged_version_is_refused_and_leaves_nothing() -> None:
     store, made, found = history()
     first = made.cut(1, vectors(1, [1, 2]))
-    (entry,) = [entry for entry in first.manifest.of_kind("rows") if entry.table == "vectors"]
+    (entry,) = first.manifest.of_kind("vectors")
     path = f"{first.folder}/{entry.path}"
     whole = bytes(store.read(path, bytes_max=1 << 20))
     store.remove(path)
@@ -121,5 +121,5 @@ def test_vectors_need_an_item_and_the_length_of_the_application(monkeypatch: pyt
     version = made.cut(1, vectors(1, [1, 2]))
     with pytest.raises(VersionDefect, match=f"a vector for key {made.keys([1])[0]}, but no item"):
         found.load(version, None)
-    with pytest.raises(VersionDefect, match="its vectors are 8 int8, not 12 int8"):
+    with pytest.raises(VersionDefect, match="its vectors have 8 numbers, not 12"):
         ItemIndexes(store, dim=12, is_text=False).load(version, None)
