@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamlearn.errors import VersionDefect
 from streamlearn.serving.item_indexes import ItemIndexes
-from streamlearn.versions import Committed, Store, open_store
+from streamlearn.versions import Chain, Committed, Store, compact, open_store, write_revert
 from tests.campaign import examples
 from tests.serving.item_history import DIM, ItemHistory, Vectors, finding_app, nearest
 
@@ -82,6 +82,29 @@ def test_each_version_finds_what_a_scan_of_its_vectors_finds(
         fresh = indexes(store, is_text=is_text)
         fresh.load(base, None)
         check(fresh, base, made, seed)
+
+
+def test_a_compacted_version_and_a_revert_find_what_the_older_version_found() -> None:
+    store, made, found = history()
+    first = made.cut(1, vectors(1, [*range(90)]))
+    second = made.cut(2, vectors(2, [*range(60, 120)]), gone=range(50))
+    compact(store, made.app.name, 2)
+    base = Chain.find(store, made.app.name, 2)
+    assert [link.manifest.kind for link in base.links] == ["base"]
+    fresh = indexes(store)
+    fresh.load(base.head, None)
+    check(fresh, base.head, made)
+    found.load(first, None)
+    found.load(second, first.ref)
+    revert = write_revert(store, made.app.name, to=1, run=2)
+    made.truth[revert.manifest.version] = made.truth[1]
+    for each in (found, fresh):
+        each.load(revert, second.ref if each is found else base.ref)
+        items = each.of(revert.ref)
+        assert items is not None
+        check(each, revert, made)
+        assert len(items.ids) == 90
+    assert revert.manifest.retrieval == second.manifest.retrieval
 
 
 def test_a_version_is_read_once_and_gone_when_it_is_retired() -> None:

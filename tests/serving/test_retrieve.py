@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 from typer.testing import CliRunner
 
+from streamlearn.apps import load_app
 from streamlearn.cli.main import cli
 from streamlearn.features import FeatureSpec
 from streamlearn.features.keys import keys_of
@@ -35,9 +36,11 @@ from streamlearn.versions.format.graphs import put_graph
 from streamlearn.versions.pointer.moves import rollback
 from tests.serving.inference import answer_class, request_class
 from tests.serving.item_history import DIM, ItemHistory, Vectors, finding_app, folder_of, nearest
+from tests.serving.test_serve_verb import serving
 
 _WAIT_S = 60.0
 _USERS, _K = 40, 7
+_APP = "from tests.serving.item_history import finding_app\n\napp = finding_app()\n"
 
 
 class UserTower:
@@ -95,18 +98,18 @@ def some(rng: np.random.Generator, items: Any) -> Vectors:
 @pytest.fixture
 def node(made: ItemHistory, tmp_path: Path) -> Iterator[Node]:
     """A node that is ready."""
-    serving = ServingSettings(users_buckets=[1, 4], candidates_buckets=[4], cost_runs=2)
+    shapes = ServingSettings(users_buckets=[1, 4], candidates_buckets=[4], cost_runs=2)
     front = FrontSettings(listen="127.0.0.1:0", http="127.0.0.1:0", deadline_ms=30_000)
     retrieval, replica = RetrievalSettings(k_max=50), ReplicaSettings(beat_s=0.25)
-    settings = Settings(serving=serving, front=front, retrieval=retrieval, replica=replica)
+    settings = Settings(serving=shapes, front=front, retrieval=retrieval, replica=replica)
     with Node(folder_of(tmp_path, made.app, settings), places=[Place("/CPU:0")]) as node:
         node.wait_ready()
         yield node
 
 
-def asked(node: Node, body: Any, path: str = "/retrieve", method: str = "POST") -> tuple[int, Any]:
-    """What the node answers over HTTP."""
-    host, _, port = (node.http or "").rpartition(":")
+def asked(node: Node | str, body: Any, path: str = "/retrieve", method: str = "POST") -> tuple[int, Any]:
+    """What a node, or the one at an address, answers over HTTP."""
+    host, _, port = (node if isinstance(node, str) else node.http or "").rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=_WAIT_S)
     connection.request(method, path, json.dumps(body), {"content-type": "application/json"})
     response = connection.getresponse()
@@ -244,8 +247,21 @@ def test_a_version_for_other_towers_is_refused_and_the_one_before_goes_on(made: 
     assert (status, answer["version"]) == (200, 2)
 
 
+def test_items_are_found_in_the_node_also_if_lanes_that_score_are_processes(made: ItemHistory, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(_APP)
+    compiled = json.dumps(str(tmp_path / "compiled"))
+    settings = f"lane_processes = true\ncache_folder = {compiled}\nusers_buckets = [1]\ncandidates_buckets = [4]"
+    front = 'listen = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\ndeadline_ms = 30000\ndrain_s = 0.5'
+    (tmp_path / "app.toml").write_text(f"[serving]\n{settings}\n[front]\n{front}\n")
+    with serving(load_app(tmp_path)) as (_, address):
+        status, answer = asked(address, {"user": {"user_id": 5}, "k": _K})
+        assert status == 200, answer
+        check(made, answer, vector(made, 5), _K)
+        assert asked(address, {"user": {"user_id": 5}, "items": [{"video_id": 7}]}, "/score")[0] == 200
+
+
 def test_the_verb_shows_what_a_node_finds(made: ItemHistory, node: Node, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text("from tests.serving.item_history import finding_app\n\napp = finding_app()\n")
+    (tmp_path / "app.py").write_text(_APP)
 
     def said(*more: str) -> tuple[int, Any]:
         result = CliRunner().invoke(cli, ["retrieve", str(tmp_path), "--at", node.http or "", *more])

@@ -16,6 +16,7 @@ from streamlearn.testing import ManualClock, MemoryRegistry, wait_until
 from streamlearn.versions import Committed, Pointer, PointerLog, Replica, Store, Verdict, VersionRef, write_verdict
 from streamlearn.versions.pointer.moves import Canary
 from streamlearn.versions.replica.hooks import Hooks
+from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Entry, FileFound, FileWriter, Stored
 from streamlearn.versions.store.settings import LoadSettings
 from tests.versions.history import MODEL, Trainer, rows_of, serving
@@ -89,11 +90,14 @@ class SpiedHooks(Hooks):
         self.told: list[tuple[str, int]] = []
         self.refused: dict[int, StreamlearnError] = {}
         self.loaded: set[VersionRef] = set()
+        self.unreadable = 0
         self.ready: dict[VersionRef, TableSet] = {}
 
     def load(self, version: Committed, parent: VersionRef | None) -> None:
         # Each version follows one that was loaded, also if that was never ready.
         assert parent in self.loaded or (parent is None and version.manifest.kind == "base")
+        if version.manifest.version == self.unreadable:
+            raise defective(version.folder, "corrupted", "its items are damaged")
         self.loaded.add(version.ref)
 
     def stage(self, version: Committed, tables: TableSet) -> None:
@@ -114,7 +118,7 @@ class SpiedHooks(Hooks):
             self.told.append(("canary", canary.version.version))
 
     def retire(self, version: VersionRef) -> None:
-        self.loaded.remove(version)
+        self.loaded.discard(version)
         if self.ready.pop(version, None) is not None:
             self.told.append(("retire", version.version))
 

@@ -28,6 +28,7 @@ from streamlearn.versions import (
     write_verdict,
 )
 from streamlearn.versions.format.graphs import put_graph
+from streamlearn.versions.format.manifest import RetrievalRecord
 from streamlearn.versions.upkeep.gc import GcPlan, Swept
 from tests.versions.history import MODEL, Trainer
 from tests.versions.seen import known, served
@@ -233,7 +234,11 @@ def test_graphs_go_with_the_last_version_that_names_them(local: Store, tmp_path:
     trainer.tables.seal(1)
     writer = VersionWriter(local, trainer.head(1))
     writer.add_rows([])
-    first = writer.finish(Cut(graph=ids[0]))
+    (tmp_path / "towers").mkdir()
+    (tmp_path / "towers" / "graph.pb").write_text("towers")
+    towers = put_graph(local, MODEL, tmp_path / "towers")
+    retrieval = RetrievalRecord(graph=towers, fingerprint="f", label="click", dim=4)
+    first = writer.finish(Cut(graph=ids[0], retrieval=retrieval))
     plan = planned(local)
     assert sorted(one.folder.rpartition("/")[2] for one in plan.removals) == sorted(ids[1:])
     # A version that is committed after the plan names one of them again.
@@ -242,7 +247,7 @@ def test_graphs_go_with_the_last_version_that_names_them(local: Store, tmp_path:
     following.finish(Cut(graph=ids[1]))
     assert [one.rpartition("/")[2] for one in swept(local, plan).spared] == [ids[1]]
     there = {one.name for one in local.entries("ctr/graphs")}
-    assert there == set(ids[:2])
+    assert there == {*ids[:2], towers}
     assert not verify(local, MODEL, everything=True).defects
 
 

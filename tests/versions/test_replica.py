@@ -289,6 +289,26 @@ def test_what_else_must_be_ready_is_made_ready_before_a_version_answers(world: W
     assert set(hooks.ready) == set(node.status().staged)
 
 
+def test_a_version_of_which_hooks_cannot_read_all_is_tried_again_whole(world: World) -> None:
+    hooks = SpiedHooks()
+    world.cut(1)
+    world.serve(1)
+    node = world.node(hooks=hooks)
+    node.step()
+    world.cut(2)
+    world.serve(2)
+    hooks.unreadable = 2
+    node.step()
+    assert hooks.loaded == {world.refs[1]}
+    world.check(node, 1)
+    assert "items are damaged" in str(node.status().error)
+    hooks.unreadable = 0
+    world.clock.sleep(60)
+    node.step()
+    assert hooks.loaded == {world.refs[1], world.refs[2]}
+    world.check(node, 2)
+
+
 def test_hooks_are_told_of_a_canary_when_it_is_ready_and_when_it_ends(world: World) -> None:
     hooks = SpiedHooks()
     world.cut(1, 2)
