@@ -127,7 +127,13 @@ class ItemHistory:
     def library(self, items: list[Any], gone: npt.NDArray[np.uint64]) -> dict[str, npt.NDArray[Any]]:
         """Items as the library of a version has them; of their features only ids count here."""
         none, keys = np.zeros(len(items), np.int64), self.keys(items)
-        columns = {"key": keys, "event_ms": none, "origin": none.astype(np.uint64), "written_ms": none, "removed_ms": none}
+        columns = {
+            "key": keys,
+            "event_ms": none,
+            "origin": none.astype(np.uint64),
+            "written_ms": none,
+            "removed_ms": none,
+        }
         if self.app.features.slot("video_id").value == "str":
             raw = [item.encode() for item in items]
             ends = np.cumsum([0, *map(len, raw)], dtype=np.int64)
