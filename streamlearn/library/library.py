@@ -248,8 +248,9 @@ class Library:
         new = np.flatnonzero(rows < 0)
         if len(self._index) + len(new) > self._items_max:
             new, room = new[: self._items_max - len(self._index)], len(new)
+            if not self.refused:
+                _LOG.warning("the library is full: it has %d items, and refuses others", self._items_max)
             self.refused += room - len(new)
-            _LOG.warning("the library is full: it has %d items, and refuses others", self._items_max)
         if len(new):
             added, base = distinct[new], self._items.rows
             rows[new] = np.arange(base, base + len(new))

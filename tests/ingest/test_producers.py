@@ -63,7 +63,7 @@ def events(place: Place) -> list[dict[str, Any]]:
 def produce(place: Place, folder: Path, lines: list[dict[str, Any]]) -> None:
     """Run the page's program in a process of its own, which knows the schemas' files and nothing of us."""
     page = (ROOT / "docs" / "operating" / "producers.md").read_text()
-    (program,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
+    (program,) = re.findall(r"^```python\n(# produce.py .*?)^```", page, flags=re.M | re.S)
     (folder / "produce.py").write_text(program)
     schemas = folder / "schemas"
     schemas.mkdir()
