@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import tensorflow as tf
 
 from streamlearn.apps import AppFolder
-from streamlearn.features import keys_of
+from streamlearn.features import FeatureSpec, keys_of
 from streamlearn.features.retrieval import TOWERS
 from streamlearn.library.library import Library
+from streamlearn.models import PackedSide
 from streamlearn.models.tf_calls import Place
 from streamlearn.samples import SlotColumns
 from streamlearn.serving.node import Node
@@ -23,6 +26,7 @@ from streamlearn.testing import wait_until
 from streamlearn.topics import create_topic
 from streamlearn.trainer import train
 from streamlearn.trainer.intake.feed import Until
+from streamlearn.trainer.towers.two_tower import TwoTower
 from streamlearn.trainer.trainer_setup import ends_of
 from streamlearn.versions import Chain, History, PointerLog, compact, load, load_tensors, verify, write_revert
 from streamlearn.versions.format.library_files import vectors_in
@@ -38,10 +42,10 @@ APP = """
 import sys
 from dataclasses import replace
 
-sys.path.insert(0, {root!r})
+sys.path.insert(0, {{root!r}})
 from tests.trainer.towers.towered import towered_app
 
-app = replace(towered_app(), model={model!r})
+app = replace(towered_app(model={towers!r}), model={{model!r}})
 """
 SETTINGS: dict[str, dict[str, Any]] = {
     "trainer": {"order": "strict", "step_rows": 64, "rate": 0.01},
@@ -57,6 +61,29 @@ USERS: tuple[dict[str, Any], ...] = tuple(
     {"user_id": user, "history": [user, 7 * user + 1, 9_001][: user % 4], "age": age}
     for user, age in ((1, 0.5), (2, -3.0), (7, 20.0), (499, 0.0), (123_456, 1.0))
 )
+
+
+class Weighted(TwoTower):
+    """As `two_tower`, but an item's vector is multiplied by a matrix, which learns."""
+
+    item_has_weights = True
+
+    def build(self, features: FeatureSpec, seed: int) -> list[Any]:
+        """See `Towers`."""
+        return [*super().build(features, seed), tf.eye(features.slots[0].dim) + 0.25]
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """See `Towers`."""
+        return (*super().weight_names, "item")
+
+    def user(self, weights: Sequence[Any], inputs: PackedSide) -> Any:
+        """See `Towers`."""
+        return super().user(weights[:-1], inputs)
+
+    def item(self, weights: Sequence[Any], inputs: PackedSide) -> Any:
+        """See `Towers`."""
+        return super().item(weights[:-1], inputs) @ weights[-1]
 
 
 class Truth:
@@ -92,13 +119,14 @@ class Truth:
     def check_vectors(self) -> None:
         """Vectors of items are those of the item tower by the rows of this version, but for what int8 rounds."""
         items, rows = self.library.view().items(), self.tables[TOWERS].lookup
+        matrix = self.weights.get("retrieval/item", np.eye(self.vectors.shape[1], dtype=np.float32))
         tags = items.features.slots["tags"]
         assert tags.offsets is not None
         for at, key in enumerate(items.keys):
             of_item = tags.keys[tags.offsets[at] : tags.offsets[at + 1]]
             total = rows(np.array([key]))[0] + (rows(of_item).mean(axis=0) if len(of_item) else 0)
-            length = np.linalg.norm(total)
-            assert np.allclose(self.vectors[at], total / length if length else total, atol=0.51 * self.scales[at])
+            expected = total / np.linalg.norm(total) @ matrix
+            assert np.allclose(self.vectors[at], expected, atol=0.51 * self.scales[at])
 
     def check(self, node: Node, user: dict[str, Any], k: int, exclude: Sequence[int] = (), **more: Any) -> list[int]:
         """The node's answer is that of this version: the k best of all items but those excluded, and their scores."""
@@ -131,9 +159,10 @@ def learn(folder: AppFolder) -> int:
     return Chain.find(store_of(folder), folder.app.name).version
 
 
-def learned(path: Path) -> AppFolder:
+def learned(path: Path, towers: str) -> AppFolder:
     """The application with versions: 1 has learned nothing, 3 removes items and has others, 4 learns on."""
-    folder = write_app(path, SETTINGS, model="logistic", text=APP)
+    folder = write_app(path, SETTINGS, model="logistic", text=APP.format(towers=towers))
+    (path / "towers.py").write_text("from tests.serving.test_trained_retrieval import Weighted as Weighted\n")
     create_topic(folder.topic_url("items"), folder.topic_settings("items", 2), folder.access).close()
     write_items(folder, [(item, 1, item) for item in WRITTEN])
     written(folder, 0, 6)
@@ -150,8 +179,11 @@ def same(some: Any, others: Any) -> bool:
     return bool({name: one.tobytes() for name, one in some.items()} == {n: one.tobytes() for n, one in others.items()})
 
 
-def test_a_node_finds_what_the_towers_of_each_version_say_and_goes_back_with_all_items(tmp_path: Path) -> None:
-    folder = learned(tmp_path / "app")
+@pytest.mark.parametrize("towers", ["two_tower", "towers:Weighted"])
+def test_a_node_finds_what_the_towers_of_each_version_say_and_goes_back_with_all_items(
+    tmp_path: Path, towers: str
+) -> None:
+    folder = learned(tmp_path / "app", towers)
     store, name = store_of(folder), folder.app.name
     truths = {version: Truth(folder, version) for version in (1, 2, 3, 4)}
     assert {*truths[1].ids} == {*WRITTEN}
@@ -160,7 +192,9 @@ def test_a_node_finds_what_the_towers_of_each_version_say_and_goes_back_with_all
     assert {*truths[3].ids} - {*truths[2].ids} >= {*ADDED}
     deltas = [load_tensors(store, truths[version].chain.head, "vectors") for version in (3, 4)]
     assert sorted(deltas[0]["gone"].tolist()) == sorted(keys_of(folder.app.features.slot("video_id"), REMOVED).tolist())
-    assert 0 < len(deltas[1]["key"]) < len(truths[4].ids)  # not all rows changed
+    # Rows of some items changed, and weights are those of all.
+    assert 0 < len(deltas[1]["key"]) <= len(truths[4].ids)
+    assert (len(deltas[1]["key"]) == len(truths[4].ids)) == (towers == "towers:Weighted")
     for truth in truths.values():
         truth.check_vectors()
     with Node(folder, places=[Place("/CPU:0")]) as node:
