@@ -24,8 +24,7 @@ __all__ = ["SumSide", "Window", "measure", "ring_side", "shard_side"]
 
 Note = Callable[[str], None]
 
-# More windows, and TensorFlow's processes run out of threads: each sum leaves some behind.
-_WINDOWS, _QUICK_WINDOWS = 5, 5
+_WINDOWS, _QUICK_WINDOWS = 9, 5
 _WINDOW_S = 1.0
 _WARM_ROUNDS = 50
 _OURS, _PEER = "benchmarks.workers.shard_sums", "benchmarks.peers.mirrored.ring"

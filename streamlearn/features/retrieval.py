@@ -113,6 +113,10 @@ def _check_columns(retrieval: Retrieval, spec: FeatureSpec, side: Side) -> None:
         message = f"retrieval: {side} names {name!r}, which is not a slot or dense column of the {side} side"
         require(name in known, message, f"those are {', '.join(known)}")
     require(len({*named}) == len(named), f"retrieval: {side} names a column twice", "name each column once")
+    for column in columns:
+        message = f"retrieval: item names {column.name!r}, which is computed: the library of items has no such columns"
+        is_there = side == "user" or column.computed is None or column.name not in named
+        require(is_there, message, "leave it out: nodes compute it for a request, and towers read items without one")
 
 
 def of_ranking(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,18 @@ import pytest
 
 from streamlearn.apps import App
 from streamlearn.errors import SpecError
-from streamlearn.features import FeatureSpec, Label, LabelGroup, Last, Library, Number, Retrieval, Slot, TableSpec
+from streamlearn.features import (
+    Count,
+    FeatureSpec,
+    Label,
+    LabelGroup,
+    Last,
+    Library,
+    Number,
+    Retrieval,
+    Slot,
+    TableSpec,
+)
 from streamlearn.features.retrieval import TOWERS
 from streamlearn.testing import small_app
 
@@ -99,6 +110,15 @@ def test_a_label_that_is_a_number_is_refused() -> None:
     with pytest.raises(SpecError, match="'spent'") as refused:
         replace(small_app(), labels=(small_app().labels[0], label), retrieval=replace(TWO, label="spent"))
     assert "click" in refused.value.help
+
+
+def test_computed_columns_of_items_are_refused() -> None:
+    views = Dense("views", "item", computed=Count("view", "1h"))
+    features = FeatureSpec((Slot("user_id", "user"), Slot("video", "item")), item_id="video", dense=(views,))
+    retrieval = Retrieval("view", user=("user_id",), item=("video", "views"))
+    groups, labels = (LabelGroup("fast", 10, 60),), (Label("view", "view", "fast"),)
+    with pytest.raises(SpecError, match="'views', which is computed"):
+        App("shop", features, groups, labels, retrieval=retrieval)
 
 
 @pytest.mark.parametrize("table", ["towers"])
