@@ -11,6 +11,7 @@ from streamlearn.apps import App
 from streamlearn.errors import SpecError
 from streamlearn.features import (
     Count,
+    Dense,
     FeatureSpec,
     Label,
     LabelGroup,
@@ -113,7 +114,7 @@ def test_a_label_that_is_a_number_is_refused() -> None:
 
 
 def test_computed_columns_of_items_are_refused() -> None:
-    views = Dense("views", "item", computed=Count("view", "1h"))
+    views = Dense("views", "item", default=0.0, computed=Count("view", "1h"))
     features = FeatureSpec((Slot("user_id", "user"), Slot("video", "item")), item_id="video", dense=(views,))
     retrieval = Retrieval("view", user=("user_id",), item=("video", "views"))
     groups, labels = (LabelGroup("fast", 10, 60),), (Label("view", "view", "fast"),)
