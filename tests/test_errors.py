@@ -54,6 +54,8 @@ def test_exit_codes_tell_a_wrong_question_from_a_failure(kind: type[StreamlearnE
         expected = errors.EXIT_USAGE
     elif issubclass(kind, errors.PartlyDone):
         expected = errors.EXIT_PARTLY
+    elif kind is errors.GroupLost:
+        expected = errors.EXIT_AGAIN
     else:
         expected = errors.EXIT_FAILED
     assert kind.exit_code == expected

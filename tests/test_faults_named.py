@@ -63,7 +63,7 @@
 | kill -9 of a member of a group that sums by TensorFlow | trainer/workers/test_group.py::test_when_a_member_is_killed_the_trainer_asks_to_be_started_again_and_a_spare_worker_takes_the_place |
 | kill -9 of the trainer that workers learn for | trainer/workers/test_job.py::test_a_leader_that_is_killed_finds_its_worker_again |
 | a worker cut off from the trainer | trainer/workers/test_hosts.py::test_a_leader_goes_on_without_a_worker_that_it_does_not_reach_and_has_it_back_when_it_does |
-| a worker cut off from the shards | trainer/workers/test_hosts.py::test_a_worker_that_does_not_reach_the_shards_leaves_and_the_leader_recovers |
+| a worker cut off from the shards | trainer/workers/test_hosts.py::test_a_worker_that_does_not_reach_the_shards_leaves_and_the_leader_goes_on |
 | a trainer that is away for longer than its workers wait | trainer/workers/test_hosts.py::test_a_worker_ends_when_its_leader_is_away_for_longer_than_it_waits |
 | a stranger's graph | models/test_admission.py::test_a_graph_that_copies_a_file_when_it_is_loaded_is_refused_and_no_file_is_written |
 | a stranger's version, on a node | versions/test_signatures.py::test_a_node_stays_at_the_signed_version_and_says_why |
