@@ -22,8 +22,8 @@ ROOT = Path(__file__).parent.parent
 # Folders whose tests take about the same time in total. The last process runs the other folders and the files. Only
 # two of them need a Kafka.
 SHARES = (
-    ("benchmarks", "ingest", "manifest", "native", "online", "replay", "settings", "topics"),
-    ("ps", "serving", "trainer"),
+    ("benchmarks", "ingest", "manifest", "native", "online", "ps", "replay", "settings", "topics"),
+    ("serving", "trainer"),
     ("console", "examples", "gateway", "publisher", "supervision", "table", "versions"),
 )
 # They need a wheel: `make release-test`.
