@@ -110,32 +110,39 @@ def test_a_request_of_2_000_candidates_is_scored_by_two_nodes_as_by_one_also_aft
     learned: AppFolder, tmp_path: Path
 ) -> None:
     with serving(learned, "home", tmp_path) as (home, _), serving(learned, "peer", tmp_path) as (peer, peer_pid):
-        begin_s = time.monotonic()
         status, whole = ask(home, 30_000)
-        whole_ms = (time.monotonic() - begin_s) * 1e3
         assert status == 200
         assert len(json.loads(whole)["scores"]["click"]) == _CANDIDATES
+
+        def whole_ms() -> float:
+            """The time of a request on one node now, which depends on what else the machine does."""
+            begin_s = time.monotonic()
+            assert ask(home, 30_000) == (200, whole)
+            return (time.monotonic() - begin_s) * 1e3
+
         assert pieces(home, "sent") == 0
         shares = [0.9, 0.8, 0.7, 0.6]
 
         def is_split() -> bool:
             """Whether a deadline is too short for one node and long enough for two; costs move while it is sought."""
             shares.append(shares.pop(0))
+            deadline_ms = max(1, int(shares[0] * whole_ms()))
             before = pieces(home, "answered")
-            status, split = ask(home, max(1, int(shares[0] * whole_ms)))
+            status, split = ask(home, deadline_ms)
             assert status != 200 or split == whole
             return status == 200 and pieces(home, "answered") == before + 1
 
         wait_until(is_split, "a request in two pieces", 60)
         assert pieces(peer, "taken") >= 1
+        alone_ms = int(2 * whole_ms())
         os.kill(peer_pid, signal.SIGSTOP)
         try:
 
             def is_answered_alone() -> bool:
                 """Whether a request is answered without the peer; those that were lost end by their deadline."""
                 begin_s = time.monotonic()
-                status, answer = ask(home, int(whole_ms))
-                assert time.monotonic() - begin_s < whole_ms / 1e3 + 5
+                status, answer = ask(home, alone_ms)
+                assert time.monotonic() - begin_s < alone_ms / 1e3 + 5
                 assert status != 200 or answer == whole
                 return status == 200 and peers_ratio(home) == 0
 
