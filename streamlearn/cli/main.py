@@ -90,8 +90,7 @@ def _options(
 for verb in (
     access, backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest,
     library, manifest, migrate, new, note, peek, probe, promote, release, replay, report, retrieve, rewind, rollback,
-    schema,
-    settings, show, switch, topics, train, up, verify, versions, work, workers,
+    schema, settings, show, switch, topics, train, up, verify, versions, work, workers,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))
 cli.add_typer(features, name="features")

@@ -93,7 +93,7 @@ def features_in(spec: FeatureSpec, columns: Columns, keys: npt.NDArray[np.uint64
 
 
 def no_features(spec: FeatureSpec) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of one item of which nothing is known."""
+    """Return the columns of one item without features."""
     slots, dense = spec.of_library
     blank, one = np.zeros(1, np.uint64), np.zeros(2, np.int32)
     single = {slot.name: SlotColumns(blank) for slot in slots if not slot.multi}

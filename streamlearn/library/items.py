@@ -96,7 +96,6 @@ class LibraryCut:
     Attributes:
         tensors: The items and their state as a version holds them.
         upserted: The keys of items that are new, or have other features; ascending.
-        removed: The keys of items that are not in the library any more; ascending.
         size: The number of items in the library.
         committed: Notes that a committed version holds the cut.
         vectors: Returns the vectors that a sealed version changes, given the keys of the towers' rows that it changes.
@@ -106,7 +105,6 @@ class LibraryCut:
 
     tensors: dict[str, npt.NDArray[Any]]
     upserted: Uint64s
-    removed: Uint64s
     size: int
     committed: Callable[[], None]
     vectors: Callable[[int, Uint64s], Mapping[str, npt.NDArray[Any]]] | None = None

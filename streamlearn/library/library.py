@@ -50,7 +50,7 @@ class Library:
 
     Guaranteed: the same statements make the same items, in any order; `sample` depends on the items alone, not on how
     they came. An item that was removed comes back only by a later statement of the topic of items. Not guaranteed:
-    that an item of which nothing was heard for `expire_s` stays.
+    that an item stays after `expire_s` without a statement about it.
 
     Attributes:
         refused: Items that found no room since the start.
@@ -81,7 +81,7 @@ class Library:
             self._tidy()
 
     def expire(self, clock_ms: int) -> None:
-        """Let items go of which nothing was heard for `expire_s` of event time."""
+        """Remove the items without a statement for `expire_s` of event time."""
         if self._expire_ms is None:
             return
         horizon_ms = clock_ms // self._step_ms * self._step_ms - self._expire_ms
@@ -169,11 +169,9 @@ class Library:
             rows = rows[np.argsort(items["key"][rows])]
             gone = np.sort(np.fromiter(self._gone, np.uint64, len(self._gone)))
             is_there, is_revised = self._are_present(rows), items["revised"][rows] > self._committed
-            keys = items["key"][rows]
             cut = LibraryCut(
                 tensors=self._columns_at(rows) | {GONE: gone},
-                upserted=keys[is_there & is_revised],
-                removed=np.union1d(keys[~is_there & is_revised], gone),
+                upserted=items["key"][rows[is_there & is_revised]],
                 size=self._present,
                 committed=partial(self._commit, epoch),
             )

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from streamlearn.apps import AppFolder
-from streamlearn.errors import ShardUnreachable, StoreUnreachable, TopicMissing, UsageError
+from streamlearn.errors import StoreUnreachable, TopicMissing, UsageError
 from streamlearn.samples import SampleBatch
 from streamlearn.topics import create_topic, delete_topic
 from streamlearn.trainer.intake import item_feed
 from streamlearn.trainer.intake.item_feed import ItemFeed
-from streamlearn.trainer.learning_loop import LearnedStep
 from streamlearn.versions import Chain, Request, Requests, VersionWriter, verify
 from streamlearn.versions.format.manifest import Position
 from tests.library.history import known
 from tests.library.place import kept_app
 from tests.library.trained import keep, kept, kept_folder, lengths, write_items
+from tests.trainer.failing import Failing
 from tests.trainer.runs import run, state_of, store_of
 from tests.trainer.stream import learnable_app, learnable_folder, messages_of, write_messages
 
@@ -56,19 +56,6 @@ def written(folder: AppFolder, count: int = 20) -> list[tuple[int, SampleBatch]]
     messages = messages_of(folder.app, count)
     write_messages(folder, messages)
     return messages
-
-
-class Failing:
-    """Fails once at each of some steps."""
-
-    def __init__(self, *steps: int) -> None:
-        self.steps, self.learned = set(steps), 0
-
-    def __call__(self, done: LearnedStep) -> None:
-        self.learned += 1
-        if self.learned in self.steps:
-            message = f"no shard answers at step {self.learned}"
-            raise ShardUnreachable(message, help="a test")
 
 
 def test_versions_hold_what_was_shown_and_what_was_written(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_items_expire_by_event_time_and_late_statements_with_them() -> None:
     library.expire(T_MS + 10_000_000)
     assert (len(library), content(library.view())) == (0, {})
     cut = library.cut()
-    assert sorted(cut.removed.tolist()) == sorted(keys_for(app, range(5)).tolist())
+    assert sorted(cut.tensors["gone"].tolist()) == sorted(keys_for(app, range(5)).tolist())
 
 
 def test_a_library_without_expiry_keeps_everything() -> None:
@@ -182,8 +182,8 @@ def test_cuts_have_what_changed_since_the_newest_committed_version(said: list[Sa
         now = content(view)
         keys = {item: int(keys_for(APP, [item])[0]) for item in {*now, *behind}}
         assert {keys[item] for item in now if behind.get(item) != now[item]} <= set(cut.upserted.tolist())
-        assert {keys[item] for item in behind if item not in now} <= set(cut.removed.tolist())
-        assert not set(cut.upserted.tolist()) & set(cut.removed.tolist())
+        removed = {*cut.tensors["key"].tolist(), *cut.tensors["gone"].tolist()} - set(cut.upserted.tolist())
+        assert {keys[item] for item in behind if item not in now} <= removed
         assert set(cut.upserted.tolist()) <= {keys[item] for item in now}
         if is_committed:
             cut.committed()

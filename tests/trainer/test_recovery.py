@@ -30,6 +30,7 @@ from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.validation import ProgressiveValidation
 from streamlearn.trainer.validation_thread import ValidationThread
 from streamlearn.versions import Chain
+from tests.trainer.failing import Failing
 from tests.trainer.runs import known_of, local_client, run, state_of, store_of, until_end
 from tests.trainer.stream import T_MS, learnable_app, learnable_folder, messages_of, outcomes, write_messages
 from tests.trainer.toy import Toy
@@ -49,19 +50,6 @@ def written(folder: AppFolder, count: int = 20) -> Any:
     messages = messages_of(folder.app, count)
     write_messages(folder, messages)
     return messages
-
-
-class Failing:
-    """Fails once at each of some steps, counted from the beginning of the run, whatever was learned again."""
-
-    def __init__(self, *steps: int) -> None:
-        self.steps, self.learned = set(steps), 0
-
-    def __call__(self, done: LearnedStep) -> None:
-        self.learned += 1
-        if self.learned in self.steps:
-            message = f"no shard answers at step {self.learned}"
-            raise ShardUnreachable(message, help="a test")
 
 
 def test_a_run_recovers_by_itself_and_learns_the_same_bytes(tmp_path: Path) -> None:

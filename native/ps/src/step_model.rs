@@ -37,7 +37,7 @@ const STRICT: Job = Job { may_repeat: false, at_once: false, slices: 2, steps: 3
 const WHOLE: Job = Job { may_repeat: true, ..STRICT };
 const AT_ONCE: Job = Job { at_once: true, ..WHOLE };
 
-/// What a worker sends to both shards: a block of its rows, or its numbers for the sum.
+/// A message of a worker to both shards: gradients of rows, or its summand of the weights' gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Message {
     epoch: usize,

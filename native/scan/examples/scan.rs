@@ -168,7 +168,7 @@ fn changes() {
     let mut world = World::clustered(1000, 0.5);
     let rows = world.rows((0..LARGE as u64).map(|key| key.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect());
     let empty = Blocks::new(DIM).expect("the dimension is valid");
-    // What the first call needs for itself is used again by the second.
+    // The first call warms the allocator, so that the second shows the size of the blocks alone.
     let first = empty.apply(&rows.changes()).expect("rows are valid");
     let before = resident_bytes();
     let blocks = empty.apply(&rows.changes()).expect("rows are valid");

@@ -21,7 +21,7 @@ pub struct Query {
     pub numbers: Vec<f32>,
     /// The quantised vector, four values in each word.
     pub fours: Vec<i32>,
-    /// What a sum begins with: the rows' values are stored as `value + 128`, and this takes the 128 back.
+    /// The first value of each sum. Rows store `value + 128`, and this subtracts what the 128 adds.
     pub start: i32,
     /// The unit of approximate scores: `s`.
     pub unit: f32,

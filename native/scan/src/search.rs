@@ -17,7 +17,7 @@ pub const THREADS_MAX: usize = 128;
 /// Users that scan the blocks together. Their vectors and a block fit in the first cache.
 const USERS_AT_ONCE: usize = 64;
 
-/// What to search for.
+/// The options of a search: how many rows, and among which.
 #[derive(Debug, Clone, Copy)]
 pub struct Search<'a> {
     /// The number of rows for each user.

@@ -13,13 +13,13 @@ pub struct Inputs {
     pub segments: Vec<String>,
     /// The segment whose values are the classes of requests; empty without classes.
     pub class_segment: String,
-    /// What requests for items take beside the user; `None` for a model that scores candidates.
+    /// How requests for items are read; `None` for a model that scores candidates.
     pub items: Option<ItemInputs>,
     /// The limits of a request.
     pub limits: Limits,
 }
 
-/// What requests for items take beside the user.
+/// How requests for items are read: the form of ids, and the bounds of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ItemInputs {
     /// The seed of the items' keys.

@@ -12,15 +12,16 @@ import pytest
 
 from streamlearn.apps import App
 from streamlearn.clock import SYSTEM_CLOCK
-from streamlearn.errors import ConfigError, ShardUnreachable, UsageError
+from streamlearn.errors import ConfigError, UsageError
 from streamlearn.features.retrieval import of_ranking
 from streamlearn.samples import SampleBatch
 from streamlearn.trainer import train
-from streamlearn.trainer.learning_loop import LearnedStep, OwnSteps
+from streamlearn.trainer.learning_loop import OwnSteps
 from streamlearn.trainer.towers.tower_learner import TowerLearner
 from streamlearn.trainer.towers.tower_steps import own_steps
 from streamlearn.versions import Chain, load_tensors
 from streamlearn.versions.pointer.request import Request, Requests
+from tests.trainer.failing import Failing
 from tests.trainer.runs import local_client, run, state_of, store_of
 from tests.trainer.stream import learnable_app, messages_of, write_messages
 from tests.trainer.towers.towered import learned, towered_app, towered_folder
@@ -31,19 +32,6 @@ MESSAGES = 24
 def of_model(state: dict[str, bytes]) -> dict[str, bytes]:
     """What a version holds of the ranking model."""
     return {name: data for name, data in state.items() if not name.startswith("towers.") and ".retrieval/" not in name}
-
-
-class Failing:
-    """Fails at some steps, counted from the beginning of the run."""
-
-    def __init__(self, *steps: int) -> None:
-        self.steps, self.learned = set(steps), 0
-
-    def __call__(self, done: LearnedStep) -> None:
-        self.learned += 1
-        if self.learned in self.steps:
-            message = f"no shard answers at step {self.learned}"
-            raise ShardUnreachable(message, help="a test")
 
 
 def without_ids(of: App, app: App, count: int) -> list[tuple[int, SampleBatch]]:

@@ -195,7 +195,7 @@ async fn apply(core: &ServerCore, in_use: &InUse, ask: &PushAsk<'_>) -> Outcome 
     learn(table, &push_of(ask, &gradients)).await
 }
 
-/// What a table takes of a push whose gradients are decoded.
+/// Returns a request to push in the form that a table takes, with its gradients decoded.
 pub(super) fn push_of<'a>(ask: &'a PushAsk<'_>, gradients: &'a [f32]) -> Push<'a> {
     let Columns { keys, admit, counts, .. } = &ask.columns;
     let (now_ms, rate_scale) = (ask.now_ms, ask.rate_scale);
