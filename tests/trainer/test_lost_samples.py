@@ -21,9 +21,9 @@ from streamlearn.trainer.intake.extract import rows_of
 from streamlearn.trainer.learning_loop import LearnedStep
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.versions import Chain, Request, Requests
+from tests.trainer.failing import Failing
 from tests.trainer.runs import local_client, store_of, until_end
 from tests.trainer.stream import T_MS, learnable_folder, messages_of
-from tests.trainer.test_recovery import Failing
 from tests.trainer.toy import Toy
 
 PARTITIONS, RETENTION_S, INTERVAL_S = 2, 1_200.0, 60.0
