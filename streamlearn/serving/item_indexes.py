@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from streamlearn.native import native
@@ -11,6 +12,10 @@ from streamlearn.versions.store.defect import defective
 
 __all__ = ["ItemIndexes", "VersionItems"]
 
+# A search of fewer vectors takes about as long as that of the nearest cells.
+_DIVIDED_MIN = 1 << 16
+_TURNOVERS = 4
+
 
 class VersionItems(NamedTuple):
     """The items of a version, as `native.Front.add` takes them."""
@@ -18,18 +23,43 @@ class VersionItems(NamedTuple):
     blocks: Any
     ids: Any
     as_of_ms: int | None
+    probes: int | None = None  # cells that are searched for a user; None: all vectors are
+
+
+def cells_of(items: int) -> int:
+    """Return into how many cells so many items are divided; 0 for few, of which all are searched.
+
+    Examples:
+        >>> [cells_of(items) for items in (65_535, 65_536, 1_000_000, 10_000_000)]
+        [0, 256, 1024, 4096]
+    """
+    return 0 if items < _DIVIDED_MIN else 1 << round(math.log2(items) / 2)
+
+
+def divides_again(items: int, cells: int, changed: int) -> bool:
+    """Whether items are divided into new cells, `changed` vectors after the last time.
+
+    Vectors move away from centroids that were made for former ones.
+
+    Examples:
+        >>> divides_again(65_536, 0, 0), divides_again(200_000, 256, 0), divides_again(200_000, 256, 800_000)
+        (True, False, True)
+    """
+    wanted = cells_of(items)
+    return wanted > 0 and (not wanted // 2 <= cells <= wanted * 2 or changed >= _TURNOVERS * items)
 
 
 class ItemIndexes:
     """Reads the items of versions, each as what it changes of its parent.
 
     A version shares what it does not change with its parent, and items are what the ref says: a rebuild of the tables
-    reads no version again.
+    reads no version again. With `probes`, many items are divided into cells of similar ones.
     """
 
-    def __init__(self, store: Store, *, dim: int, is_text: bool) -> None:
-        self._store, self._dim, self._is_text = store, dim, is_text
+    def __init__(self, store: Store, *, dim: int, is_text: bool, probes: int = 0) -> None:
+        self._store, self._dim, self._is_text, self.probes = store, dim, is_text, probes
         self._versions: dict[VersionRef, VersionItems] = {}
+        self._changed = 0  # vectors since items were divided
 
     def of(self, version: VersionRef) -> VersionItems | None:
         """Return the items of a version that was loaded; None if it has none."""
@@ -48,10 +78,11 @@ class ItemIndexes:
         before = self._versions[parent] if is_delta and parent is not None else none
         try:
             ids = self._ids(version, before.ids)
-            blocks = self._blocks(version, before.blocks, ids)
+            blocks = self._divided(self._blocks(version, before.blocks, ids))
         except ValueError as error:
             raise defective(version.folder, "corrupted", f"its items: {error}") from None
-        self._versions[version.ref] = VersionItems(blocks, ids, version.manifest.watermark_ms)
+        probes = self.probes if blocks.cells and cells_of(len(blocks)) else None
+        self._versions[version.ref] = VersionItems(blocks, ids, version.manifest.watermark_ms, probes)
 
     def retire(self, version: VersionRef) -> None:
         """Forget a version; requests under way keep what they read."""
@@ -71,4 +102,11 @@ class ItemIndexes:
             raise defective(version.folder, "incompatible", what)
         if (key := ids.lacks(tensors["key"])) is not None:
             raise defective(version.folder, "corrupted", f"it has a vector for key {key}, but no item")
+        self._changed += len(tensors["key"])
         return before.apply(tensors["key"], tensors["row"], tensors["scale"], tensors[GONE])
+
+    def _divided(self, blocks: Any) -> Any:
+        if not self.probes or not divides_again(len(blocks), blocks.cells, self._changed):
+            return blocks
+        self._changed = 0
+        return blocks.in_cells(cells_of(len(blocks)))

@@ -58,7 +58,7 @@ class NodeRetrieval:
         salt, is_text = native.slot_salt(slot.salt_name), slot.value == "str"
         items = ItemInputs(salt, is_text, settings.k_max, self._dim)
         self.front = Front(app, tables, self._serving, folder.settings.front, AllowanceSettings(), items=items)
-        self.indexes = ItemIndexes(store, dim=self._dim, is_text=is_text)
+        self.indexes = ItemIndexes(store, dim=self._dim, is_text=is_text, probes=settings.probes)
         places = _places(folder.serving, settings.lanes)
         from streamlearn.serving.lanes.lane_threads import LaneThreads
 
@@ -126,6 +126,12 @@ class NodeRetrieval:
         yield single(
             counter_family("retrieval", "scanned_items", "Items whose vectors were scanned, per user"), scanned
         )
+        recalled = counter_family(
+            "retrieval", "sampled_items", "Items of sampled requests, by found or missed", ["outcome"]
+        )
+        for outcome, count in zip(("found", "missed"), measures.recall, strict=True):
+            recalled.add_metric([outcome], count)
+        yield recalled
         refused = counter_family("retrieval", "refused_requests", "Requests for items refused, by reason", ["reason"])
         for reason, count in measures.refusals.items():
             refused.add_metric([reason], count)

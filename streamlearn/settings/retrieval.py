@@ -22,3 +22,6 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     the lanes that score candidates."""
     k_max: Annotated[int, Meta(ge=1, le=16_384)] = 1_000
     """Most items of one answer. Requests that ask for more are refused."""
+    probes: Annotated[int, Meta(ge=0, le=16_384)] = 0
+    """How many cells a node searches for a user; 0 searches all items, and misses none. A cell has similar items; there
+    are about as many cells as items in one. Libraries of fewer than 65,536 items are searched whole."""

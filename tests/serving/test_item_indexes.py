@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlearn.errors import VersionDefect
+from streamlearn.serving import item_indexes
 from streamlearn.serving.item_indexes import ItemIndexes
 from streamlearn.versions import Chain, Committed, Store, compact, open_store, write_revert
 from tests.campaign import examples
@@ -146,3 +147,31 @@ def test_vectors_need_an_item_and_the_length_of_the_application(monkeypatch: pyt
         found.load(version, None)
     with pytest.raises(VersionDefect, match="its vectors have 8 numbers, not 12"):
         ItemIndexes(store, dim=12, is_text=False).load(version, None)
+
+
+def test_many_items_are_divided_into_cells_and_again_once_their_vectors_have_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(item_indexes, "_DIVIDED_MIN", 64)
+    store, made, _ = history()
+    found = ItemIndexes(store, dim=DIM, is_text=False, probes=3)
+    cells, probes = [], []
+    for number in range(1, 10):
+        # 40 items, then 240, all of which change with each version.
+        version = made.cut(number, vectors(number, [*range(40 if number == 1 else 240)]))
+        found.load(version, None if number == 1 else before.ref)
+        before = version
+        items = found.of(version.ref)
+        assert items is not None
+        check(found, version, made)
+        cells.append(items.blocks.cells)
+        probes.append(items.probes)
+        divided = items.blocks
+    assert (cells, probes) == ([0, *[16] * 8], [None, *[3] * 8])
+    few = made.cut(10, {}, gone=range(200))
+    found.load(few, before.ref)
+    items = found.of(few.ref)
+    assert items is not None
+    assert (items.blocks.cells, items.probes) == (16, None)
+    check(found, few, made)
+    assert divided.cells == 16

@@ -13,15 +13,16 @@ from tests.settings.conftest import Load
 from tests.settings.probes import heeds, spied
 
 
-@heeds("retrieval.lanes", "retrieval.k_max")
+@heeds("retrieval.lanes", "retrieval.k_max", "retrieval.probes")
 def test_a_node_finds_as_many_items_on_as_many_lanes_as_the_settings_say(
     retrieving: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fronts = spied(monkeypatch, front_module, "native.Front")
-    folder = retrieving("retrieval.lanes=3", "retrieval.k_max=77", "serving.users_buckets=[1, 3, 500]")
+    folder = retrieving("retrieval.lanes=3", "retrieval.k_max=77", "retrieval.probes=5", "serving.users_buckets=[1, 3, 500]")
     made = NodeRetrieval(folder, open_store(folder.store_url), [spec.name for spec in folder.app.tables], None)
     schema, buckets, limits, *_ = fronts[0][0]
     assert json.loads(schema)["items"]["k_max"] == 77
     assert (limits.lanes, len(made._kind.places)) == (3, 3)
+    assert made.indexes.probes == 5
     # A request is a user and a candidate, and of users a TensorBatch has few.
     assert buckets == ([1, 3], [1, 3], [1])

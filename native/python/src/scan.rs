@@ -5,7 +5,7 @@ use std::sync::Arc;
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use streamlearn_scan::{Blocks, Changes, Excluded, ScanError, Search, encode};
+use streamlearn_scan::{Blocks, Changes, Excluded, ScanError, Search, Training, encode};
 use streamlearn_serve::versions::raw_ids::{RawId, RawIds};
 
 use crate::arrays::flat;
@@ -14,6 +14,12 @@ use crate::arrays::flat;
 type Found<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f32>>, Bound<'py, PyArray1<i64>>);
 /// Rows as int8 values, and their scales.
 type Encoded<'py> = (Bound<'py, PyArray2<i8>>, Bound<'py, PyArray1<f32>>);
+
+/// `VersionItems` in `streamlearn.serving.item_indexes`.
+pub type VersionItems<'py> = (PyRef<'py, NativeBlocks>, PyRef<'py, NativeRawIds>, Option<i64>, Option<usize>);
+
+/// More move centroids hardly any further.
+const TRAINING_ROUNDS: usize = 8;
 
 fn wrong(error: ScanError) -> PyErr {
     PyValueError::new_err(error.to_string())
@@ -39,6 +45,19 @@ impl NativeBlocks {
     #[getter]
     fn bytes(&self) -> usize {
         self.blocks.bytes()
+    }
+
+    /// The number of cells; 0 without.
+    #[getter]
+    fn cells(&self) -> usize {
+        self.blocks.cells().map_or(0, |cells| cells.count())
+    }
+
+    /// The same rows in cells.
+    fn in_cells(&self, py: Python<'_>, cells: usize) -> PyResult<Self> {
+        let training = Training { cells, rounds: TRAINING_ROUNDS, seed: 0 };
+        let blocks = py.detach(|| self.blocks.in_cells(&training)).map_err(wrong)?;
+        Ok(Self { blocks: Arc::new(blocks) })
     }
 
     fn apply(

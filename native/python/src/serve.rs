@@ -29,7 +29,7 @@ use streamlearn_trust::tls::renewed_nameless_connector;
 use crate::dlpack::capsule;
 use crate::impressions::NativeShown;
 use crate::node_features::NativeNodeFeatures;
-use crate::scan::{NativeBlocks, NativeRawIds};
+use crate::scan::VersionItems;
 use crate::table::{NativeSet, raise};
 use crate::trust::GivenToken;
 
@@ -69,6 +69,8 @@ struct NativeMeasures {
     searches: NativeHistogram,
     /// Requests for which items were found, and vectors that were scanned for them.
     found: (u64, u64),
+    /// Items of sampled requests that a search of some cells found, and that it did not.
+    recall: (u64, u64),
 }
 
 /// The limits of a front; `FrontLimits` in `streamlearn.serving.front`.
@@ -213,14 +215,14 @@ impl NativeFront {
     }
 
     /// `identity` tells versions of one number apart, on all nodes alike; `items` are those of a front that finds items:
-    /// vectors, ids, and the event time up to which the version has learned.
+    /// vectors, ids, the event time up to which the version has learned, and how many cells are searched for a user.
     #[pyo3(signature = (version, tables, identity=0, items=None))]
     fn add(
         &self,
         version: u64,
         tables: &NativeSet,
         identity: u64,
-        items: Option<(PyRef<'_, NativeBlocks>, PyRef<'_, NativeRawIds>, Option<i64>)>,
+        items: Option<VersionItems<'_>>,
     ) -> PyResult<u64> {
         let (dim, finds_items) = (self.front.inputs().labels.len(), self.front.inputs().items.is_some());
         if items.is_some() != finds_items || items.as_ref().is_some_and(|items| items.0.blocks.dim() != dim) {
@@ -228,8 +230,8 @@ impl NativeFront {
                 if finds_items { "finds items: give those" } else { "scores candidates: give no items" };
             return Err(PyValueError::new_err(format!("this front {kind}; its outputs have {dim} values")));
         }
-        let items = items.map(|(blocks, ids, as_of_ms)| {
-            Arc::new(ItemIndex { blocks: blocks.blocks.clone(), ids: ids.ids.clone(), as_of_ms })
+        let items = items.map(|(blocks, ids, as_of_ms, probes)| {
+            Arc::new(ItemIndex { blocks: blocks.blocks.clone(), ids: ids.ids.clone(), as_of_ms, probes })
         });
         Ok(self.front.add(VersionName { number: version, identity }, &tables.set, items))
     }
@@ -278,6 +280,7 @@ impl NativeFront {
             candidates: histogram(measures.candidates()),
             searches: histogram(measures.searches()),
             found: measures.found(),
+            recall: measures.recall(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::block::{BLOCK_ROWS, Block};
-use crate::cells::Cells;
+use crate::cells::{Cells, Training};
 use crate::changes::Changes;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -13,6 +13,8 @@ use crate::row::{DIM_MAX, Row, check_dim};
 
 /// The maximum number of rows.
 pub const ROWS_MAX: usize = 1 << 26;
+/// Rows on which each cell is trained.
+const ROWS_A_CELL: usize = 32;
 
 /// A version of a library. To clone it copies pointers.
 #[derive(Debug, Clone)]
@@ -39,6 +41,41 @@ impl Blocks {
     /// A library without rows, whose rows will be in the blocks of their cells.
     pub fn with_cells(cells: Arc<Cells>) -> Self {
         Self::of(cells.dim(), Some(cells))
+    }
+
+    /// The same rows in cells that are trained on some of them. Which rows these are depends on the keys alone, so the
+    /// same rows give the same cells.
+    ///
+    /// # Errors
+    /// As those of `Cells::train`.
+    pub fn in_cells(&self, training: &Training) -> Result<Self> {
+        let (mut rows, dim) = (Vec::with_capacity(self.len()), self.dim);
+        for (id, mask) in self.layout.cells.iter().flat_map(|cell| cell.blocks()) {
+            let slots = (0..BLOCK_ROWS).filter(|slot| mask >> slot & 1 == 1);
+            rows.extend(slots.map(|slot| (mix(self.block(id).keys[slot]), id, slot)));
+        }
+        let count = rows.len().min(training.cells.saturating_mul(ROWS_A_CELL));
+        if count < rows.len() {
+            rows.select_nth_unstable(count);
+        }
+        rows[..count].sort_unstable();
+        let (mut keys, mut scales) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
+        let mut values = vec![0; rows.len() * dim];
+        for (&(_, id, slot), values) in rows.iter().zip(values.chunks_exact_mut(dim)) {
+            let block = self.block(id);
+            block.read(slot, values);
+            keys.push(block.keys[slot]);
+            scales.push(block.scales[slot]);
+        }
+        let number = |(at, &value): (usize, &i8)| f32::from(value) * scales[at / dim];
+        let sample: Vec<f32> = values[..count * dim].iter().enumerate().map(number).collect();
+        let cells = Arc::new(Cells::train(dim, &sample, training)?);
+        Self::with_cells(cells).apply(&Changes {
+            keys: &keys,
+            values: &values,
+            scales: &scales,
+            removed: &[],
+        })
     }
 
     fn of(dim: usize, cells: Option<Arc<Cells>>) -> Self {

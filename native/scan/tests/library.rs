@@ -163,3 +163,36 @@ fn changes_that_do_not_fit_are_refused() {
         assert!(Blocks::new(dim).unwrap_err().to_string().contains("4 to 512"), "{dim}");
     }
 }
+
+#[test]
+fn the_same_rows_get_the_same_cells_however_they_came() {
+    let (dim, training) = (8, Training { cells: 5, rounds: 3, seed: 1 });
+    let step = |seed| Step { changed: 900, removed: 200, among: 1200, seed };
+    let (first, second) = (arrays(step(1), dim), arrays(step(2), dim));
+    let library = Library::default().with(&first.changes(), dim).with(&second.changes(), dim);
+    let blocks = Blocks::new(dim).unwrap().apply(&first.changes()).unwrap();
+    let one = blocks.apply(&second.changes()).unwrap().in_cells(&training).unwrap();
+    let (keys, rows): (Vec<u64>, Vec<_>) = library.0.iter().rev().unzip();
+    let values: Vec<i8> = rows.iter().flat_map(|row| row.values.clone()).collect();
+    let scales: Vec<f32> = rows.iter().map(|row| row.scale).collect();
+    let all = Changes { keys: &keys, values: &values, scales: &scales, removed: &[] };
+    let divided = blocks.in_cells(&training).unwrap().apply(&second.changes()).unwrap();
+    let other = Blocks::new(dim).unwrap().apply(&all).unwrap().in_cells(&training).unwrap();
+    let keys = keys.into_iter().collect();
+    for blocks in [&one, &other, &divided] {
+        assert_equal(blocks, &library, &keys);
+        assert_eq!(blocks.cells().map(Cells::count), Some(5));
+    }
+    let centroids = |blocks: &Blocks| (0..5).map(|cell| blocks.cells()?.centroid(cell)).collect::<Vec<_>>();
+    assert_eq!(centroids(&one), centroids(&other));
+    assert_ne!(centroids(&one), centroids(&divided));
+    let (user, probing) = (Chance(9).numbers(dim), Search { probes: Some(2), ..Search::new(40) });
+    assert_eq!(one.search(&user, &probing), other.search(&user, &probing));
+}
+
+#[test]
+fn fewer_rows_than_cells_are_refused() {
+    let blocks = Blocks::new(8).unwrap();
+    let error = blocks.in_cells(&Training { cells: 2, rounds: 1, seed: 0 }).unwrap_err();
+    assert!(matches!(error, ScanError::Argument(text) if text.contains("0 values for 2 cells")));
+}

@@ -9,6 +9,8 @@ use crate::distribution::{Distributed, Distribution};
 
 /// The upper bound of the first bucket of durations, in microseconds.
 const TIME_US_LEAST: u64 = 10;
+/// Of so many requests that some cells were searched for, one is sampled.
+const SAMPLED_EVERY: u64 = 256;
 
 /// The counters of a front since its creation.
 #[derive(Debug)]
@@ -22,6 +24,9 @@ pub struct Measures {
     searches: Distribution,
     found: AtomicU64,
     scanned: AtomicU64,
+    probed: AtomicU64,
+    /// Items of samples that were found, and that were not.
+    recalled: [AtomicU64; 2],
 }
 
 impl Default for Measures {
@@ -36,6 +41,8 @@ impl Default for Measures {
             searches: Distribution::new(TIME_US_LEAST),
             found: AtomicU64::new(0),
             scanned: AtomicU64::new(0),
+            probed: AtomicU64::new(0),
+            recalled: Default::default(),
         }
     }
 }
@@ -72,6 +79,24 @@ impl Measures {
         self.searches.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         self.found.fetch_add(requests, Ordering::Relaxed);
         self.scanned.fetch_add(vectors, Ordering::Relaxed);
+    }
+
+    /// Counts requests that some cells were searched for. Returns whether one of them is to be sampled.
+    pub(crate) fn probed(&self, requests: u64) -> bool {
+        let before = self.probed.fetch_add(requests, Ordering::Relaxed);
+        before.div_ceil(SAMPLED_EVERY) != (before + requests).div_ceil(SAMPLED_EVERY)
+    }
+
+    /// Counts the items of a sample.
+    pub(crate) fn recalled(&self, found: u64, missed: u64) {
+        self.recalled[0].fetch_add(found, Ordering::Relaxed);
+        self.recalled[1].fetch_add(missed, Ordering::Relaxed);
+    }
+
+    /// Returns how many items of samples were found, and how many were not.
+    pub fn recall(&self) -> (u64, u64) {
+        let [found, missed] = &self.recalled;
+        (found.load(Ordering::Relaxed), missed.load(Ordering::Relaxed))
     }
 
     /// Returns how long searches for items took, in microseconds.

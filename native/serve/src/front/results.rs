@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::{Front, Work};
 use crate::answer::Refusal;
 use crate::request::Request;
-use crate::versions::item_index::FoundItems;
+use crate::versions::item_index::{FoundItems, Sampled};
 
 impl Front {
     /// Removes a lane until it asks for work again; other lanes retry its work.
@@ -32,7 +32,7 @@ impl Front {
             );
             return self.fail(work, &text);
         }
-        let mut found = match self.found(&work, scores) {
+        let (mut found, sampled) = match self.found(&work, scores) {
             Ok(found) => found,
             Err(text) => return self.fail(work, &text),
         };
@@ -70,12 +70,20 @@ impl Front {
         }
         drop(state);
         self.work.notify_one();
+        // The request is answered, and nobody waits for this.
+        if let Some(Ok((found, missed))) = sampled.map(|sampled| sampled.recall()) {
+            self.measures.recalled(found, missed);
+        }
     }
 
     /// Finds the items of the work's requests whose callers still wait, by the users' vectors, one for each request.
-    /// This takes far longer than the rest, so nothing is locked.
-    fn found(&self, work: &Work, vectors: &[f32]) -> Result<Vec<Option<FoundItems>>, String> {
-        let Some(items) = &work.items else { return Ok(Vec::new()) };
+    /// This takes far longer than the rest, so nothing is locked. Returns a sample of the requests too.
+    fn found(
+        &self,
+        work: &Work,
+        vectors: &[f32],
+    ) -> Result<(Vec<Option<FoundItems>>, Option<Sampled>), String> {
+        let Some(items) = &work.items else { return Ok(Default::default()) };
         let begun = Instant::now();
         let state = self.lock();
         let request = |ticket| state.waiting.get(ticket).map(|waiting| waiting.request.clone());
@@ -85,7 +93,15 @@ impl Front {
         let wishes: Vec<_> = requests.iter().map(|request| request.as_ref()?.items.as_deref()).collect();
         let (found, scanned) = items.find(vectors, &wishes)?;
         self.measures.searched(found.iter().flatten().count() as u64, scanned, begun.elapsed());
-        Ok(found)
+        let is_probed = |found: &Option<FoundItems>| found.as_ref().is_some_and(|one| one.probed.is_some());
+        let probed = found.iter().filter(|found| is_probed(found)).count() as u64;
+        let sampled = self.measures.probed(probed).then(|| {
+            let at = found.iter().position(is_probed)?;
+            let (request, dim) = (requests[at].clone()?, items.blocks.dim());
+            let vector = vectors[at * dim..][..dim].to_vec();
+            Some(Sampled { request, vector, found: found[at].clone()? })
+        });
+        Ok((found, sampled.flatten()))
     }
 
     /// Reports that a lane could not do its work. Merged requests are retried once, each alone; a request

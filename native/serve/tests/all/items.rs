@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use prost::Message;
 use serde_json::{Value, json};
-use streamlearn_scan::{Blocks, Changes};
+use streamlearn_scan::{Blocks, Changes, Training};
 use streamlearn_scheduler::ladder::Ladder;
 use streamlearn_scheduler::{self as scheduler, Costs, Scheduler, Shapes};
 use streamlearn_serve::answer::Refusal;
@@ -28,7 +28,7 @@ use streamlearn_table::TableSet;
 use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 
 use crate::rig::asks::*;
-use crate::rig::{Client, http, post};
+use crate::rig::{Client, http, post, wait_until};
 
 const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 16 << 20 };
 const DIM: usize = 4;
@@ -229,8 +229,12 @@ impl Rig {
         let blocks = Arc::new(Blocks::new(DIM).unwrap().apply(&changes).unwrap());
         let ids = items.iter().map(|&item| (keys(&[item])[0], RawId::Int(item)));
         let ids = Arc::new(RawIds::new(false).apply(ids, &[]).unwrap());
+        self.add_index(version, ItemIndex { blocks, ids, as_of_ms, probes: None })
+    }
+
+    fn add_index(&self, version: u64, index: ItemIndex) -> u64 {
         let name = VersionName { number: version, identity: 0 };
-        self.front.add(name, &self.tables, Some(Arc::new(ItemIndex { blocks, ids, as_of_ms })))
+        self.front.add(name, &self.tables, Some(Arc::new(index)))
     }
 
     async fn retrieve(&self, body: &str) -> (u16, Value) {
@@ -356,4 +360,39 @@ async fn answers_are_of_one_version_while_versions_change() {
         both.iter_mut().zip(asker.await.unwrap()).for_each(|(sum, count)| *sum += count);
     }
     assert!(both.iter().all(|count| *count > 0), "{both:?}");
+}
+
+#[tokio::test]
+async fn some_cells_are_searched_and_all_where_these_have_too_few_and_what_was_missed_is_counted() {
+    let rig = Rig::start(false);
+    // The rig's users are unit vectors, and each of the four groups of items is near to one of them.
+    let items: Vec<i64> = (0..400).collect();
+    let values: Vec<i8> = items
+        .iter()
+        .flat_map(|&item| {
+            (0..DIM as i64).map(move |at| if at == item % 4 { 100 } else { (item / 100) as i8 })
+        })
+        .collect();
+    let changes =
+        Changes { keys: &keys(&items), values: &values, scales: &vec![0.01; items.len()], removed: &[] };
+    let blocks = Blocks::new(DIM).unwrap().apply(&changes).unwrap();
+    let blocks = Arc::new(blocks.in_cells(&Training { cells: 8, rounds: 4, seed: 0 }).unwrap());
+    let ids = items.iter().map(|&item| (keys(&[item])[0], RawId::Int(item)));
+    let ids = Arc::new(RawIds::new(false).apply(ids, &[]).unwrap());
+    let index = ItemIndex { blocks, ids, as_of_ms: None, probes: Some(1) };
+    assert!(rig.front.activate(rig.add_index(7, index)));
+    let (_, few) = rig.retrieve(r#"{"user": {"user_id": 1}, "k": 3}"#).await;
+    assert_eq!((few["probed"].as_u64(), few["items"].as_array().unwrap().len()), (Some(1), 3));
+    let scanned = rig.front.measures().found().1;
+    assert!(scanned < 400, "{scanned} of 400 vectors were scanned for a few items");
+    let (_, many) = rig.retrieve(r#"{"user": {"user_id": 1}, "k": 100, "exclude": [1, 5, 9]}"#).await;
+    assert_eq!((many.get("probed"), many["items"].as_array().unwrap().len()), (None, 100));
+    let (_, named) = rig.retrieve(r#"{"user": {"user_id": 1}, "k": 2, "allow": [0, 399]}"#).await;
+    assert_eq!((named.get("probed"), named["items"].as_array().unwrap().len()), (None, 2));
+    // The first request of some cells is sampled.
+    wait_until("three items are counted", || {
+        let (found, missed) = rig.front.measures().recall();
+        found + missed == 3
+    })
+    .await;
 }

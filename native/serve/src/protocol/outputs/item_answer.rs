@@ -15,6 +15,8 @@ use crate::versions::raw_ids::RawId;
 
 /// The reply parameter with the event time up to which the version has learned.
 pub const AS_OF_MS: &str = "as_of_ms";
+/// The reply parameter with the number of cells that were searched, if not all items were.
+pub const PROBED: &str = "probed";
 
 /// The outputs of a model that finds items, as labels that are numbers.
 pub fn labels() -> Vec<Label> {
@@ -94,9 +96,12 @@ pub fn encode(
     found: &FoundItems,
 ) -> Result<Bytes, Refusal> {
     let (labels, index) = (&naming.inputs().labels, &found.index);
-    if let Some(as_of_ms) = index.as_of_ms {
-        let parameter = ReplyParameter { int64_param: Some(as_of_ms), ..ReplyParameter::default() };
-        reply.parameters.insert(AS_OF_MS.to_owned(), parameter);
+    let probed = found.probed.map(|probed| probed as i64);
+    for (name, number) in [(AS_OF_MS, index.as_of_ms), (PROBED, probed)] {
+        if number.is_some() {
+            let parameter = ReplyParameter { int64_param: number, ..ReplyParameter::default() };
+            reply.parameters.insert(name.to_owned(), parameter);
+        }
     }
     for (&output, &is_raw) in form.outputs.iter().zip(&form.raw) {
         let column = ItemColumn::of(output, found, answer.version)?;
@@ -125,6 +130,8 @@ pub struct ItemReply<'a> {
     model: &'a str,
     version: u64,
     as_of_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probed: Option<usize>,
     items: Vec<RankedItem<'a>>,
 }
 
@@ -149,6 +156,7 @@ impl<'a> ItemReply<'a> {
             model: naming.model(),
             version,
             as_of_ms: found.index.as_of_ms,
+            probed: found.probed,
             items: ranked.map(|(id, &score)| RankedItem { id, score }).collect(),
         })
     }
