@@ -23,7 +23,8 @@ __all__ = ["may_go_back_to", "state_of"]
 
 _FIGURES_MAX = 24
 _DIGITS = 6
-_FIRST = ("auc", "mae")
+_RETRIEVAL = ("retrieval_hit_100", "retrieval_popular_100", "vectors_changed", "library_items")
+_FIRST = ("auc", "mae", *_RETRIEVAL)
 _RATIOS = (".auc", ".log_loss", ".mae", ".rmse", ".calibration")
 _SIZES = ("rows", "bytes")
 _COUNTS = ("labels_learned", "samples", *_SIZES)
@@ -57,7 +58,7 @@ def state_of(
         "pointer": pointer_facts(found.pointer, found.nodes, {move.seq: move for move in found.moves}.__getitem__)
         | {"accepted": list(found.pointer.accepted)},
         "figures": figures,
-        "first_window": "" if figures[0] not in _COUNTS else first_window(watermarks),
+        "first_window": "" if {*figures} - {*_COUNTS, *_RETRIEVAL} else first_window(watermarks),
         "versions": _versions(found, shown, figures),
         "versions_left": len(found.known) - len(shown),
         "nodes": _nodes(found, after.beat_s),
@@ -142,9 +143,10 @@ def _versions(found: Gathered, shown: Sequence[Known], figures: Sequence[str]) -
 
 
 def _figures(shown: Sequence[Known]) -> list[str]:
-    """Return the names of figures: `auc`, `mae`, those of validation by label, then the counts of each version."""
+    """Return the names of figures: `auc`, `mae`, those of retrieval, of validation by label, the counts of versions."""
     names = {name for known in shown for name in known.metrics if name in _FIRST or name.startswith("validation.")}
-    ranked = sorted(names, key=lambda name: (name not in _FIRST, not name.endswith(_RATIOS), name))
+    ranked = [name for name in _FIRST if name in names]
+    ranked += sorted(names - {*_FIRST}, key=lambda name: (not name.endswith(_RATIOS), name))
     return ranked[:_FIGURES_MAX] + [
         name for name in _COUNTS if any(_figure(known, name) is not None for known in shown) or name in _SIZES
     ]

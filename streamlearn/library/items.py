@@ -101,6 +101,7 @@ class LibraryCut:
         vectors: Returns the vectors that a sealed version changes, given the keys of the towers' rows that it changes.
             The thread that writes the version calls it. None if nothing makes vectors.
         record: What the manifest says of retrieval.
+        metrics: Returns what the manifest's metrics say of retrieval; called after `vectors`, by the same thread.
     """
 
     tensors: dict[str, npt.NDArray[Any]]
@@ -109,6 +110,7 @@ class LibraryCut:
     committed: Callable[[], None]
     vectors: Callable[[int, Uint64s], Mapping[str, npt.NDArray[Any]]] | None = None
     record: RetrievalRecord | UnsetType = UNSET
+    metrics: Callable[[], Mapping[str, float]] = dict
 
     def __bool__(self) -> bool:
         """Whether anything changed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -59,14 +59,17 @@ class VersionFiles:
                 writer.add_golden(noted.golden)
             if noted.predictions is not None:
                 writer.add_predictions(noted.predictions.tensors())
+            of_retrieval: Mapping[str, float] = {}
             if noted.library is not None:
                 writer.add_library(noted.library.tensors)
                 if noted.library.vectors is not None:
                     with self._meters.stage("derive"):
                         changed = _changed_keys(self._store, head, files, TOWERS)
                         writer.add_vectors(noted.library.vectors(head.version, changed))
+                        of_retrieval = noted.library.metrics()
             figures = row_figures(self._store, head, files)
             metrics = metric_figures(noted.cut.metrics) | tensor_figures(noted.dense) | figures
+            metrics |= of_retrieval
             metrics["learned_rows"] = float(learned_rows)
             fence.check(head.run)
             record = UNSET if noted.library is None else noted.library.record

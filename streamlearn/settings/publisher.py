@@ -43,6 +43,10 @@ class JudgeSettings(Struct, frozen=True, forbid_unknown_fields=True):
     auc_drop_ratio_max: Annotated[float, Meta(ge=0, le=1)] = 0.02
     """Largest share by which AUC may fall below the active version's, on the same recent samples. A fall that may be
     due to chance (under three standard errors) does not count."""
+    hit_drop_ratio_max: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """Largest share by which the hit rate of retrieval may fall below the active version's, on the same recent
+    positives. A fall that may be due to chance (under three standard errors) does not count. Raise it if most items
+    are new within minutes."""
     log_loss_rise_ratio_max: Annotated[float, Meta(ge=0, le=1e9)] = 0.05
     """Largest share by which log loss, or the loss of a label that is a number, may rise above the active version's, on
     the same recent samples. A rise that may be due to chance (under three standard errors) does not count."""

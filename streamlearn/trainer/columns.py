@@ -12,12 +12,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamlearn.samples import FeatureColumns, SegmentColumns, SlotColumns, renumbered
+from streamlearn.samples import FeatureColumns, SampleBatch, SegmentColumns, SlotColumns, renumbered
 from streamlearn.trainer.intake.identity import identity_of
+from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.intake.step_cutter import bits_of, numbers_of
 from streamlearn.trainer.step import Piece, Step
 
-__all__ = ["Inputs", "StepColumns", "columns_of", "join_features"]
+__all__ = ["Inputs", "StepColumns", "columns_in", "columns_of", "join_features"]
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -111,6 +112,12 @@ def columns_of(step: Step) -> StepColumns:
         event_time_ms=_concatenated([piece.batch.shown_ms(piece.rows) for piece in pieces], np.int64),
         segments=_segments(pieces),
     )
+
+
+def columns_in(batch: SampleBatch, rows: Int64s) -> StepColumns:
+    """Return some rows of a message, of which no label is to be learned."""
+    no_labels = np.zeros(len(rows), np.uint32)
+    return columns_of(Step(1, (Piece(batch, rows, no_labels, no_labels),), Reached((), ()), len(rows)))
 
 
 def _as_slice(rows: Int64s) -> Int64s | slice:

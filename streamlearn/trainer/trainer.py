@@ -26,7 +26,7 @@ from streamlearn.errors import (
 )
 from streamlearn.models import Model
 from streamlearn.ps import Epoch, PsClient
-from streamlearn.publisher import CutState, Judge, Lineage, Publisher, Resumed
+from streamlearn.publisher import DEFAULT_CHECKS, CutState, Judge, Lineage, Publisher, Resumed
 from streamlearn.publisher.bases import Compact
 from streamlearn.publisher.cleaner import Clean
 from streamlearn.pulse import PULSE
@@ -128,7 +128,10 @@ class Trainer:
         self._recent = RecentSamples(app, settings.judge.scored_rows_max, SCORED_ROWS)
         scorer = VersionScorer(app.name, store, self._learner, Rows(app, client, SCORED_ROWS, settings.tables))
         numbers = {label.name: label.number for label in folder.app.labels if label.number is not None}
-        judge = Judge(settings.judge, scorer=scorer, samples=self._recent.closed, numbers=numbers, clock=clock)
+        checks = (*DEFAULT_CHECKS, *(() if items is None else items.checks))
+        judge = Judge(
+            settings.judge, checks=checks, scorer=scorer, samples=self._recent.closed, numbers=numbers, clock=clock
+        )
         self.publisher = Publisher(
             client, store, self._lineage, settings.publisher,
             judge=judge, registry=registry, compact=compact, clean=clean, quiet_s_max=quiet_s_max(topic), clock=clock,

@@ -28,6 +28,7 @@ from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.towers.tower_state import towers_of
 from streamlearn.trainer.towers.tower_steps import TowerMaker
 from streamlearn.trainer.towers.user_graph import UserGraph
+from streamlearn.trainer.towers.version_hits import VersionHits
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.validation.score_log import ScoreLog, scores_folder
 from streamlearn.trainer.workers.setup import lead
@@ -85,7 +86,8 @@ def train(
                 raise ConfigError(message, help=help)
             items = ends.enter_context(ItemFeed.open(folder, clock=clock))
             leads = towers = TowerMaker(folder, client, items.library)
-            items.retrieve_by(towers, _put_user_graph(folder, store))
+            record, label = _put_user_graph(folder, store), folder.app.label_names.index(folder.app.retrieval.label)
+            items.retrieve_by(towers, record, VersionHits(store, folder.app.name, record, label, towers))
         elif workers.slices > 1 or workers.reduce != "shards":
             leads = lead(folder, client, token, tls, ends, stop=stop, clock=clock)
         trainer = Trainer(

@@ -11,11 +11,9 @@ from streamlearn.errors import VersionDefect, VersionRefused
 from streamlearn.features.retrieval import of_ranking
 from streamlearn.samples import SampleBatch
 from streamlearn.table.pin import At
-from streamlearn.trainer.columns import columns_of
-from streamlearn.trainer.intake.message import Reached
+from streamlearn.trainer.columns import columns_in
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.rows import Rows
-from streamlearn.trainer.step import Piece, Step
 from streamlearn.versions import Chain, Store, load_tensors
 
 __all__ = ["SCORED_ROWS", "VersionScorer", "score_rows"]
@@ -65,7 +63,5 @@ def score_rows(
     logits = [np.zeros((0, len(batch.labels)), np.float32)]
     for begin in range(0, len(batch), step_rows):
         index = np.arange(begin, min(begin + step_rows, len(batch)))
-        no_labels = np.zeros(len(index), np.uint32)
-        step = Step(1, (Piece(batch, index, no_labels, no_labels),), Reached((), ()), len(index))
-        logits.append(learner.score(rows.pack(columns_of(step), at=at), weights))
+        logits.append(learner.score(rows.pack(columns_in(batch, index), at=at), weights))
     return np.concatenate(logits)

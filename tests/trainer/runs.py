@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -48,6 +48,7 @@ def run(
     stop: threading.Event | None = None,
     client: PsClient | None = None,
     model: Model | None = None,
+    show: Callable[[Trainer], None] = lambda trainer: None,
     **more: Any,
 ) -> TrainReport:
     """Learn all there is, on tables in this process where no others are given."""
@@ -55,7 +56,7 @@ def run(
         topic = ends.enter_context(folder.open_topic("samples"))
         client = ends.enter_context(client or local_client(folder))
         trainer = Trainer(folder, model or Toy(), topic, client, store_of(folder), **more)
-        return trainer.run(stop or threading.Event(), until=until_end(topic))
+        return trainer.run(stop or threading.Event(), until=until_end(topic), show=show)
 
 
 def state_of(folder: AppFolder, version: int | None = None) -> dict[str, bytes]:

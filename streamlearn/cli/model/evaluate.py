@@ -247,8 +247,10 @@ def _print(result: EvaluationResult, *, json: bool) -> None:
 
 
 def _print_hits(rows: list[dict[str, Any]]) -> None:
+    from streamlearn.cli.report.hits import HITS
+
     if rows:
-        print_table(rows, "hit rates of retrieval, before each positive was learned, and of popularity", whole=True)
+        print_table(rows, HITS, whole=True)
 
 
 def _hit_rows(done: Pass) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ def versions(
         facts["refused"] = refused and {"seq": refused.seq, "to": refused.to.version, "reason": refused.reason}
         print_json(facts | {"registry": no_nodes_reason})
         return
-    print_table(without_empty([_for_people(row) for row in rows], ["mae"]), whole=True)
+    print_table(without_empty([_for_people(row) for row in rows], ["mae", "top 100"]), whole=True)
     typer.echo(_pointer_line(last_not_gc(pointer, model.log.read), len(known), len(rows)))
     if pointer.canary is not None:
         typer.echo(_canary_line(pointer.canary, nodes))
@@ -155,11 +155,13 @@ def _found(check: Finding) -> str:
 
 def _for_people(row: Row) -> Row:
     samples = row["samples"]
-    return {name: value for name, value in row.items() if name not in ("age_s", "lacks", "run")} | {
+    names = {"retrieval_hit_100": "top 100"}
+    return {names.get(name, name): value for name, value in row.items() if name not in ("age_s", "lacks", "run")} | {
         "bytes": bytes_text(row["bytes"]),
         "samples": None if samples is None else round(samples),
         "auc": None if row["auc"] is None else f"{row['auc']:.4f}",
         "mae": None if row["mae"] is None else f"{row['mae']:.4g}",
+        "top 100": None if row["retrieval_hit_100"] is None else f"{row['retrieval_hit_100']:.4f}",
         "state": f"{row['state']}: {row['lacks']}" if row["lacks"] else row["state"],
         "nodes": ", ".join(row["nodes"]),
         "age": "-" if row["age_s"] is None else age_text(row["age_s"] * 1000),

@@ -52,6 +52,7 @@ def report(
     """Plot the quality of APP's first predictions over event time, with events of its versions."""
     from streamlearn.apps import load_app
     from streamlearn.cli.report.arms import arms_of
+    from streamlearn.cli.report.hits import HITS, hits_of
     from streamlearn.cli.report.marks import read_story
     from streamlearn.cli.report.span import span_of, windows_of, within
     from streamlearn.trainer.validation.score_log import read_scores, scores_folder
@@ -77,13 +78,16 @@ def report(
     story = read_story(store, name, moves_max=moves, is_live=settings.topics.time == "wall")
     span = span_of(scores)
     arms = arms_of(windows_of(scores), {one.name: one.arms[0].name for one in settings.access.experiments})
-    files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, span, story, arms=arms)
+    hits = without_empty(hits_of(story.known, begin, end), ["popular 100"])
+    files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, span, story, arms=arms, hits=hits)
     files += [parquet] if parquet is not None else []
     newest = _newest(scores)
     if json:
         facts = {"model": name, "scores": len(scores), "torn_lines": scores.torn_lines, "newest": newest}
         facts |= {"span_window_s": span.window_s, "span": [vars(one) for one in span.scores]}
         facts["arms"] = [vars(one) for one in arms]
+        if hits:
+            facts["hit_rates"] = hits
         print_json(facts | story.as_json() | {"files": [str(file) for file in files]})
         return
     print_table(_table_of(newest), whole=True)
@@ -92,6 +96,9 @@ def report(
     if arms:
         typer.echo(f"{_ARMS}:")
         print_table(_arm_rows(arms), whole=True)
+    if hits:
+        typer.echo(f"{HITS}:")
+        print_table(hits, whole=True)
     for note in _notes(scores, story):
         typer.echo(note)
     typer.echo(f"the report is in {files[0]}")
@@ -150,10 +157,11 @@ def _first_window(folder: AppFolder) -> str:
 
 
 def _write(
-    out: Path, model: str, scores: ScoreColumns, span: Span, story: Story, *, arms: Sequence[ArmScore]
+    out: Path, model: str, scores: ScoreColumns, span: Span, story: Story, *, arms: Sequence[ArmScore], hits: list[Row]
 ) -> list[Path]:
     """Write the page and its figures; return the files, the page first."""
     from streamlearn.cli.report.figures import draw_freshness, draw_labels, draw_segment
+    from streamlearn.cli.report.hits import HITS
     from streamlearn.cli.report.page import page_of
 
     drawn = {"labels": ("First predictions, by label", draw_labels(scores, story))}
@@ -168,6 +176,7 @@ def _write(
         {
             _span_title(span): _span_rows(span.scores),
             **({_ARMS: _arm_rows(arms)} if arms else {}),
+            **({HITS: hits} if hits else {}),
             "The newest windows": _table_of(_newest(scores)),
             "Events": [_mark_row(mark) for mark in story.marks if mark.what != "promote"][-_MARKS_SHOWN:],
             "The newest versions": _version_rows(story),

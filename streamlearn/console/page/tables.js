@@ -84,7 +84,11 @@ export function versionsTable(state, { chosen, figure, choose, all, more }) {
   return [table(names, rows), button];
 }
 
-const COUNTS = { auc: "AUC", mae: "MAE", labels_learned: "labels learned", rows: "rows set", bytes: "bytes" };
+const COUNTS = {
+  auc: "AUC", mae: "MAE", labels_learned: "labels learned", rows: "rows set", bytes: "bytes",
+  retrieval_hit_100: "hit rate, top 100", retrieval_popular_100: "hit rate, popular 100",
+  vectors_changed: "vectors changed", library_items: "items in the library",
+};
 
 export function figureName(name) {
   return COUNTS[name] ?? name.replace(/^validation\./, "").replace(/\.auc$/, " AUC").replace(/\.log_loss$/, " log loss").replace(/\.(mae|rmse)$/, (_, kind) => ` ${kind.toUpperCase()}`).replaceAll(".", " ");

@@ -28,7 +28,7 @@ export function numberText(value) {
 export function figureText(value, name = "") {
   if (value === null || value === undefined) return "–";
   if (name === "bytes") return bytesText(Math.round(value));
-  if (/(^|\.)(rows|samples|labels_learned)$/.test(name)) return numberText(Math.round(value));
+  if (/(^|\.)(rows|samples|labels_learned|vectors_changed|library_items)$/.test(name)) return numberText(Math.round(value));
   return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : value.toFixed(4);
 }
 

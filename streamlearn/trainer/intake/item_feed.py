@@ -17,6 +17,8 @@ from streamlearn.library.columns import columns_of
 from streamlearn.library.item_decoder import ItemDecoder
 from streamlearn.library.items import ItemUpdates, LibraryCut
 from streamlearn.library.library import Library
+from streamlearn.publisher.case import Check
+from streamlearn.publisher.retrieval_hits import RetrievalHits
 from streamlearn.resource import Resource
 from streamlearn.samples.item_ids import ItemIds
 from streamlearn.telemetry import counter, gauge
@@ -24,7 +26,8 @@ from streamlearn.topics import Position as TopicPosition
 from streamlearn.topics import Records, Topic
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.quarantine import Quarantine
-from streamlearn.trainer.towers.item_vectors import ItemVectors, Tower
+from streamlearn.trainer.towers.item_vectors import Tower
+from streamlearn.trainer.towers.version_hits import VersionHits
 from streamlearn.versions import Chain
 from streamlearn.versions.format.manifest import Position, RetrievalRecord
 
@@ -49,7 +52,7 @@ class ItemFeed(Resource):
         self._epochs: dict[int, int] = {}  # by partition, Kafka's leader epoch of the record before it
         self._tower: Tower | None = None
         self._record: RetrievalRecord | UnsetType = UNSET
-        self._vectors = ItemVectors(0)
+        self._hits: VersionHits | None = None
         self._size = gauge("trainer", "library", "items", "Items in the library")
         self._records = counter("trainer", "item_records", "Records of items by outcome", labels=["outcome"])
 
@@ -76,13 +79,20 @@ class ItemFeed(Resource):
             for partition, offset in sorted(self._next.items())
         )
 
-    def retrieve_by(self, tower: Tower, record: RetrievalRecord) -> None:
-        """Let versions have the vectors of items that a tower makes, and this record."""
-        self._tower, self._record, self._vectors = tower, record, ItemVectors(record.dim)
+    def retrieve_by(self, tower: Tower, record: RetrievalRecord, hits: VersionHits) -> None:
+        """Let versions have the vectors of items that a tower makes, this record, and hit rates."""
+        self._tower, self._record, self._hits = tower, record, hits
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """What the judge of versions checks beside ranking."""
+        return () if self._hits is None else (RetrievalHits(self._hits),)
 
     def learn(self, columns: StepColumns) -> None:
-        """Take the items of a step that was learned."""
+        """Take the items and the positives of a step that was learned."""
         learn_shown(self.library, self._spec, columns)
+        if self._hits is not None:
+            self._hits.learn(columns)
 
     def poll(self) -> None:
         """Take what has come to the topic, as much as a version may wait for."""
@@ -104,15 +114,18 @@ class ItemFeed(Resource):
         self.poll()
         cut = self.library.cut()
         self._size.set(cut.size)
-        if self._tower is None:
+        if self._tower is None or self._hits is None:
             return cut
-        vectors = self._vectors.note(self._tower, self.library.view(), cut.upserted)
+        vectors, hits = self._hits.vectors.note(self._tower, self.library.view(), cut.upserted), self._hits.note()
 
         def committed() -> None:
             cut.committed()
             vectors.committed()
 
-        return replace(cut, vectors=vectors.tensors, record=self._record, committed=committed)
+        return replace(
+            cut, vectors=vectors.tensors, record=self._record, committed=committed,
+            metrics=lambda: vectors.metrics | hits(),
+        )  # fmt: skip
 
     def restore(self, chain: Chain | None) -> None:
         """Restore the library of a version, and continue where it ends in the topic.
@@ -121,8 +134,9 @@ class ItemFeed(Resource):
         that come again change nothing.
         """
         self.library.restore(chain)
-        if self._tower is not None:
-            self._vectors.restore(chain, self._tower)
+        if self._tower is not None and self._hits is not None:
+            self._hits.vectors.restore(chain, self._tower)
+            self._hits.forget()
         known = () if chain is None else chain.manifest.positions
         mine = {entry.partition: entry for entry in known if entry.topic_id == self._topic.topic_id}
         for partition in range(self._topic.partitions):

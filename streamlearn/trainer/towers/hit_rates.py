@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.trainer.towers.popularity import HALF_LIFE_MS
 from streamlearn.trainer.towers.tower_learner import PackedTowers
 from streamlearn.trainer.towers.tower_steps import TowerSteps
 
@@ -18,7 +19,6 @@ Float64s = npt.NDArray[np.float64]
 TOPS = (50, 100, 500)
 """A positive is found if its item is among this many."""
 _DAY_MS = 86_400_000
-_HALF_LIFE_MS = 6 * 3_600_000
 _DOUBLINGS_MAX = 500.0
 # Of more items, only a share of the steps is ranked, so that a step takes as long on average.
 _ITEMS_A_STEP = 1 << 12
@@ -105,7 +105,7 @@ class HitRates:
         times_ms = packed.event_time_ms
         if self._begin_ms is None:
             self._begin_ms = int(times_ms[0])
-        doublings = (times_ms - self._begin_ms) / _HALF_LIFE_MS
+        doublings = (times_ms - self._begin_ms) / HALF_LIFE_MS
         if (most := float(doublings.max())) > _DOUBLINGS_MAX:
             self._counts = {key: count * 2.0**-most for key, count in self._counts.items()}
             self._begin_ms, doublings = int(times_ms.max()), doublings - most

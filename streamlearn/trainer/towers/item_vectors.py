@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.errors import VersionRefused
 from streamlearn.library.items import LibraryItems, LibraryView
 from streamlearn.native import native
 from streamlearn.samples import FeatureColumns
@@ -26,6 +27,10 @@ Bools = npt.NDArray[np.bool_]
 _AT_ONCE = 1 << 14
 # Keys are hashes: their highest bits are a fast first test of whether one key may be among others.
 _SHIFT = np.uint64(64 - 22)
+# What `encoded` takes, as nodes do.
+_VECTOR_MAX = 1e15
+# As many versions can be searched: the newest, the active one, and those between them.
+_SEARCHED_MAX = 4
 
 
 class Tower(Protocol):
@@ -59,14 +64,20 @@ class _Rows:
     def take(self, rows: Any) -> _Rows:
         return _Rows(self.keys[rows], self.values[rows], self.scales[rows])
 
-    def tensors(self, gone: Uint64s) -> dict[str, npt.NDArray[Any]]:
+    def changes(self, gone: Uint64s) -> dict[str, npt.NDArray[Any]]:
         return {"key": self.keys, "row": self.values, "scale": self.scales, GONE: gone}
 
 
 class ItemVectors:
-    """The vectors of all items, as the newest committed version has them."""
+    """The vectors of all items, as the newest committed version has them; and those of a few versions, to be searched.
+
+    Attributes:
+        version: The newest committed version; 0 before one has vectors.
+    """
 
     def __init__(self, dim: int) -> None:
+        self.version = 0
+        self._blocks: dict[int, Any] = {}
         self._none = _Rows(np.zeros(0, np.uint64), np.zeros((0, dim), np.int8), np.zeros(0, np.float32))
         self._rows, self._weights = self._none, np.zeros(0, np.float32)
 
@@ -81,16 +92,44 @@ class ItemVectors:
         """
         tensors = None if chain is None else vectors_in(chain.store, chain.links)
         self._rows, self._weights = self._none, np.zeros(0, np.float32)
+        self.version, self._blocks = 0, {}
         if tensors is not None and tensors["row"].shape[1:] == self._none.values.shape[1:]:
             self._rows = _Rows(tensors["key"], tensors["row"], tensors["scale"])
             self._weights = tower.weights
+            if chain is not None:
+                self._set_blocks(chain.version, self._rows.changes(tensors[GONE]))
+
+    def has(self, keys: Uint64s) -> Bools:
+        """Return which items have a vector."""
+        return self._rows.at(keys)[1]
+
+    def blocks(self, version: int) -> Any:
+        """Return the vectors of a version, to be searched; raises VersionRefused if they are no longer there."""
+        if version not in self._blocks:
+            message = f"the vectors of version {version} are no longer in the trainer"
+            raise VersionRefused(message, help="compare with a version that was published since the trainer started")
+        return self._blocks[version]
+
+    def keep(self, *versions: int) -> None:
+        """Forget the vectors of all versions but the newest and these."""
+        kept = {self.version, *versions}
+        self._blocks = {version: blocks for version, blocks in self._blocks.items() if version in kept}
 
     def note(self, tower: Tower, items: LibraryView, changed: Uint64s) -> VectorsCut:
         """Return the vectors as of a step boundary, to be made later; `changed` are items that are new or differ."""
         return VectorsCut(self, tower, tower.weights, items, changed)
 
-    def _continue(self, rows: _Rows, weights: Float32s) -> None:
+    def _continue(self, rows: _Rows, weights: Float32s, version: int, changes: dict[str, npt.NDArray[Any]]) -> None:
         self._rows, self._weights = rows, weights
+        self._set_blocks(version, changes)
+
+    def _set_blocks(self, version: int, changes: dict[str, npt.NDArray[Any]]) -> None:
+        before = self._blocks.get(self.version) or native.Blocks(self._none.values.shape[1])
+        self.version = version
+        self._blocks[version] = before.apply(changes["key"], changes["row"], changes["scale"], changes[GONE])
+        if len(self._blocks) > _SEARCHED_MAX:
+            # The first is the active one if versions since then were not promoted.
+            del self._blocks[sorted(self._blocks)[1]]
 
 
 @dataclass(eq=False)
@@ -103,6 +142,7 @@ class VectorsCut:
     _items: LibraryView
     _changed: Uint64s
     _commit: Callable[[], None] = field(default=lambda: None)
+    metrics: dict[str, float] = field(default_factory=dict)  # what the version says of its vectors, once made
 
     def tensors(self, version: int, changed: Uint64s) -> dict[str, npt.NDArray[Any]]:
         """Return what a version changes; `changed` are the keys of tower rows that it changes."""
@@ -118,8 +158,10 @@ class VectorsCut:
         if len(before.keys):
             now.values[...], now.scales[...] = before.values[at], before.scales[at]
         now.values[stale], now.scales[stale] = made.values, made.scales
-        self._commit = lambda: self._newest._continue(now, self._weights)
-        return made.take(differ).tensors(gone)
+        changes = made.take(differ).changes(gone)
+        self._commit = lambda: self._newest._continue(now, self._weights, version, changes)
+        self.metrics["vectors_changed"] = float(len(changes["key"]))
+        return changes
 
     def committed(self) -> None:
         """Note that a committed version holds them."""
@@ -138,7 +180,19 @@ class VectorsCut:
             rows = np.flatnonzero(is_stale)
             if len(rows):
                 vectors = self._tower.vectors(of_part.features.take(rows), len(rows), self._weights, version)
-                yield rows + begin, _Rows(keys[part][rows], *encoded(vectors))
+                yield rows + begin, _Rows(keys[part][rows], *encoded(self._finite(vectors)))
+
+    def _finite(self, vectors: Float32s) -> Float32s:
+        """Return vectors with zeros for those that no node can search, which are counted for the judge."""
+        is_fit: Bools = np.all(np.abs(vectors) <= _VECTOR_MAX, axis=1)  # comparisons with NaN are false
+        if is_fit.all():
+            return vectors
+        numbers = vectors[~is_fit]
+        bad = {".not_finite": ~(np.abs(numbers) <= _VECTOR_MAX), ".nan": np.isnan(numbers)}
+        for suffix, are in bad.items():
+            name = f"vectors{suffix}"
+            self.metrics[name] = self.metrics.get(name, 0.0) + float(np.count_nonzero(are))
+        return np.where(is_fit[:, None], vectors, np.float32(0.0))
 
 
 class _Among:

@@ -63,7 +63,7 @@ class TowerLearner:
     """
 
     def __init__(self, features: FeatureSpec, towers: Towers, settings: TrainerSettings, rate: float) -> None:
-        self._towers, self._plan, self._dim = towers, features.pack, features.slots[0].dim
+        self._towers, self._plan, self.dim = towers, features.pack, features.slots[0].dim
         self._settings = structs.replace(settings, optimizer="adam", l2=0.0, clip_norm=0.0)
         self._rate, device = rate, device_of(settings)
         with tf.device(device):
@@ -106,9 +106,9 @@ class TowerLearner:
         of_row = np.float32(share if self._settings.row_gradients == "mean" else 1.0)
         return tuple(gradient.numpy() * of_row for gradient in of_rows)
 
-    def users(self, flat: Float32s, sequence: Float32s) -> Float32s:
-        """Return the vectors of packed users, float32[U, dim]."""
-        return self._vectors_of("users", flat, sequence, self.weights)
+    def users(self, flat: Float32s, sequence: Float32s, weights: Float32s | None = None) -> Float32s:
+        """Return the vectors of packed users, float32[U, dim]; by the weights of now, if no others are given."""
+        return self._vectors_of("users", flat, sequence, self.weights if weights is None else weights)
 
     def items(self, flat: Float32s, weights: Float32s | None = None) -> Float32s:
         """Return the vectors of packed items, float32[N, dim]; by the weights of now, if no others are given."""
@@ -137,11 +137,16 @@ class TowerLearner:
 
     def load(self, dense: Mapping[str, Float32s], state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Continue from saved weights and optimizer state; those of other towers raise a UsageError."""
+        self._continue(
+            [self.end_to_end(dense), *(state[f"slot{number}"] for number in range(_SLOTS))], int(state["steps"][0])
+        )
+
+    def end_to_end(self, dense: Mapping[str, Float32s]) -> Float32s:
+        """Return saved weights as one vector; those of other towers raise a UsageError."""
         if {name: weight.shape for name, weight in dense.items()} != self.shapes:
             message = f"a version has other towers: weights {', '.join(sorted(dense)) or 'none'}"
             raise UsageError(message, help="the towers of a model never change: give the application a new name")
-        whole = np.concatenate([np.zeros(0, np.float32), *(np.ravel(dense[name]) for name in self.shapes)])
-        self._continue([whole, *(state[f"slot{number}"] for number in range(_SLOTS))], int(state["steps"][0]))
+        return np.concatenate([np.zeros(0, np.float32), *(np.ravel(dense[name]) for name in self.shapes)])
 
     def _continue(self, state: Sequence[Float32s], steps: int) -> None:
         self._update = DenseUpdate(self._settings, state, betas=BETAS, epsilons=EPSILONS)
@@ -182,9 +187,9 @@ class TowerLearner:
             return self._checked("item", self._towers.item(self._split(whole), PackedSide(flat, None)))
 
     def _checked(self, function: str, vectors: Any) -> Any:
-        if vectors.dtype != tf.float32 or vectors.shape.rank != 2 or vectors.shape[1] != self._dim:
+        if vectors.dtype != tf.float32 or vectors.shape.rank != 2 or vectors.shape[1] != self.dim:
             message = f"{function} of {type(self._towers).__name__} returns {vectors.dtype.name} of {vectors.shape}"
-            raise SpecError(message, help=f"return float32 of shape (rows, {self._dim})")
+            raise SpecError(message, help=f"return float32 of shape (rows, {self.dim})")
         return vectors
 
     def _vectors_of(self, side: str, *arrays: Float32s) -> Float32s:

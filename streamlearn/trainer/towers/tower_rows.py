@@ -17,11 +17,13 @@ from streamlearn.table import Packing, Scatter
 from streamlearn.table.pin import At
 from streamlearn.trainer.columns import StepColumns, join_features
 from streamlearn.trainer.thresholds import Thresholds
+from streamlearn.trainer.towers.positives import Positives, are_held_out
 from streamlearn.trainer.towers.tower_learner import PackedTowers
 
 __all__ = ["TowerRows"]
 
 Float32s = npt.NDArray[np.float32]
+Int64s = npt.NDArray[np.int64]
 Uint64s = npt.NDArray[np.uint64]
 _KEYS_MAX = 1 << 26
 _BUCKET_MIN = 32
@@ -31,6 +33,7 @@ _POSITIVES_MAX = 4_096
 class TowerRows:
     """Packs steps for the towers, and pushes the gradients of packed steps. `pack` and `push` may run at once.
 
+    Positives that are held out are not packed.
     A step with more than `_POSITIVES_MAX` positives is learned by as many of them, spread evenly over it. With
     `is_padded` the numbers of users, items and positives are powers of two.
     """
@@ -50,33 +53,48 @@ class TowerRows:
 
     def pack(self, columns: StepColumns) -> PackedTowers | None:
         """Pull the rows of a step's positives and of drawn items; None without positives. Raises as `PsClient.pull`."""
-        bit = np.uint32(1 << self._label)
-        # A correction says that a row which was learned as negative is positive.
-        rows = np.flatnonzero(((columns.learn | columns.correct) & columns.positive & bit) != 0)
+        rows = self.positive_rows(columns)
+        rows = rows[~are_held_out(columns.identity[rows])]
         if not len(rows):
             return None
         if len(rows) > _POSITIVES_MAX:  # logits are as many as users times items
             rows = rows[np.linspace(0, len(rows) - 1, _POSITIVES_MAX).astype(np.int64)]
-        shown, of_items = columns.item.slots[self._item_id].keys, _columns_for(columns.item, self._names)
-        requests, user_index = np.unique(columns.request_index[rows], return_inverse=True)
-        own, first, item_index = np.unique(shown[rows], return_index=True, return_inverse=True)
+        positives, of_items = self.positives(columns, rows), _columns_for(columns.item, self._names)
+        own, first, item_index = np.unique(positives.keys, return_index=True, return_inverse=True)
         # From what is learned alone, so that a run that learns it again draws the same.
         seed = [self._seed, int(columns.identity[rows[0]])]
         keys, drawn = self.items.sample(self._negatives, int(np.random.SeedSequence(seed).generate_state(1)[0]))
         others = np.flatnonzero(~np.isin(keys, own))
-        users = _columns_for(columns.user, self._names).take(requests.astype(np.int64))
+        users, requests = positives.users, positives.requests
         items = join_features([of_items.take(rows[first]), drawn.take(others)])
         count, known = len(own) + len(others), len(self.items)
-        user_flat, user_sequence = self._packed(self._user, users, len(requests))
+        user_flat, user_sequence = self._packed(self._user, users, requests)
         item_flat, _ = self._packed(self._item, items, count)
         return PackedTowers(
-            requests=len(requests), users=users, items=items, keys=np.concatenate([own, keys[others]]), own=len(own),
+            requests=requests, users=users, items=items, keys=np.concatenate([own, keys[others]]), own=len(own),
             drawn=1.0 - (1.0 - 1.0 / known) ** self._negatives if known else 0.0,
-            event_time_ms=columns.event_time_ms[rows], user_flat=user_flat, user_sequence=user_sequence,
-            item_flat=item_flat, user_index=self._padded(user_index, np.int32),
+            event_time_ms=positives.event_time_ms, user_flat=user_flat, user_sequence=user_sequence,
+            item_flat=item_flat, user_index=self._padded(positives.user_index, np.int32),
             item_index=self._padded(item_index, np.int32),
             weight=self._padded(columns.weights[rows, self._label], np.float32),
         )  # fmt: skip
+
+    def positive_rows(self, columns: StepColumns) -> Int64s:
+        """Return the rows of a step whose label has become positive."""
+        bit = np.uint32(1 << self._label)
+        # A correction says that a row which was learned as negative is positive.
+        return np.flatnonzero(((columns.learn | columns.correct) & columns.positive & bit) != 0)
+
+    def positives(self, columns: StepColumns, rows: Int64s) -> Positives:
+        """Return some rows of a step as positives."""
+        requests, user_index = np.unique(columns.request_index[rows], return_inverse=True)
+        users = _columns_for(columns.user, self._names).take(requests.astype(np.int64))
+        keys, identity = columns.item.slots[self._item_id].keys[rows], columns.identity[rows]
+        return Positives(users, len(requests), user_index, keys, identity, columns.event_time_ms[rows])
+
+    def pack_users(self, users: FeatureColumns, count: int, *, at: At) -> tuple[Float32s, Float32s]:
+        """Pull the rows of users and pack them: those of each, and their histories."""
+        return self._user.flat(users, count, at=at), self._user.sequences(users, count, at=at)
 
     def pack_items(self, items: FeatureColumns, count: int, *, at: At = "newest") -> Float32s:
         """Pull the rows of items and pack them."""

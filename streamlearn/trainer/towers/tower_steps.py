@@ -20,6 +20,7 @@ from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.learner import Learned, Learner, Packed
 from streamlearn.trainer.learning_loop import OwnSteps
 from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.towers.positives import Positives
 from streamlearn.trainer.towers.tower_learner import PackedTowers
 from streamlearn.trainer.towers.tower_rows import TowerRows
 from streamlearn.trainer.towers.tower_state import TowerState
@@ -28,6 +29,8 @@ __all__ = ["TowerMaker", "TowerSteps", "own_steps"]
 
 _LOG = logging.getLogger("streamlearn.trainer.towers")
 Float32s = npt.NDArray[np.float32]
+# Histories of more users would take too much memory at once.
+_USERS_AT_ONCE = 512
 Tensors = Mapping[str, npt.NDArray[Any]]
 
 
@@ -137,6 +140,21 @@ class TowerMaker:
     def vectors(self, items: FeatureColumns, count: int, weights: Float32s, version: int) -> Float32s:
         """See `Tower`."""
         return self._state.learner.items(self._rows.pack_items(items, count, at=version), weights)
+
+    @property
+    def rows(self) -> TowerRows:
+        """Where positives come from, and rows of users."""
+        return self._rows
+
+    def users(self, positives: Positives, dense: Mapping[str, Float32s], version: int) -> Float32s:
+        """Return the vectors of users, float32[requests, dim], by the weights and rows of a version."""
+        learner = self._state.learner
+        weights, vectors = learner.end_to_end(dense), [np.zeros((0, learner.dim), np.float32)]
+        for begin in range(0, positives.requests, _USERS_AT_ONCE):
+            part = slice(begin, min(begin + _USERS_AT_ONCE, positives.requests))
+            packed = self._rows.pack_users(positives.users.take(part), part.stop - part.start, at=version)
+            vectors.append(learner.users(*packed, weights))
+        return np.concatenate(vectors)
 
 
 def own_steps(folder: AppFolder, client: PsClient, library: Library | None) -> Callable[[Learner, Rows], OwnSteps]:

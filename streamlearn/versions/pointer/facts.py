@@ -44,6 +44,7 @@ def version_facts(entry: Known, standing: str, nodes: Sequence[Node], now_ms: in
         "samples": entry.metrics.get("samples"),
         "auc": entry.metrics.get("auc"),
         "mae": entry.metrics.get("mae"),
+        "retrieval_hit_100": entry.metrics.get("retrieval_hit_100"),
         "state": standing,
         "lacks": entry.lacks,
         "nodes": [node.name for node in nodes if node.active == entry.version],

@@ -16,7 +16,7 @@ from tests.trainer.stream import learnable_app, learnable_folder
 if TYPE_CHECKING:
     from streamlearn.trainer import TrainReport
 
-__all__ = ["TWO", "learned", "towered_app", "towered_folder"]
+__all__ = ["TWO", "learned", "published", "towered_app", "towered_folder"]
 
 TWO = Retrieval("click", user=("user_id", "history", "age"), item=("video_id", "tags"), dim=8)
 _STRICT: Mapping[str, Mapping[str, Any]] = {
@@ -57,3 +57,23 @@ def learned(folder: AppFolder, **more: Any) -> TrainReport:
             return run(folder, client=client, **more)
         items = ends.enter_context(ItemFeed.open(folder))
         return run(folder, client=client, lead=own_steps(folder, client, items.library), items=items, **more)
+
+
+def published(folder: AppFolder, **more: Any) -> TrainReport:
+    """Learn all there is as `train` does, with versions that hold vectors and are judged by their hit rates."""
+    from streamlearn.trainer.intake.item_feed import ItemFeed
+    from streamlearn.trainer.towers.tower_steps import TowerMaker
+    from streamlearn.trainer.towers.version_hits import VersionHits
+    from streamlearn.versions.format.manifest import RetrievalRecord
+    from tests.trainer.runs import local_client, run, store_of
+
+    app = folder.app
+    assert app.retrieval is not None
+    record = RetrievalRecord(
+        graph="0" * 64, fingerprint=app.retrieval_fingerprint, label=app.retrieval.label, dim=app.retrieval.dim
+    )
+    with local_client(folder) as client, ItemFeed.open(folder) as items:
+        towers = TowerMaker(folder, client, items.library)
+        label = app.label_names.index(record.label)
+        items.retrieve_by(towers, record, VersionHits(store_of(folder), app.name, record, label, towers))
+        return run(folder, client=client, lead=towers, items=items, **more)
