@@ -60,13 +60,15 @@ class Life:
         self.log = PointerLog(store, MODEL, clock=self.clock)
         self.last: Committed | None = None
 
-    def cut(self, version: int, outcome: str = "passed", *, watermark: bool = True) -> None:
+    def cut(
+        self, version: int, outcome: str = "passed", *, watermark: bool = True, metrics: dict[str, float] | None = None
+    ) -> None:
         parent = None if self.last is None else self.last.ref
         head = Head(
             model=MODEL, run=1, version=version, kind="delta" if parent else "base", parent=parent,
             fingerprint="features", windows="windows", tables=(),
         )  # fmt: skip
-        cut = Cut(watermark_ms=self.clock.wall_ms() - 30_000 if watermark else None)
+        cut = Cut(watermark_ms=self.clock.wall_ms() - 30_000 if watermark else None, metrics=metrics or {})
         self.last = VersionWriter(self.store, head).finish(cut, [], clock=self.clock)
         write_verdict(self.store, self.last.folder, Verdict(version=self.last.ref, outcome=outcome))  # type: ignore[arg-type]
         self.clock.sleep(2.0)
@@ -184,6 +186,38 @@ def test_programs_are_given_the_newest_windows_marks_and_activations(small: Path
     ]  # fmt: skip
     assert (said["versions"], said["moves"], said["moves_left"]) == (4, 6, 0)
     assert all(Path(file).is_file() for file in said["files"])
+
+
+def test_hit_rates_of_a_span_are_the_means_of_its_versions_by_day(small: Path, store: Store, verb: Verb) -> None:
+    write(small, few())
+    title = "Hit rates of retrieval, before each positive was learned, and of popularity"
+    assert title not in verb("report", small).out
+    assert "hit_rates" not in verb("report", small, "--json").json
+    found = Life(store)
+    found.cut(1)
+    for version, (hit, popular, positives, items) in enumerate(
+        [(0.1, None, 100.0, 50.0), (0.5, 0.25, 300.0, 70.0), (0.5, 0.75, 100.0, 60.0)], 2
+    ):
+        of_popularity = {} if popular is None else {"retrieval_popular_100": popular}
+        metrics = {"retrieval_hit_100": hit, "retrieval_positives": positives, "library_items": items} | of_popularity
+        found.cut(version, metrics=metrics)
+        found.clock.sleep(86_400.0 if version == 3 else 60.0)
+    expected = [
+        {"day": "2023-11-14", "positives": 400, "items": 70, "top 100": 0.4, "popular 100": 0.25},
+        {"day": "2023-11-15", "positives": 100, "items": 60, "top 100": 0.5, "popular 100": 0.75},
+    ]
+    assert verb("report", small, "--json").json["hit_rates"] == expected
+    printed = verb("report", small).out
+    assert f"{title}:" in printed
+    assert ["2023-11-14", "400", "70", "0.4", "0.25"] in [line.split() for line in printed.splitlines()]
+    assert title in (small / ".streamlearn" / "report" / "report.html").read_text()
+    assert verb("report", small, "--json", "--to", "2023-11-15").json["hit_rates"] == expected[:1]
+    listed = verb("versions", "--app", small).out
+    assert "top 100" in listed
+    assert "0.1000" in listed
+    assert [one["retrieval_hit_100"] for one in verb("versions", "--app", small, "--json").json["versions"]] == [
+        None, 0.1, 0.5, 0.5,
+    ]  # fmt: skip
 
 
 def test_a_span_has_one_figure_a_label_and_text_from_the_windows_that_lie_in_it(small: Path, verb: Verb) -> None:

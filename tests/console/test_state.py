@@ -291,6 +291,15 @@ def test_only_the_newest_versions_are_said_and_figures_are_the_judged_ones() -> 
     assert json.dumps(state, allow_nan=False), "it is JSON as it stands"
 
 
+def test_hit_rates_vectors_and_items_are_figures_and_no_figures_of_validation() -> None:
+    metrics = {"library_items": 9.0, "vectors_changed": 4.0, "retrieval_hit_100": 0.3, "retrieval_positives": 12.0}
+    state = said(gathered(moved(3, 10), known=(known_of(10, metrics=metrics),)), first_window=lambda _: "in a minute")
+    assert state["figures"] == ["retrieval_hit_100", "vectors_changed", "library_items", "rows", "bytes"]
+    assert state["versions"][-1]["figures"][:3] == [0.3, 4.0, 9.0]
+    assert state["versions"][-1]["retrieval_hit_100"] == 0.3
+    assert state["first_window"] == "in a minute"
+
+
 def test_what_each_move_would_come_to_is_asked_of_the_decisions() -> None:
     may = said(gathered(moved(3, 10)))["may"]
     assert (may["rollback"]["version"], may["hold"]["version"]) == (9, 10)

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from streamlearn.errors import VersionRefused
 from streamlearn.library.items import LibraryView
 from streamlearn.library.library import Library
 from streamlearn.samples import FeatureColumns
@@ -126,7 +127,17 @@ class Trainer:
         noted.committed()
         self.newest, self.states[version], self.weights[version] = version, now, weights
         assert len(self.vectors) == len(now)
+        self.check_search(now)
         return tensors
+
+    def check_search(self, now: Bytes) -> None:
+        """The vectors to be searched are those of the newest version."""
+        assert self.vectors.version == self.newest
+        blocks, user = self.vectors.blocks(self.newest), np.linspace(-1, 1, DIM, dtype=np.float32)[None]
+        keys, scores, _ = blocks.search(user, 1 << 10)
+        expected = {key: float(user[0] @ np.frombuffer(row, np.int8)) * scale for key, (row, scale) in now.items()}
+        assert dict(zip(keys.tolist(), scores.tolist(), strict=True)) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+        assert self.vectors.has(np.array([*now, 12_345], np.uint64)).tolist() == [True] * len(now) + [12_345 in now]
 
     def weigh(self, seed: int) -> None:
         self.tower.weights = self.tower.weights + np.float32(0.25 * (1 + seed % 3))
@@ -144,6 +155,7 @@ class Trainer:
         self.tower.weights = self.weights[self.newest].copy()
         self.vectors = ItemVectors(DIM)
         self.vectors.restore(self.chain, self.tower)
+        self.check_search(self.states[self.newest])
         del self.tower.counts[:]
         noted = self.vectors.note(self.tower, self.library.view(), NONE)
         assert said(noted.tensors(self.newest, NONE)) == {}
@@ -248,3 +260,28 @@ def test_vectors_of_another_width_and_a_model_without_versions_begin_with_none()
         assert len(vectors) == 0
     trainer.states = {}
     assert len(trainer.cut(0)["key"]) == 5
+
+
+def test_of_past_versions_those_stay_that_are_compared() -> None:
+    trainer = many(8, has_weights=True)
+    for _ in range(6):
+        trainer.weigh(0)
+        trainer.cut(0)
+    assert trainer.newest == 7
+    for version in (1, 5, 6, 7):  # the first may be the active one
+        assert len(trainer.vectors.blocks(version)) == 8
+    trainer.vectors.keep(7, 5)
+    for version in (1, 6):
+        with pytest.raises(VersionRefused, match=f"the vectors of version {version} are no longer in the trainer"):
+            trainer.vectors.blocks(version)
+    assert len(trainer.vectors.blocks(5)) == 8
+
+
+def test_a_vector_that_is_not_finite_is_stored_as_zeros_and_counted() -> None:
+    trainer = many(8, has_weights=True)
+    trainer.tower.weights = np.where(np.arange(DIM) == 3, np.float32(np.nan), np.ones(DIM, np.float32))
+    noted = trainer.vectors.note(trainer.tower, trainer.library.view(), NONE)
+    trainer.tower.sealed[2] = dict(trainer.tower.rows)
+    tensors = noted.tensors(2, NONE)
+    assert not tensors["row"].any()
+    assert noted.metrics == {"vectors.not_finite": 8.0, "vectors.nan": 8.0, "vectors_changed": 8.0}
