@@ -119,8 +119,7 @@ class Trainer:
         app, settings = folder.app, folder.settings
         self._folder, self._topic, self._client, self._clock = folder, topic, client, clock
         self._store, self._graph, self._on_step, self._on_scores = store, graph, on_step, on_scores
-        self._lineage = Lineage.of(folder)
-        self._codec = SampleCodec(app, settings.samples)
+        self._lineage, self._codec = Lineage.of(folder), SampleCodec(app, settings.samples)
         self._learner = Learner(app, model, settings.trainer)
         self._rows = Rows(app, client, settings.trainer.step_rows, settings.tables)
         self._step_learner = lead(self._learner, self._rows)

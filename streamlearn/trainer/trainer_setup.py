@@ -87,7 +87,7 @@ def train(
             items = ends.enter_context(ItemFeed.open(folder, clock=clock))
             leads = towers = TowerMaker(folder, client, items.library)
             record, label = _put_user_graph(folder, store), folder.app.label_names.index(folder.app.retrieval.label)
-            items.retrieve_by(towers, record, VersionHits(store, folder.app.name, record, label, towers))
+            items.retrieve_by(towers, record, VersionHits(store, folder.app.name, record.dim, label, towers))
         elif workers.slices > 1 or workers.reduce != "shards":
             leads = lead(folder, client, token, tls, ends, stop=stop, clock=clock)
         trainer = Trainer(

@@ -52,7 +52,7 @@ def report(
     """Plot the quality of APP's first predictions over event time, with events of its versions."""
     from streamlearn.apps import load_app
     from streamlearn.cli.report.arms import arms_of
-    from streamlearn.cli.report.hits import HITS, hits_of
+    from streamlearn.cli.report.hits import hits_of
     from streamlearn.cli.report.marks import read_story
     from streamlearn.cli.report.span import span_of, windows_of, within
     from streamlearn.trainer.validation.score_log import read_scores, scores_folder
@@ -86,8 +86,7 @@ def report(
         facts = {"model": name, "scores": len(scores), "torn_lines": scores.torn_lines, "newest": newest}
         facts |= {"span_window_s": span.window_s, "span": [vars(one) for one in span.scores]}
         facts["arms"] = [vars(one) for one in arms]
-        if hits:
-            facts["hit_rates"] = hits
+        facts |= {"hit_rates": hits} if hits else {}
         print_json(facts | story.as_json() | {"files": [str(file) for file in files]})
         return
     print_table(_table_of(newest), whole=True)
@@ -96,12 +95,18 @@ def report(
     if arms:
         typer.echo(f"{_ARMS}:")
         print_table(_arm_rows(arms), whole=True)
-    if hits:
-        typer.echo(f"{HITS}:")
-        print_table(hits, whole=True)
+    _print_hits(hits)
     for note in _notes(scores, story):
         typer.echo(note)
     typer.echo(f"the report is in {files[0]}")
+
+
+def _print_hits(hits: list[Row]) -> None:
+    from streamlearn.cli.report.hits import HITS
+
+    if hits:
+        typer.echo(f"{HITS}:")
+        print_table(hits, whole=True)
 
 
 def _span_title(span: Span) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -27,9 +28,11 @@ from streamlearn.topics import Records, Topic
 from streamlearn.trainer.columns import StepColumns
 from streamlearn.trainer.quarantine import Quarantine
 from streamlearn.trainer.towers.item_vectors import Tower
-from streamlearn.trainer.towers.version_hits import VersionHits
 from streamlearn.versions import Chain
 from streamlearn.versions.format.manifest import Position, RetrievalRecord
+
+if TYPE_CHECKING:
+    from streamlearn.trainer.towers.version_hits import VersionHits
 
 __all__ = ["ItemFeed", "learn_shown"]
 
@@ -136,7 +139,7 @@ class ItemFeed(Resource):
         self.library.restore(chain)
         if self._tower is not None and self._hits is not None:
             self._hits.vectors.restore(chain, self._tower)
-            self._hits.forget()
+            self._hits.restart()
         known = () if chain is None else chain.manifest.positions
         mine = {entry.partition: entry for entry in known if entry.topic_id == self._topic.topic_id}
         for partition in range(self._topic.partitions):

@@ -19,7 +19,7 @@ from streamlearn.samples import FeatureColumns
 from streamlearn.versions import Chain
 from streamlearn.versions.format.library_files import GONE, vectors_in
 
-__all__ = ["ItemVectors", "Tower", "VectorsCut", "encoded"]
+__all__ = ["VECTOR_MAX", "ItemVectors", "Tower", "VectorsCut", "encoded"]
 
 Float32s = npt.NDArray[np.float32]
 Uint64s = npt.NDArray[np.uint64]
@@ -27,8 +27,8 @@ Bools = npt.NDArray[np.bool_]
 _AT_ONCE = 1 << 14
 # Keys are hashes: their highest bits are a fast first test of whether one key may be among others.
 _SHIFT = np.uint64(64 - 22)
-# What `encoded` takes, as nodes do.
-_VECTOR_MAX = 1e15
+VECTOR_MAX = 1e15
+"""Vectors with larger numbers are refused, by `encoded` and by nodes."""
 # As many versions can be searched: the newest, the active one, and those between them.
 _SEARCHED_MAX = 4
 
@@ -184,11 +184,11 @@ class VectorsCut:
 
     def _finite(self, vectors: Float32s) -> Float32s:
         """Return vectors with zeros for those that no node can search, which are counted for the judge."""
-        is_fit: Bools = np.all(np.abs(vectors) <= _VECTOR_MAX, axis=1)  # comparisons with NaN are false
+        is_fit: Bools = np.all(np.abs(vectors) <= VECTOR_MAX, axis=1)  # comparisons with NaN are false
         if is_fit.all():
             return vectors
         numbers = vectors[~is_fit]
-        bad = {".not_finite": ~(np.abs(numbers) <= _VECTOR_MAX), ".nan": np.isnan(numbers)}
+        bad = {".not_finite": ~(np.abs(numbers) <= VECTOR_MAX), ".nan": np.isnan(numbers)}
         for suffix, are in bad.items():
             name = f"vectors{suffix}"
             self.metrics[name] = self.metrics.get(name, 0.0) + float(np.count_nonzero(are))

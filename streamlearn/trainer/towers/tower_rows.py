@@ -73,7 +73,7 @@ class TowerRows:
         return PackedTowers(
             requests=requests, users=users, items=items, keys=np.concatenate([own, keys[others]]), own=len(own),
             drawn=1.0 - (1.0 - 1.0 / known) ** self._negatives if known else 0.0,
-            event_time_ms=positives.event_time_ms, user_flat=user_flat, user_sequence=user_sequence,
+            event_time_ms=columns.event_time_ms[rows], user_flat=user_flat, user_sequence=user_sequence,
             item_flat=item_flat, user_index=self._padded(positives.user_index, np.int32),
             item_index=self._padded(item_index, np.int32),
             weight=self._padded(columns.weights[rows, self._label], np.float32),
@@ -89,8 +89,7 @@ class TowerRows:
         """Return some rows of a step as positives."""
         requests, user_index = np.unique(columns.request_index[rows], return_inverse=True)
         users = _columns_for(columns.user, self._names).take(requests.astype(np.int64))
-        keys, identity = columns.item.slots[self._item_id].keys[rows], columns.identity[rows]
-        return Positives(users, len(requests), user_index, keys, identity, columns.event_time_ms[rows])
+        return Positives(users, len(requests), user_index, columns.item.slots[self._item_id].keys[rows])
 
     def pack_users(self, users: FeatureColumns, count: int, *, at: At) -> tuple[Float32s, Float32s]:
         """Pull the rows of users and pack them: those of each, and their histories."""

@@ -121,11 +121,11 @@ class TowerMaker:
 
     def __init__(self, folder: AppFolder, client: PsClient, library: Library) -> None:
         self._state = TowerState(folder)
-        self._rows = TowerRows(folder, client, library, is_padded=self._state.learner.is_compiled)
+        self.rows = TowerRows(folder, client, library, is_padded=self._state.learner.is_compiled)
 
     def __call__(self, learner: Learner, ranking: Rows) -> TowerSteps:
         """Return what learns steps by both models."""
-        return TowerSteps(learner, ranking, self._state, self._rows)
+        return TowerSteps(learner, ranking, self._state, self.rows)
 
     @property
     def has_weights(self) -> bool:
@@ -139,12 +139,7 @@ class TowerMaker:
 
     def vectors(self, items: FeatureColumns, count: int, weights: Float32s, version: int) -> Float32s:
         """See `Tower`."""
-        return self._state.learner.items(self._rows.pack_items(items, count, at=version), weights)
-
-    @property
-    def rows(self) -> TowerRows:
-        """Where positives come from, and rows of users."""
-        return self._rows
+        return self._state.learner.items(self.rows.pack_items(items, count, at=version), weights)
 
     def users(self, positives: Positives, dense: Mapping[str, Float32s], version: int) -> Float32s:
         """Return the vectors of users, float32[requests, dim], by the weights and rows of a version."""
@@ -152,7 +147,7 @@ class TowerMaker:
         weights, vectors = learner.end_to_end(dense), [np.zeros((0, learner.dim), np.float32)]
         for begin in range(0, positives.requests, _USERS_AT_ONCE):
             part = slice(begin, min(begin + _USERS_AT_ONCE, positives.requests))
-            packed = self._rows.pack_users(positives.users.take(part), part.stop - part.start, at=version)
+            packed = self.rows.pack_users(positives.users.take(part), part.stop - part.start, at=version)
             vectors.append(learner.users(*packed, weights))
         return np.concatenate(vectors)
 

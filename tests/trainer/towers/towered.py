@@ -75,5 +75,5 @@ def published(folder: AppFolder, **more: Any) -> TrainReport:
     with local_client(folder) as client, ItemFeed.open(folder) as items:
         towers = TowerMaker(folder, client, items.library)
         label = app.label_names.index(record.label)
-        items.retrieve_by(towers, record, VersionHits(store_of(folder), app.name, record, label, towers))
+        items.retrieve_by(towers, record, VersionHits(store_of(folder), app.name, record.dim, label, towers))
         return run(folder, client=client, lead=towers, items=items, **more)
