@@ -33,7 +33,7 @@ class Popularity:
         self._now_ms, self.span_ms = max(self._now_ms, now_ms), self.span_ms + passed_ms
         faded = self._counts * 0.5 ** (passed_ms / HALF_LIFE_MS)
         keys, at = np.unique(np.concatenate([self._keys, keys]), return_inverse=True)
-        counts = np.bincount(at, np.concatenate([faded, np.ones(len(at) - len(faded))]))
+        counts = np.bincount(at, np.concatenate([faded, np.ones(len(at) - len(faded))])).astype(np.float64)
         order = np.argsort(-counts, kind="stable")[:_ITEMS_MAX]
         self._keys, self._counts = keys[order], counts[order]
 
