@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from streamlearn.publisher.retrieval_hits import RetrievalHits
 from streamlearn.serving import front as front_module
 from streamlearn.serving.node_retrieval import NodeRetrieval
 from streamlearn.versions import open_store
+from tests.publisher.test_retrieval_hits import Given, case_of, found
 from tests.settings.conftest import Load
 from tests.settings.probes import heeds, spied
 
@@ -26,3 +28,12 @@ def test_a_node_finds_as_many_items_on_as_many_lanes_as_the_settings_say(
     assert made.indexes.probes == 5
     # A request is a user and a candidate, and of users a TensorBatch has few.
     assert buckets == ([1, 3], [1, 3], [1])
+
+
+@heeds("judge.hit_drop_ratio_max")
+def test_a_hit_rate_may_fall_by_the_share_of_the_setting(retrieving: Load) -> None:
+    fell = found(150, 300, 150, 1_000)  # by half
+    for ratio, is_ok in ((0.4, False), (0.6, True), (0, True)):
+        settings = retrieving(f"judge.hit_drop_ratio_max={ratio}").settings.judge
+        assert RetrievalHits(Given(fell)).judge(case_of(settings)).is_ok is is_ok
+    assert not RetrievalHits(Given(fell)).judge(case_of(retrieving().settings.judge)).is_ok
