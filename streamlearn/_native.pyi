@@ -767,6 +767,7 @@ class FrontMeasures:
         waits: Waits for a lane, in microseconds.
         requests: Requests of a TensorBatch.
         candidates: Candidates of a TensorBatch.
+        recall: Items of sampled requests that a search of some cells found, and that it did not.
     """
 
     refusals: dict[str, int]
@@ -777,6 +778,7 @@ class FrontMeasures:
     candidates: FrontHistogram
     searches: FrontHistogram
     found: tuple[int, int]
+    recall: tuple[int, int]
 
 class Blocks:
     """The vectors of a version's items, to be searched. A version shares the blocks that it does not change.
@@ -790,6 +792,13 @@ class Blocks:
     @property
     def bytes(self) -> int:
         """The memory of this version, what it shares with others included."""
+
+    @property
+    def cells(self) -> int:
+        """The number of cells; 0 without."""
+
+    def in_cells(self, cells: int) -> Blocks:
+        """The same vectors in cells of similar ones; raises ValueError if there are fewer vectors than cells."""
 
     def apply(
         self,

@@ -10,7 +10,7 @@ from streamlearn.versions import Committed, Store, VersionRef, load_tensors
 from streamlearn.versions.format.library_files import GONE, check_library, check_vectors
 from streamlearn.versions.store.defect import defective
 
-__all__ = ["ItemIndexes", "VersionItems"]
+__all__ = ["ItemIndexes", "VersionItems", "cells_of", "divides_again"]
 
 # A search of fewer vectors takes about as long as that of the nearest cells.
 _DIVIDED_MIN = 1 << 16

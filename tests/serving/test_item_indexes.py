@@ -153,25 +153,27 @@ def test_many_items_are_divided_into_cells_and_again_once_their_vectors_have_mov
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(item_indexes, "_DIVIDED_MIN", 64)
+    asked: list[tuple[int, int, int]] = []
+
+    def divides_again(items: int, cells: int, changed: int) -> bool:
+        asked.append((items, cells, changed))
+        return real(items, cells, changed)
+
+    real = item_indexes.divides_again
+    monkeypatch.setattr(item_indexes, "divides_again", divides_again)
     store, made, _ = history()
-    found = ItemIndexes(store, dim=DIM, is_text=False, probes=3)
-    cells, probes = [], []
-    for number in range(1, 10):
-        # 40 items, then 240, all of which change with each version.
-        version = made.cut(number, vectors(number, [*range(40 if number == 1 else 240)]))
-        found.load(version, None if number == 1 else before.ref)
-        before = version
+    found, before = ItemIndexes(store, dim=DIM, is_text=False, probes=3), None
+    probes = []
+    # 40 items, then 240, all of which change with each version; at last 40 of them are left.
+    for number in range(1, 8):
+        changed = vectors(number, [*range(40 if number == 1 else 240)])
+        version = made.cut(number, {} if number == 7 else changed, gone=range(200) if number == 7 else ())
+        found.load(version, before)
+        before = version.ref
         items = found.of(version.ref)
         assert items is not None
         check(found, version, made)
-        cells.append(items.blocks.cells)
-        probes.append(items.probes)
-        divided = items.blocks
-    assert (cells, probes) == ([0, *[16] * 8], [None, *[3] * 8])
-    few = made.cut(10, {}, gone=range(200))
-    found.load(few, before.ref)
-    items = found.of(few.ref)
-    assert items is not None
-    assert (items.blocks.cells, items.probes) == (16, None)
-    check(found, few, made)
-    assert divided.cells == 16
+        probes.append((items.blocks.cells, items.probes))
+    assert probes == [(0, None), *[(16, 3)] * 5, (16, None)]
+    # Counted anew after the second version and after the sixth, in which vectors had changed four times.
+    assert [changed for _, _, changed in asked] == [40, 280, 240, 480, 720, 960, 0]

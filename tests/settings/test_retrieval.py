@@ -20,7 +20,8 @@ def test_a_node_finds_as_many_items_on_as_many_lanes_as_the_settings_say(
     retrieving: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fronts = spied(monkeypatch, front_module, "native.Front")
-    folder = retrieving("retrieval.lanes=3", "retrieval.k_max=77", "retrieval.probes=5", "serving.users_buckets=[1, 3, 500]")
+    chosen = ("retrieval.lanes=3", "retrieval.k_max=77", "retrieval.probes=5", "serving.users_buckets=[1, 3, 500]")
+    folder = retrieving(*chosen)
     made = NodeRetrieval(folder, open_store(folder.store_url), [spec.name for spec in folder.app.tables], None)
     schema, buckets, limits, *_ = fronts[0][0]
     assert json.loads(schema)["items"]["k_max"] == 77
