@@ -140,6 +140,14 @@ def test_a_calibration_is_of_a_label_that_is_positive_or_negative(label: str) ->
     assert "such labels are click" in caught.value.help
 
 
+def test_a_label_has_one_isotonic_calibration() -> None:
+    curve = Calibration("click", "video_id", method="isotonic")
+    features = replace(FEATURES, derived=(curve, replace(curve, name="other", method="platt")))
+    assert replace(app_of(), features=features).outputs[0].curve == curve
+    with pytest.raises(SpecError, match="label 'click' has two isotonic calibrations"):
+        replace(app_of(), features=replace(FEATURES, derived=(curve, replace(curve, name="other"))))
+
+
 def test_an_application_of_an_unusable_name_is_refused() -> None:
     with pytest.raises(SpecError, match="app name 'Shop'"):
         app_of("Shop")

@@ -18,7 +18,7 @@ _ROUNDS, _SECONDS = 25, 2
 
 
 def rich_figures(note: Callable[[str], None]) -> dict[str, float]:
-    """Return the processor time of an answer with dropout, norm, a cross and a calibration, divided by that without."""
+    """Return the processor time of an answer with dropout, norm, a cross and calibrations, divided by that without."""
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as folder:
         place = Path(folder)
         export(place / "graphs")

@@ -59,6 +59,10 @@ class App:
         for one in self.features.calibrations:
             message = f"calibration {one.name!r} is of {one.label!r}, which is not a label that is positive or negative"
             require(one.label in logits, message, f"such labels are {', '.join(logits) or 'not declared'}")
+        of_curves = [one.label for one in self.features.curves]
+        for label in of_curves:
+            message = f"label {label!r} has two isotonic calibrations"
+            require(of_curves.count(label) == 1, message, "keep one of them, best that of the slot with fewest values")
         _check_model(self.model, "dcn_v2", "MyModel")
         if self.retrieval is not None:
             check_retrieval(self.retrieval, self.features, self.labels)
@@ -109,9 +113,12 @@ class App:
     def outputs(self) -> tuple[Output, ...]:
         """What a model says of each label."""
         follows = [None if label.follows is None else self.label_names.index(label.follows) for label in self.labels]
-        calibrations = self.features.calibrations
+        curves, names = {one.label: one for one in self.features.curves}, dict[str, tuple[str, ...]]()
+        for one in self.features.calibrations:
+            if one not in self.features.curves:
+                names[one.label] = (*names.get(one.label, ()), one.name)
         return tuple(
-            Output(at, label.number, tuple(one.name for one in calibrations if one.label == label.name))
+            Output(at, label.number, names.get(label.name, ()), curves.get(label.name))
             for at, label in zip(follows, self.labels, strict=True)
         )
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
-__all__ = ["Calibration", "CountIn", "Cross", "Derived", "Product"]
+__all__ = ["CURVES", "CURVE_KNOTS", "CURVE_SHAPE", "Calibration", "CountIn", "Cross", "Derived", "Product"]
+
+CURVES = "calibration."
+"""The prefix of the dense weights that have curves."""
+CURVE_KNOTS = 16
+"""The knots of a curve."""
+CURVE_SHAPE = (1 + 64, 2 + 2 * CURVE_KNOTS)
+"""The dense weight with the curves of an isotonic calibration: a row for all values of the slot, then one for each of
+the values with a curve of their own. A row has the numbers of the value's key, then its ascending knots: the model's
+logits, and the right ones. Straight lines join knots; beyond the outer ones the slope is one. So a curve increases
+everywhere, and zeros change nothing."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +88,9 @@ class CountIn:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A scale and an offset of a label's logit, learned for each value of a slot, such as the page or the country.
+    """A correction of a label's logit for each value of a slot, such as the page or the country.
 
-    The model does not read them, and learns as if there were none.
+    The model does not read it, and learns as if there were none.
 
     Attributes:
         label: The label whose logit they correct.
@@ -88,6 +98,8 @@ class Calibration:
         name: Its name, which also seeds its keys; LABEL_by_SLOT by default. If the label or the slot is renamed, write
             here the name that the calibration had.
         table: The table that holds its rows.
+        method: "platt" learns a scale and an offset with every step. "isotonic" fits an increasing curve to recent
+            first predictions whose labels are final; it has no rows.
     """
 
     dim: ClassVar[int] = 2
@@ -97,9 +109,15 @@ class Calibration:
     by: str
     name: str = ""
     table: str = "calibration"
+    method: Literal["platt", "isotonic"] = "platt"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or f"{self.label}_by_{self.by}")
+
+    @property
+    def weight_name(self) -> str:
+        """The name of the dense weight that has its curves; see `CURVE_SHAPE`."""
+        return CURVES + self.name
 
     @property
     def of(self) -> tuple[str, str]:

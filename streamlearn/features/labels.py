@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from streamlearn.features.combination import Calibration
 from streamlearn.features.names import check_name, check_unique, declared, fingerprint, require
 from streamlearn.features.number import Number, check_number
 
@@ -74,11 +75,13 @@ class Output:
         followed: The number of the label that it follows: the model says the logit of what happens after that one.
         number: Set if the model says a number; of any other label it says a logit.
         calibrations: The columns whose numbers calibrate the logit.
+        curve: The calibration whose curve calibrates the prediction, if there is one.
     """
 
     followed: int | None = None
     number: Number | None = None
     calibrations: tuple[str, ...] = ()
+    curve: Calibration | None = None
 
 
 def check_labels(groups: Sequence[LabelGroup], labels: Sequence[Label]) -> None:

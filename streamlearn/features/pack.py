@@ -24,7 +24,7 @@ class PackColumn:
 
     name: str
     table: str  # the slot's table; empty for a dense column
-    pooling: str  # the slot's pooling; "dense" for a dense column
+    pooling: str  # the slot's pooling; "dense" for a dense column; "key" for 48 bits of a slot's key, as two numbers
     at: int  # the first channel
     width: int  # the number of channels
     of: tuple[str, ...] = ()  # the two columns that a derived one is made from
@@ -62,7 +62,7 @@ def pack_side(slots: Sequence[Slot], dense: Sequence[Dense], derived: Sequence[P
     """Lay out one side's slots and dense columns, which are in declared order, each before the derived ones."""
     pooled = [_column_of(slot) for slot in slots if slot.pooling != "sequence"]
     plain = [PackColumn(column.name, "", "dense", 0, column.width) for column in dense]
-    crosses, others = ([one for one in derived if bool(one.table) is has_rows] for has_rows in (True, False))
+    crosses, others = ([one for one in derived if (one.pooling != "dense") is is_slot] for is_slot in (True, False))
     flat, flat_width = _lay_out([*pooled, *crosses, *plain, *others])
     sequences = [slot for slot in slots if slot.pooling == "sequence"]
     columns, width = _lay_out([*map(_column_of, sequences)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamlearn.features.combination import CountIn, Cross, Derived, Product
+from streamlearn.features.combination import Calibration, CountIn, Cross, Derived, Product
 from streamlearn.features.names import check_name, check_unique, require
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ def _check_derived(derived: Derived, spec: FeatureSpec) -> None:
         return
     check_name("table", derived.table)
     _check_rows(owner, derived)
+    if isinstance(derived, Calibration):
+        _require_one_of(owner, "method", derived.method, ("platt", "isotonic"))
     if isinstance(derived, Cross):
         require(derived.first != derived.second, f"{owner}: both its slots are {derived.first!r}", "name two slots")
     for slot in (first_slot, second_slot):

@@ -225,12 +225,17 @@ class FeatureSpec:
     @property
     def derived_keyed(self) -> tuple[Cross | Calibration, ...]:
         """The derived columns that have rows."""
-        return tuple(one for one in self.derived if isinstance(one, Cross | Calibration))
+        return tuple(one for one in self.derived if isinstance(one, Cross | Calibration) and one not in self.curves)
 
     @property
     def calibrations(self) -> tuple[Calibration, ...]:
         """The calibrations of labels."""
         return tuple(one for one in self.derived if isinstance(one, Calibration))
+
+    @property
+    def curves(self) -> tuple[Calibration, ...]:
+        """The calibrations that are curves: they have no rows, and the column of each tells its slot's key."""
+        return tuple(one for one in self.calibrations if one.method == "isotonic")
 
     @cached_property
     def of_model(self) -> FeatureSpec:
@@ -255,7 +260,9 @@ class FeatureSpec:
     def _derived_columns(self, side: Side) -> list[PackColumn]:
         widths = {column.name: column.width for column in self.dense}
         return [
-            PackColumn(one.name, one.table, "sum", 0, one.dim, one.of)
+            PackColumn(one.name, "", "key", 0, one.dim, one.of)
+            if one in self.curves
+            else PackColumn(one.name, one.table, "sum", 0, one.dim, one.of)
             if isinstance(one, Cross | Calibration)
             else PackColumn(one.name, "", "dense", 0, widths.get(one.of[0], 1), one.of)  # the count of a slot is one
             for one in (*self.of_model.derived, *self.calibrations)

@@ -49,11 +49,12 @@ def trace_graphs(
 ) -> list[Traced]:
     """Trace the graphs of a built model: `user`, unless it returns nothing, and `score`; check their outputs.
 
-    `outputs` says what the model says of each label.
+    `outputs` says what the model says of each label. The weights of its curves follow those of the model.
     """
     any_length = bool(getattr(model, "any_length", False))
     user_inputs = _inputs("user", features.pack.user, any_length)
     head = LabelOutputs(model, features, outputs)
+    weights = (*weights, *head.curve_notes)
     graphs = [_user_graph(head, weights, user_inputs)] if user_inputs else []
     graphs = [graph for graph in graphs if graph.note.outputs]
     user_outputs = graphs[0].note.outputs if graphs else ()
@@ -64,7 +65,7 @@ def trace_graphs(
 def _user_graph(head: LabelOutputs, weights: Sequence[TensorNote], inputs: Sequence[TensorNote]) -> Traced:
     def user(*given: Tensor) -> dict[str, Tensor]:
         tensors = given[len(weights) :]
-        outputs = head.user(list(given[: len(weights)]), _side("user", inputs, tensors))
+        outputs = head.user(list(given[: len(weights) - len(head.curve_notes)]), _side("user", inputs, tensors))
         return {name: block for name, block in zip(PackedSide._fields, outputs, strict=True) if block is not None}
 
     traced = _traced(head.model, user, (*weights, *inputs), len(weights))
@@ -84,17 +85,17 @@ def _score_graph(
 ) -> Traced:
     of_user = [TensorNote(f"user_{note.name}", note.dtype, note.shape) for note in user_outputs]
     index = TensorNote("user_index", "int32", (None,))
-    first = len(weights)
+    first, learned = len(weights), len(weights) - len(head.curve_notes)
 
     def score(*given: Tensor) -> dict[str, Tensor]:
         at = first + len(of_user)
         user, item = _side("user", of_user, given[first:at]), _side("item", items, given[at + 1 :])
-        logits, numbers = head.score(list(given[:first]), user, given[at], item)
+        logits, numbers = head.score(list(given[:learned]), user, given[at], item)
         note = _note("scores", tf.convert_to_tensor(logits))
         if note.dtype != "float32" or note.shape != (None, head.labels):
             message = f"score of {type(head.model).__name__} returns {_text_of(note)} for {head.labels} labels"
             raise SpecError(message, help=f"return float32 logits of shape (candidates, {head.labels})")
-        return {"scores": head.predictions(logits, numbers)}
+        return {"scores": head.predictions(logits, numbers, given[learned:first])}
 
     return _traced(head.model, score, (*weights, *of_user, index, *items), first)
 

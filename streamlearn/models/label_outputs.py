@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from streamlearn.features import FeatureSpec, Number, PackSide
+from streamlearn.features.combination import CURVE_KNOTS, CURVE_SHAPE
 from streamlearn.features.labels import Output
+from streamlearn.models.description import TensorNote
 from streamlearn.models.model_errors import wrap_errors
 from streamlearn.models.protocol import Model, PackedSide, Tensor
 
-__all__ = ["LabelOutputs", "predictions_of"]
+__all__ = ["LabelOutputs", "curved", "predictions_of"]
 
 
 class LabelOutputs:
@@ -19,6 +21,9 @@ class LabelOutputs:
 
     Inputs are those of all features. The model gets them without the numbers of calibrations, which pass by it: in
     exported graphs, those of the user as the last channels of what `user` returns.
+
+    Attributes:
+        curve_notes: The weights that follow those of the model: the curves of each label that has some.
     """
 
     def __init__(self, model: Model, features: FeatureSpec, outputs: Sequence[Output]) -> None:
@@ -29,6 +34,9 @@ class LabelOutputs:
         # The place of each calibration among the numbers that pass by the model.
         passed = [column.name for side in sides for column in side.flat if column.name in names]
         self._places = [[passed.index(name) for name in output.calibrations] for output in outputs]
+        curves = [(at, output.curve) for at, output in enumerate(outputs) if output.curve is not None]
+        self._curves = [(at, passed.index(curve.name)) for at, curve in curves]
+        self.curve_notes = tuple(TensorNote(curve.weight_name, "float32", CURVE_SHAPE) for _, curve in curves)
 
     @property
     def has_calibrations(self) -> bool:
@@ -85,9 +93,15 @@ class LabelOutputs:
                 own[label] = own[label] * (1.0 + scale) + offset
         return tf.stack(own, axis=1)
 
-    def predictions(self, said: Tensor, numbers: Sequence[Tensor]) -> Tensor:
-        """Return (N, labels) predictions."""
-        return predictions_of(self.calibrated(said, numbers), self._outputs)
+    def predictions(self, said: Tensor, numbers: Sequence[Tensor], curves: Sequence[Tensor] = ()) -> Tensor:
+        """Return (N, labels) predictions; without `curves`, those to which curves are fitted."""
+        predictions = predictions_of(self.calibrated(said, numbers), self._outputs)
+        if not curves:
+            return predictions
+        own, pairs = tf.unstack(predictions, axis=1), tf.concat(numbers, axis=1)
+        for (label, place), curve in zip(self._curves, curves, strict=True):
+            own[label] = curved(own[label], pairs[:, 2 * place : 2 * place + 2], curve)
+        return tf.stack(own, axis=1)
 
 
 def predictions_of(said: Tensor, outputs: Sequence[Output]) -> Tensor:
@@ -111,6 +125,27 @@ def predictions_of(said: Tensor, outputs: Sequence[Output]) -> Tensor:
         return -tf.reduce_logsumexp(tf.stack([-first, -then, -first - then]), axis=0)
 
     return tf.stack([whole(label) for label in range(len(outputs))], axis=1)
+
+
+def curved(logits: Tensor, numbers: Tensor, curves: Tensor) -> Tensor:
+    """Return N logits, each by the curve of its value, whose key's numbers are (N, 2); see `CURVE_SHAPE`."""
+    keys, ins, outs = curves[:, :2], curves[:, 2 : 2 + CURVE_KNOTS], curves[:, 2 + CURVE_KNOTS :]
+    is_own = tf.reduce_all(tf.equal(numbers[:, tf.newaxis], keys[tf.newaxis]), axis=2)
+    row = tf.reduce_max(tf.where(is_own, tf.range(CURVE_SHAPE[0])[tf.newaxis], 0), axis=1)
+    passed = tf.reduce_sum(tf.cast(logits[:, tf.newaxis] >= tf.gather(ins, row), tf.int32), axis=1)
+    rises = outs[:, 1:] - outs[:, :-1]
+    one = tf.ones_like(ins[:, :1])
+    gentle = tf.where(rises > 0.0, (ins[:, 1:] - ins[:, :-1]) / tf.where(rises > 0.0, rises, 1.0), 1.0)
+    lines = (
+        tf.concat([ins[:, :1], ins], axis=1),
+        tf.concat([outs[:, :1], outs], axis=1),
+        tf.concat([one, gentle, one], axis=1),
+        tf.concat([outs, one * tf.float32.max], axis=1),  # no line ends above the next one by rounding
+    )
+    at = row * (CURVE_KNOTS + 1) + passed
+    begin_in, begin_out, gentle, most = (tf.gather(tf.reshape(line, [-1]), at) for line in lines)
+    # Without products, which XLA fuses with sums, so that graphs of all compilers give the same bits.
+    return tf.minimum(begin_out + (logits - begin_in) / gentle, most)
 
 
 def _channels(side: PackSide, names: set[str]) -> tuple[int, int]:

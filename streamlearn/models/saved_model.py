@@ -16,6 +16,7 @@ from streamlearn.models.canonical import digest_of, make_canonical
 from streamlearn.models.checks import check_compiled, check_graph, check_weights_used
 from streamlearn.models.description import Description, TensorNote, read_description, write_description
 from streamlearn.models.graph_trace import Traced, trace_graphs, weight_notes
+from streamlearn.models.label_outputs import LabelOutputs
 from streamlearn.models.model_errors import wrap_errors
 from streamlearn.models.protocol import Model
 
@@ -77,6 +78,7 @@ def _built(
     with wrap_errors(model, "build"):
         weights = weight_notes(model, model.build(features.of_model, labels, seed))
     graphs = trace_graphs(model, features, outputs, weights)
+    weights += LabelOutputs(model, features, outputs).curve_notes
     for graph in graphs:
         check_graph(model, graph)
     return weights, graphs

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from streamlearn.errors import UsageError, VersionRefused
 from streamlearn.features import Number
+from streamlearn.features.combination import CURVES
 from streamlearn.publisher.case import Case, Scorer
 from streamlearn.publisher.figures import KEY, NAN, NOT_FINITE, RMS
 from streamlearn.publisher.logit_scores import (
@@ -104,7 +105,9 @@ class Norms:
         texts: list[str] = []
         compared = 0
         for name, now in case.metrics.items():
-            before = case.before(name) if name.startswith(("rows.", "dense.")) and name.endswith(RMS) else None
+            is_norm = name.startswith(("rows.", "dense.")) and name.endswith(RMS)
+            # Curves are not learned bit by bit: the first ones take the place of zeros. Scores tell if they are bad.
+            before = case.before(name) if is_norm and not name.startswith(f"dense.{CURVES}") else None
             if before is None:
                 continue
             compared += 1

@@ -12,7 +12,7 @@ from streamlearn.features.pack import PackPlan
 from streamlearn.native import native
 from streamlearn.samples import FeatureColumns, SlotColumns
 
-__all__ = ["with_derived"]
+__all__ = ["key_numbers", "with_derived"]
 
 _FLOAT32_MAX = np.finfo(np.float32).max
 
@@ -38,7 +38,9 @@ def _added(side: PackSide, own: FeatureColumns, user: FeatureColumns, index: npt
     slots, dense = dict(own.slots), dict(own.dense)
     for column in derived:
         first, second = column.of
-        if column.table:
+        if column.pooling == "key":
+            dense[column.name] = key_numbers(keys(first))
+        elif column.table:
             crossed = native.cross_keys(keys(first), keys(second), native.slot_salt(column.name))
             slots[column.name] = SlotColumns(crossed)
         elif first in own.slots:
@@ -48,6 +50,12 @@ def _added(side: PackSide, own: FeatureColumns, user: FeatureColumns, index: npt
                 product = numbers(first) * numbers(second)
             dense[column.name] = np.clip(product, -_FLOAT32_MAX, _FLOAT32_MAX)  # as finite as what it is made from
     return FeatureColumns(slots, dense)
+
+
+def key_numbers(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """Return the first 48 bits of each key as two numbers from 0 to 1, which float32 holds exactly."""
+    parts = np.stack([keys >> np.uint64(40), keys >> np.uint64(16) & np.uint64(0xFFFFFF)], axis=1)
+    return (parts / (1 << 24)).astype(np.float32)
 
 
 def _counts(column: PackColumn, own: FeatureColumns, user: FeatureColumns, index: npt.NDArray[Any]) -> Any:

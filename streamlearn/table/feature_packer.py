@@ -145,11 +145,11 @@ def _rows(rows: int) -> int:
 
 
 def _column(column: PackColumn, number: int, features: FeatureColumns, rows: int) -> ColumnArrays:
-    name, has = column.name, features.dense if column.pooling == "dense" else features.slots
+    name, has = column.name, features.dense if column.pooling in ("dense", "key") else features.slots
     if name not in has:
         message = f"{name}: the features lack this column; they have {', '.join((*features.slots, *features.dense))}"
         raise ValueError(message)
-    if column.pooling == "dense":
+    if column.pooling in ("dense", "key"):
         numbers = flat(name, features.dense[name], np.float32, (rows, column.width))
         return ColumnArrays(name, column.at, column.width, "dense", numbers)
     values = features.slots[name]

@@ -60,6 +60,10 @@ class StepColumns:
         users: Uint64s = np.bitwise_xor.reduce(keys, axis=0)[self.request_index]
         return users
 
+    def keys(self, slot: str) -> Uint64s:
+        """Return the keys of a slot with one value, uint64[N]."""
+        return self.item.slots[slot].keys if slot in self.item.slots else self.user.slots[slot].keys[self.request_index]
+
     @property
     def served(self) -> Float32s:
         """The scores that nodes answered, float32[N, L]; NaN if none did. Made when asked for: learning needs none."""

@@ -29,6 +29,7 @@ from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.towers.hit_rates import HitRate, HitRates
 from streamlearn.trainer.towers.tower_steps import TowerSteps, own_steps
 from streamlearn.trainer.trainer_setup import ends_of, samples_of
+from streamlearn.trainer.validation_thread import CurveFit
 from streamlearn.versions import open_store
 
 __all__ = ["Evaluation", "EvaluationResult", "Pass", "evaluate", "kept_aside", "own_tables"]
@@ -89,7 +90,7 @@ class Evaluation:
         self._held_out = HeldOut(folder, topic, split, self.learner, self._rows, keep_aside=quarantine.add, clock=clock)
         self._library = None if folder.app.retrieval is None else Library(folder.app)
         self._steps = own_steps(folder, client, self._library)(self.learner, self._rows)
-        self._features = folder.app.features
+        self._features, self._curves = folder.app.features, CurveFit(folder, self.learner)
         self._pass = HistoryPass(
             folder, topic, self._steps, ExpirySchedule(client, settings.tables), quarantine,
             split.begin, Until(split.ends), split.not_learned, split.span_ms, clock, is_shuffled,
@@ -105,16 +106,20 @@ class Evaluation:
             begin_s = self._clock.monotonic_s()
             number = self._passes + 1
             hit_rates = self._hit_rates(number)
-            tally = self._pass.learn(self._passes, stop, on_step=self._learned, show=partial(show, number)).tally
+            done = self._pass.learn(self._passes, stop, on_step=self._learned, show=partial(show, number))
+            if number == 1:  # in later passes all was learned before
+                self._curves.fit(done.reached.watermark_ms)
             held_out = self._held_out.score(stop)
             if stop.is_set():
                 return
             self._passes = number
             yield Pass(
-                number, self._clock.monotonic_s() - begin_s, tally, held_out, hit_rates.days if hit_rates else ()
+                number, self._clock.monotonic_s() - begin_s, done.tally, held_out, hit_rates.days if hit_rates else ()
             )
 
     def _learned(self, done: LearnedStep) -> None:
+        if done.learned is not None and not self._passes:
+            self._curves.see(done.columns, done.learned.logits)
         if self._library is not None:
             learn_shown(self._library, self._features, done.columns)
 

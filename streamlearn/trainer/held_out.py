@@ -80,9 +80,7 @@ class HeldOut:
                 if len(step):
                     columns = columns_of(step)
                     logits = self._learner.score(self._rows.pack(columns))
-                    validation.add(
-                        self._final(columns, predicted_of(columns, logits, app.features.user_slots), result.open_rows)
-                    )
+                    validation.add(self._final(columns, predicted_of(columns, logits, app), result.open_rows))
                 reading.marks.acknowledge(step.number)
                 reading.forget(step.reached)
         scores = [

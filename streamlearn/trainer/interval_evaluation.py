@@ -42,6 +42,7 @@ from streamlearn.trainer.validation.open_rows import DueRows
 from streamlearn.trainer.validation.rows import Rows as ScoredRows
 from streamlearn.trainer.validation.rows import corrections_of, row_type
 from streamlearn.trainer.validation.runs import run_of
+from streamlearn.trainer.validation_thread import CurveFit
 from streamlearn.versions.format.manifest import TimeSkip
 
 __all__ = ["IntervalEvaluation", "cut", "evaluate_intervals"]
@@ -77,6 +78,7 @@ class IntervalEvaluation:
         self._folder, self._topic, self._split, self._every_ms = folder, topic, split, every_ms
         self._by_segment, self._keep_aside, self._clock = by_segment, keep_aside, clock
         self._learner = Learner(folder.app, model, settings.trainer)
+        self._curves, self._watermark_ms = CurveFit(folder, self._learner), 0
         self._step_rows = settings.trainer.step_rows
         self._rows = Rows(folder.app, client, self._step_rows, settings.tables)
         self._expiry = ExpirySchedule(client, settings.tables)
@@ -137,6 +139,8 @@ class IntervalEvaluation:
         columns = columns_of(step)
         scale = self._learner.rate_scale
         learned = self._learner.learn(self._rows.pack(columns))
+        self._curves.see(columns, learned.logits)
+        self._watermark_ms = step.reached.watermark_ms or self._watermark_ms
         if learned.is_finite:
             clock_ms = step.reached.clock_ms
             assert clock_ms is not None  # a step with rows has a message
@@ -148,6 +152,7 @@ class IntervalEvaluation:
     def _predict(self, held: _Held, time_ms: int, every: str, logits: dict[str, Float32s]) -> None:
         """Predict all rows that a version of this moment would answer, until the next of its interval."""
         interval_ms = self._every_ms[every]
+        self._curves.fit(self._watermark_ms)
         end_ms = self._split.end_ms if interval_ms is None else time_ms + interval_ms
         for numbers, step in held.between(time_ms, end_ms, self._step_rows):
             logits[every][numbers] = self._learner.score(self._rows.pack(columns_of(step)))

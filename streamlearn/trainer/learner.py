@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from streamlearn.apps import App
 from streamlearn.errors import ExecutionFailed, UsageError
+from streamlearn.features.combination import CURVE_SHAPE
 from streamlearn.models import Model, PackedSide
 from streamlearn.models.graph_trace import weight_notes
 from streamlearn.models.label_outputs import LabelOutputs
@@ -85,7 +86,8 @@ class SliceGradients:
 class Learned:
     """The result of a step."""
 
-    logits: Float32s  # float32[N, labels], from before the step; of a label that is a number, the number
+    # float32[N, labels], from before the step and before curves; of a label that is a number, the number
+    logits: Float32s
     loss: float  # the sum over the step's rows
     gradients: tuple[Float32s, ...]  # the gradients of the summed loss for `Packed.sides`, in their order
     is_finite: bool  # whether loss and gradients are finite; if not, the step changed nothing
@@ -95,7 +97,8 @@ class Learner:
     """The dense weights of a model, which learn step by step.
 
     All weights are one vector, so that an update is one operation for every model. A step with a loss or gradients
-    that are not finite changes nothing. Only `score` and `prepare` may run in a second thread.
+    that are not finite changes nothing. Only `score` and `prepare` may run in a second thread. Steps do not read the
+    `curves` of isotonic calibrations: these only change scores.
 
     Where XLA compiles each number of users, the numbers next to those of a step are compiled beside the steps after it,
     so that a step hardly ever waits for its compilation.
@@ -110,6 +113,7 @@ class Learner:
                 first = model.build(app.features.of_model, [label.name for label in app.labels], settings.seed)
                 notes = weight_notes(model, first)
             self.shapes = {note.name: tuple(int(size or 0) for size in note.shape) for note in notes}
+            self.curves = {one.name: np.zeros(one.shape, np.float32) for one in self._head.curve_notes}
             whole = tf.concat([tf.reshape(tf.cast(weight, tf.float32), [-1]) for weight in first] or [tf.zeros(0)], 0)
             self._whole, self._initial = tf.Variable(whole, trainable=False), whole
             begin = _INITIAL_ACCUMULATOR if settings.optimizer == "adagrad" else 0.0
@@ -130,6 +134,7 @@ class Learner:
         self._whole.assign(self._initial)
         for slot in self._slots:
             slot.assign(self._initial_slot)
+        self.curves = {name: np.zeros_like(curve) for name, curve in self.curves.items()}
         self.steps = 0
 
     def learn(self, packed: Packed) -> Learned:
@@ -252,9 +257,11 @@ class Learner:
     def score(self, packed: Packed, weights: Float32s | None = None) -> Float32s:
         """Return the predictions of packed inputs without learning; targets are ignored.
 
-        `weights` holds all dense weights as one vector; the default is the current ones.
+        `weights` holds all dense weights as one vector, see `end_to_end`; the default is the current ones.
         """
         with tf.device(self._device):
+            if weights is None and self.curves:
+                weights = self.end_to_end(self.dense())
             whole = self._whole.read_value() if weights is None else tf.convert_to_tensor(weights)
             sides = tuple(map(tf.convert_to_tensor, packed.sides))
             logits = self._score_graph(whole, sides, tf.convert_to_tensor(packed.user_index))
@@ -267,21 +274,22 @@ class Learner:
         return weights
 
     def dense(self) -> dict[str, Float32s]:
-        """Return a copy of the weights by name, in the order in which the graphs take them."""
-        return self.named(self.weights())
+        """Return a copy of the weights by name, in the order in which the graphs take them: curves come last."""
+        return self.named(self.weights()) | self.curves
 
     def end_to_end(self, dense: Mapping[str, Float32s]) -> Float32s:
         """Join weights by name into the vector that `score` takes; those of another model raise a UsageError."""
         shapes = {name: weight.shape for name, weight in dense.items()}
-        if shapes != self.shapes:
-            name = min(name for name in shapes.keys() | self.shapes.keys() if shapes.get(name) != self.shapes.get(name))
-            message = f"weight {name!r} has shape {shapes.get(name)}, but the model's has {self.shapes.get(name)}"
+        own = self.shapes | {name: curve.shape for name, curve in self.curves.items()}
+        if shapes != own:
+            name = min(name for name in shapes.keys() | own.keys() if shapes.get(name) != own.get(name))
+            message = f"weight {name!r} has shape {shapes.get(name)}, but the model's has {own.get(name)}"
             help = (
                 "a model's shapes never change: give the application a new name "
                 '(see "Change an application" in the documentation)'
             )
             raise UsageError(message, help=help)
-        return np.concatenate([np.zeros(0, np.float32), *(dense[name].reshape(-1) for name in self.shapes)])
+        return np.concatenate([np.zeros(0, np.float32), *(dense[name].reshape(-1) for name in own)])
 
     def optimizer_state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return a copy of the optimizer's state."""
@@ -309,7 +317,8 @@ class Learner:
         if len(slots) != len(self._slots):
             message = f"the saved state has {len(slots)} optimizer slots, but trainer.optimizer has {len(self._slots)}"
             raise UsageError(message, help="set trainer.optimizer to the one that the versions were learned with")
-        self._whole.assign(whole)
+        self._whole.assign(whole[: self._whole.shape[0]])
+        self.curves = {name: np.array(dense[name]) for name in self.curves}
         for variable, slot in zip(self._slots, slots, strict=True):
             variable.assign(slot)
         self.steps = int(state["steps"][0]) if "steps" in state else 0
@@ -321,7 +330,13 @@ class Learner:
         return {name: part.reshape(shape) for (name, shape), part in parts}
 
     def _predictions(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> Any:
-        return self._head.predictions(*self._said(whole, sides, user_index))
+        curves = self._head.curve_notes
+        if not curves:
+            return self._head.predictions(*self._said(whole, sides, user_index))
+        sizes = [self._whole.shape[0], *(math.prod(CURVE_SHAPE) for _ in curves)]
+        learned, *flat = tf.split(whole, sizes)
+        of_curves = [tf.reshape(curve, CURVE_SHAPE) for curve in flat]
+        return self._head.predictions(*self._said(learned, sides, user_index), of_curves)
 
     def _said(self, whole: Any, sides: tuple[Any, ...], user_index: Any) -> tuple[Any, list[Any]]:
         """Return what the model itself says of each label, and the numbers of calibrations; see `LabelOutputs`."""

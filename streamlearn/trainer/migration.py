@@ -171,7 +171,12 @@ class Migration:
     def _weights(self) -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, npt.NDArray[Any]]]:
         """Return the weights and the optimizer's state."""
         sources = of_ranking(load_tensors(self._store, self._source.head, "dense"))
-        dense = {name: self._inherited[name].fill(weight, sources) for name, weight in self._learner.dense().items()}
+        initial = self._learner.named(self._learner.weights())
+        dense = {name: self._inherited[name].fill(weight, sources) for name, weight in initial.items()}
+        curves = {one.weight_name: one for one in self._new.app.features.curves}
+        for name, curve in self._learner.curves.items():  # without their old ones, labels begin uncalibrated
+            is_same = curves[name] in self._old.app.features.curves and not self._is_other_model
+            dense[name] = sources[name] if is_same else curve
         state = self._learner.optimizer_state()
         learned = of_ranking(load_tensors(self._store, self._source.head, "dense_optimizer"))
         same = learned.keys() == state.keys() and (

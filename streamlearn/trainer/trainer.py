@@ -269,6 +269,8 @@ class Trainer:
         origin = None if resumed.chain is None else resumed.chain.manifest.origin
         self._origin_ms = origin.clock_ms if isinstance(origin, Origin) else None
         self._recent.leave_out(self._skips)
+        if self._validation is not None:
+            self._validation.leave_out(self._skips)
         self._recent.go_back(self._learner.steps)
         self._learned_before = self.tally.rows
         known = {} if resumed.chain is None else resumed.chain.manifest.metrics
@@ -314,11 +316,13 @@ class Trainer:
         # Figures of rows that the model's origin has learned would be better than they are.
         known_ms = [ms for ms in (self._reached.clock_ms, self._origin_ms) if ms is not None]
         links = () if resumed.chain is None else resumed.chain.links
-        return ValidationThread(
+        validation = ValidationThread(
             self._folder.app, self._folder.settings.validation, on_scores=self._on_scores,
             learned_before_ms=max(known_ms, default=None), saved=waiting_in(self._store, links),
             has_lost=bool(self._lost),
         )  # fmt: skip
+        validation.leave_out(self._skips)
+        return validation
 
     def _refill(self, stop: threading.Event) -> None:
         """Read recent samples again, for the judge."""
@@ -394,7 +398,7 @@ class Trainer:
         assert done.learned is not None
         self._count(done)
         self._meters.learned(done.step.pieces, self._clock.wall_ms())
-        self._validation.add(done.columns, done.learned)
+        self._validation.add(done.columns, done.learned, self._learner.curves)
         self._recent.add(done.step.pieces, done.step.reached.watermark_ms, done.steps)
         # Before the next pull and before a cut, so that expiry happens at the same step in every run.
         if self._expiry.is_due(done.steps):
@@ -458,6 +462,8 @@ class Trainer:
         if watermark_ms is not None:
             self._marks.forget(watermark_ms - self._horizon_ms)
         items = None if self._items is None else self._items.note()
+        if self._validation is not None:
+            self._learner.curves = self._learner.curves | self._validation.curves
         counted = self._counted if items is None else self._counted | {"library_items": float(items.size)}
         return CutState(
             cut=Cut(

@@ -180,6 +180,12 @@ CONTRADICTIONS: list[Any] = [
         "one value each",
         id="a cross of several values",
     ),
+    pytest.param(
+        {"slots": (USER,), "derived": (Calibration("click", "user_id", method="beta"),)},  # type: ignore[arg-type]
+        "method is 'beta'",
+        "one of platt, isotonic",
+        id="a calibration of no method",
+    ),
     pytest.param({"derived": (Product("a", "b"),)}, "no dense column is named 'a'", "none", id="a product of none"),
     pytest.param(
         {"dense": (Dense("a", "user"), Dense("b", "item", width=2)), "derived": (Product("a", "b"),)},

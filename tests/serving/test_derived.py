@@ -40,6 +40,8 @@ FEATURES = FeatureSpec(
         CountIn("item_id", "seen"),
         Calibration("click", "country"),
         Calibration("click", "brand"),
+        Calibration("click", "country", name="country_curve", method="isotonic"),
+        Calibration("click", "brand", name="brand_curve", method="isotonic"),
     ),
     item_id="item_id",
 )

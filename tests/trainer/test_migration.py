@@ -16,10 +16,11 @@ import pytest
 from streamlearn.apps import App, AppFolder
 from streamlearn.errors import UsageError
 from streamlearn.features import Calibration, Cross, Dense, Label, LabelGroup, Number, Product, Slot
+from streamlearn.features.combination import CURVE_SHAPE
 from streamlearn.models import model_of
 from streamlearn.ps import Epoch
 from streamlearn.samples import FeatureColumns, SampleBatch, SlotColumns
-from streamlearn.trainer import TrainReport
+from streamlearn.trainer import TrainReport, migration
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.migration import Migration
 from streamlearn.trainer.rows import Rows
@@ -151,6 +152,21 @@ def test_a_calibration_changes_no_score_when_it_is_added_and_loses_nothing(tmp_p
     outcomes = {(part.kind, part.name): part.outcome for part in migration_of(old, again).parts}
     assert outcomes.pop(("calibration", "bought_by_user_id")) == "new"
     assert {*outcomes.values()} == {"kept"}
+
+
+def test_curves_begin_as_zeros_and_are_taken_over_by_a_later_application(tmp_path: Path) -> None:
+    curve = Calibration("bought", "user_id", method="isotonic")
+    old = learned_app(tmp_path, learnable_app())
+    new = migrated(old, changed("curved", old.app, derived=(curve,)))
+    np.testing.assert_array_equal(scores(new, sample()), scores(old, sample()))
+    fresh = AppFolder(replace(new.app, name="fresh"), new.folder, new.settings)
+    dense = {curve.weight_name: np.ones(CURVE_SHAPE, np.float32)}
+    step = migration_of(new, fresh)
+    initial = step._weights()[0][curve.weight_name]
+    assert not initial.any()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migration, "load_tensors", lambda *of: load_tensors(*of) | (dense if of[2] == "dense" else {}))
+        assert step._weights()[0][curve.weight_name].all()
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ pub enum Derived {
     Product([Source; 2], usize),
     /// How often the first one's key is in the list of the second.
     Count([Source; 2]),
+    /// The first 48 bits of a slot's key, as two numbers.
+    Key(Source),
 }
 
 /// The column of an input.
@@ -197,6 +199,7 @@ fn derived_of(column: &Value, inputs: &[Input], user: &[Input]) -> Result<Derive
         (Kind::Dense { width, .. }, Kind::Dense { width: other, .. }) if width == other => {
             Ok(Derived::Product(of, *width))
         }
+        (Kind::Slot { .. }, _) if one(first_kind) && column["pooling"] == "key" => Ok(Derived::Key(first)),
         (Kind::Slot { .. }, Kind::Slot { .. }) if one(first_kind) && one(second_kind) => {
             Ok(Derived::Cross(of, slot_salt(&name)))
         }
@@ -212,7 +215,7 @@ fn derived_of(column: &Value, inputs: &[Input], user: &[Input]) -> Result<Derive
 fn place_of(column: &Value, names: &[String], tables: &[String]) -> Result<Place, String> {
     let name = text_of(&column["name"], "name")?;
     let pooling = match text_of(&column["pooling"], "pooling")?.as_str() {
-        "dense" => Pooling::Dense,
+        "dense" | "key" => Pooling::Dense,
         "sum" => Pooling::Sum,
         "mean" => Pooling::Mean,
         "sqrtn" => Pooling::Sqrtn,

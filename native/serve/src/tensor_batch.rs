@@ -194,6 +194,10 @@ fn add_derived(
                     );
                 }
             }
+            Derived::Key(slot) => made.numbers.extend((0..rows).flat_map(|row| {
+                let key = key(slot, row);
+                [key >> 40, key >> 16 & 0xff_ffff].map(|part| part as f32 / (1 << 24) as f32)
+            })),
             Derived::Count([slot, within]) => made.numbers.extend((0..rows).map(|row| {
                 let (lists, list) = at(within, row);
                 let range = lists.offsets[list] as usize..lists.offsets[list + 1] as usize;

@@ -121,7 +121,7 @@ def _keys(folder: AppFolder, users: Sequence[str], slots: Sequence[str]) -> list
         if folder.app.towers is not None and slot.salt_name in {one.salt_name for one in folder.app.towers.slots}:
             found.append(found[-1] | {"table": TOWERS})
         for one in features.calibrations:
-            if one.by == slot.name:
+            if one.by == slot.name and one.method == "platt":
                 (key,) = native.cross_keys(keys, keys, native.slot_salt(one.name))
                 found.append({"slot": one.name, "table": one.table, "key": f"{key:016x}"})
     return found

@@ -151,12 +151,18 @@ class LabelRows:
             rows.own()
         return dropped
 
-    def newest(self) -> ClosedWindows | None:
-        """Return the newest closed windows that a summary covers as one; None before any."""
-        if not self.settled:
+    def newest(self, left_out: Sequence[tuple[int, int]] = ()) -> ClosedWindows | None:
+        """Return the newest closed windows that a summary covers as one, without those of some times; None if none."""
+        width_ms = self._widths_ms[0]
+        begins = [
+            begin
+            for begin in sorted(self.settled)
+            if all(begin + width_ms <= low or begin >= high for low, high in left_out)
+        ]
+        if not begins:
             return None
-        end = max(self.settled) + self._widths_ms[0]
-        newest = (rows for begin, rows in sorted(self.settled.items()) if begin >= end - self._summary_ms)
+        end = begins[-1] + width_ms
+        newest = (self.settled[begin] for begin in begins if begin >= end - self._summary_ms)
         if not (parts := [rows for rows in newest if len(rows)]):
             return None
         ends = np.full(len(parts), end)

@@ -34,11 +34,12 @@ Rows = npt.NDArray[Any]
 Uint64s = npt.NDArray[np.uint64]
 
 
-def row_type(segments: int, *, is_number: bool = False) -> np.dtype[Any]:
-    """Return the record type of a prediction: 26 bytes, one for each segment, and four for a label that is a number.
+def row_type(segments: int, *, is_number: bool = False, has_curve: bool = False) -> np.dtype[Any]:
+    """Return the record type of a prediction: 26 bytes and one for each segment.
 
-    Of such a label, `logit` is the number that was predicted, and `number` the one that it is. `served` is the score
-    that a node answered; NaN if none did. `user` is the group of the user.
+    A label that is a number has four more: `logit` is the number that was predicted, and `number` the one that it is.
+    A label with an isotonic calibration has twelve more, to fit it: the logit before the curve, and the key of the
+    slot's value. `served` is the score that a node answered; NaN if none did. `user` is the group of the user.
     """
     fields: list[Any] = [
         ("identity", np.uint64),
@@ -50,6 +51,7 @@ def row_type(segments: int, *, is_number: bool = False) -> np.dtype[Any]:
         ("positive", np.bool_),
         ("codes", np.uint8, (segments,)),
     ]
+    fields += [("raw", np.float32), ("value", np.uint64)] if has_curve else []
     return np.dtype(fields + ([("number", np.float32)] if is_number else []))
 
 

@@ -20,6 +20,7 @@ from streamlearn.apps import App
 from streamlearn.errors import ConfigError
 from streamlearn.samples import SegmentColumns
 from streamlearn.settings import ValidationSettings
+from streamlearn.trainer.validation.curves import curves_of
 from streamlearn.trainer.validation.label_rows import LabelRows
 from streamlearn.trainer.validation.meters import ScoreMeters
 from streamlearn.trainer.validation.prediction_tensors import (
@@ -67,6 +68,8 @@ class Predicted:
     numbers: Float32s | None = None  # float32[N, L]: the numbers of labels that are; None if none is one
     served: Float32s | None = None  # float32[N, L]: the scores that nodes answered, NaN if none did; None: no node did
     users: Uint64s | None = None  # uint64[N]: who each row was shown to; None: each to another one
+    raw: Float32s | None = None  # float32[N, L]: logits before the curves of calibrations; None: `logits`
+    values: Uint64s | None = None  # uint64[N, L]: keys of the values by which labels have curves; None: of none
 
     def __len__(self) -> int:
         return len(self.identity)
@@ -109,7 +112,11 @@ class ProgressiveValidation:
         widths_ms = [width * 1_000 for width in _checked(self._settings.windows_s)]
         self._texts = Texts([segment.name for segment in app.features.segments], self._settings.segment_texts_max)
         segments = len(self._texts.names)
-        self._kinds = [row_type(segments, is_number=label.number is not None) for label in app.labels]
+        self._curves = [output.curve for output in app.outputs]
+        self._kinds = [
+            row_type(segments, is_number=label.number is not None, has_curve=curve is not None)
+            for label, curve in zip(app.labels, self._curves, strict=True)
+        ]
         waits = {group.name: group.window_s * 1_000 for group in app.groups}
         self._labels = [
             LabelRows(label.name, waits[label.group], widths_ms, self._settings.summary_s * 1_000, kind)
@@ -240,6 +247,22 @@ class ProgressiveValidation:
                             metrics.setdefault(name, value)
         return metrics
 
+    def curves(self, left_out: Sequence[tuple[int, int]] = ()) -> dict[str, Float32s]:
+        """Fit the curves of isotonic calibrations to what `summary` is of, by the names of their weights.
+
+        Windows of the times in `left_out` do not count. Labels with too few rows are missing.
+        """
+        fitted = {}
+        with self._closing:
+            for label, curve in zip(self._labels, self._curves, strict=True):
+                if curve is None:
+                    continue
+                with self._lock:
+                    newest = label.newest(left_out)
+                if newest is not None and (of_label := curves_of(newest.rows, newest.stand_for)) is not None:
+                    fitted[curve.weight_name] = of_label
+        return fitted
+
     def _closed(self, label: LabelRows, watermark_ms: int, *, is_again: bool = False) -> list[ClosedWindows]:
         if not label.is_due(watermark_ms):
             return []
@@ -271,6 +294,9 @@ class ProgressiveValidation:
         records["codes"] = codes[which]
         records["user"] = (rows.identity if rows.users is None else rows.users)[which] % np.uint64(USER_GROUPS)
         records["served"] = np.nan if rows.served is None else rows.served[which, at]
+        if self._curves[at] is not None:
+            records["raw"] = (rows.logits if rows.raw is None else rows.raw)[which, at]
+            records["value"] = 0 if rows.values is None else rows.values[which, at]
         if rows.numbers is not None and "number" in (records.dtype.names or ()):
             records["number"] = rows.numbers[which, at]
         self._held += label.add(records, windows, is_new=self._is_versioned)
