@@ -1,23 +1,18 @@
-"""Arms of experiments: the rate of each label by arm, with bounds by a bootstrap over users. It draws nothing."""
+"""Arms of experiments: rates and the quality of predictions by arm, with bounds by a bootstrap over users."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from streamlearn.cli.report.users import FIGURES, UserSums, bounds_of, draws
 from streamlearn.trainer.validation import ScoreColumns
-from streamlearn.trainer.validation.rows import ARM, USER_GROUPS
-from streamlearn.trainer.validation.score import user_sums_of
+from streamlearn.trainer.validation.rows import ARM
 
-__all__ = ["ArmScore", "arms_of"]
-
-Floats = npt.NDArray[np.float64]
-_REPEATS, _SEED = 1_000, 7
-_BOUNDS = (2.5, 97.5)
-_GROUPS_MIN = 20
+__all__ = ["ArmFigure", "ArmScore", "arm_figures_of", "arms_of"]
 
 
 @dataclass(frozen=True)
@@ -47,27 +42,27 @@ class ArmScore:
     finding: str
 
 
-class _Arm:
-    """Sums of an arm by group of users, of what happened and of weights: float64[2, groups]."""
+@dataclass(frozen=True)
+class ArmFigure:
+    """How good the predictions of a label are in one arm, beside the arm that it is compared with.
 
-    def __init__(self) -> None:
-        self.rows, self.sums = 0, np.zeros((2, USER_GROUPS))
+    Attributes:
+        figure: One of `FIGURES`.
+        value: The figure; the others are as in `ArmScore`.
+    """
 
-    @property
-    def rate(self) -> float | None:
-        happened, weight = self.sums.sum(1)
-        return float(happened / weight) if weight else None
-
-    @property
-    def has_enough(self) -> bool:
-        """Whether it has enough users for bounds."""
-        return int(np.count_nonzero(self.sums[1])) >= _GROUPS_MIN
-
-    def rates(self, draws: Floats) -> Floats:
-        """Return its rate for each draw of users."""
-        happened, weight = (draws @ one for one in self.sums)
-        rates: Floats = np.divide(happened, weight, out=np.full(len(draws), np.nan), where=weight > 0)
-        return rates
+    label: str
+    experiment: str
+    arm: str
+    figure: str
+    value: float | None
+    low: float | None
+    high: float | None
+    against: str
+    difference: float | None
+    difference_low: float | None
+    difference_high: float | None
+    finding: str
 
 
 def arms_of(windows: ScoreColumns, first: Mapping[str, str]) -> list[ArmScore]:
@@ -79,46 +74,52 @@ def arms_of(windows: ScoreColumns, first: Mapping[str, str]) -> list[ArmScore]:
         windows: Windows of one width, each once.
         first: By experiment, its first arm.
     """
-    # The same users are drawn for all arms: who meets several of them does not make these differ.
-    draws = np.random.default_rng(_SEED).multinomial(USER_GROUPS, np.full(USER_GROUPS, 1 / USER_GROUPS), _REPEATS)
-    found = []
-    for (label, experiment), arms in _arms(windows).items():
-        names = sorted(arms, key=lambda name: (name != first.get(experiment), -arms[name].rows, name))
-        if len(names) > 1:
-            found += [_score((label, experiment, name), arms, names[0], draws.astype(np.float64)) for name in names]
-    return found
+    return [
+        ArmScore(*place, arm.rows, *_compared("rate", arm, other, against))
+        for place, arm, other, against in _arms(windows, first)
+    ]
 
 
-def _arms(windows: ScoreColumns) -> dict[tuple[str, str], dict[str, _Arm]]:
-    """Return the arms by label and experiment."""
-    known: dict[tuple[str, str], dict[str, _Arm]] = {}
-    columns = (windows[name].tolist() for name in ("label", "segment", "text", "rows", "user_sums"))
-    for label, segment, text, rows, sums in zip(*columns, strict=True):
+def arm_figures_of(windows: ScoreColumns, first: Mapping[str, str]) -> list[ArmFigure]:
+    """Return how good predictions are in each arm, as `arms_of`; nothing where windows have no sums for it."""
+    return [
+        ArmFigure(*place, figure, *_compared(figure, arm, other, against))
+        for place, arm, other, against in _arms(windows, first)
+        for figure in FIGURES
+        if arm.value(figure) is not None
+    ]
+
+
+def _arms(
+    windows: ScoreColumns, first: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, str, str], UserSums, UserSums, str]]:
+    """Yield the label, the experiment and the name of each arm with its sums, those of the other one, and its name."""
+    known: dict[tuple[str, str], dict[str, list[int]]] = {}
+    columns = (windows[name].tolist() for name in ("label", "segment", "text", "user_sums"))
+    for row, (label, segment, text, sums) in enumerate(zip(*columns, strict=True)):
         experiment, _, name = text.rpartition(":")
         if segment == ARM and name and sums and text != "(other)":
-            arm = known.setdefault((label, experiment), {}).setdefault(name, _Arm())
-            arm.rows += rows
-            arm.sums += user_sums_of(sums)
-    return known
+            known.setdefault((label, experiment), {}).setdefault(name, []).append(row)
+    for (label, experiment), rows in known.items():
+        arms = {name: UserSums(windows.where(np.array(of, np.int64))) for name, of in rows.items()}
+        names = sorted(arms, key=lambda name: (name != first.get(experiment), -arms[name].rows, name))
+        for name in names if len(names) > 1 else ():
+            yield (label, experiment, name), arms[name], arms[names[0]], names[0]
 
 
-def _score(place: tuple[str, str, str], arms: Mapping[str, _Arm], against: str, draws: Floats) -> ArmScore:
-    arm, other = arms[place[2]], arms[against]
-    difference, least, most = None, None, None
-    low, high = _bounds(arm.rates(draws)) if arm.has_enough else (None, None)
+def _compared(figure: str, arm: UserSums, other: UserSums, against: str) -> tuple[Any, ...]:
+    """Return the fields of a figure from its value to the finding."""
+    # The same users are drawn for all arms: who meets several of them does not make these differ.
+    value, values = arm.value(figure), arm.values(figure, draws())
+    low, high = bounds_of(values) if arm.has_enough else (None, None)
     if arm is other:
-        return ArmScore(*place, arm.rows, arm.rate, low, high, "", None, None, None, "")
-    if arm.rate is not None and other.rate is not None:
-        difference = arm.rate - other.rate
+        return (value, low, high, "", None, None, None, "")
+    theirs, difference, least, most = other.value(figure), None, None, None
+    if value is not None and theirs is not None:
+        difference = value - theirs
         if arm.has_enough and other.has_enough:
-            least, most = _bounds(arm.rates(draws) - other.rates(draws))
-    finding = _finding(difference, least, most, other.rate)
-    return ArmScore(*place, arm.rows, arm.rate, low, high, against, difference, least, most, finding)
-
-
-def _bounds(values: Floats) -> tuple[float, float]:
-    low, high = np.nanpercentile(values, _BOUNDS)
-    return float(low), float(high)
+            least, most = bounds_of(values - other.values(figure, draws()))
+    return (value, low, high, against, difference, least, most, _finding(difference, least, most, theirs))
 
 
 def _finding(difference: float | None, low: float | None, high: float | None, other: float | None) -> str:

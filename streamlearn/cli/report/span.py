@@ -1,4 +1,4 @@
-"""One figure over a span of windows, with bounds by the standard errors of the windows. It reads and draws nothing."""
+"""One figure over a span of windows, with bounds by users, else by windows. It reads and draws nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 import numpy.typing as npt
 
+from streamlearn.cli.report.users import FIGURES, UserSums, bounds_of, draws
 from streamlearn.errors import ScoresMissing
 from streamlearn.times import parse_time_ms, time_text
 from streamlearn.trainer.validation import ScoreColumns
@@ -29,8 +30,9 @@ class SpanScore:
         windows: How many windows there are; those without rows do not count.
         auc: The mean AUC of the windows, weighted by their pairs of a positive and a negative. It compares no rows of
             different windows.
-        auc_low: The lower bound of its 95 % interval; likewise `auc_high`, `mae_low`, `mae_high`. None if the error of
-            a window is not in the log.
+        auc_low: The lower bound of its 95 % interval; likewise `auc_high` and those of other figures. None if unknown.
+        interval: What the intervals are over: "users", or "windows" if the log has no sums by user for some windows.
+            Then log loss and calibration have none, and users count as others in each window.
         calibration: None if a window has no positives, because what was predicted there is not in the log.
         served_rows: The rows that a node had scored. `served_auc` and the others are of what nodes answered for them,
             with the weights of the figures beside them: if all rows were scored, both can be compared.
@@ -45,8 +47,12 @@ class SpanScore:
     auc_low: float | None
     auc_high: float | None
     log_loss: float | None
+    log_loss_low: float | None
+    log_loss_high: float | None
     normalised_entropy: float | None
     calibration: float | None
+    calibration_low: float | None
+    calibration_high: float | None
     mae: float | None
     mae_low: float | None
     mae_high: float | None
@@ -55,6 +61,7 @@ class SpanScore:
     served_auc: float | None
     served_log_loss: float | None
     served_mae: float | None
+    interval: str
 
 
 @dataclass(frozen=True)
@@ -116,12 +123,19 @@ def _score(label: str, segment: str, text: str, windows: ScoreColumns) -> SpanSc
     share = float(positive.sum() / weight.sum()) if mae is None and weight.sum() else 0.0
     base = -share * np.log(share) - (1 - share) * np.log1p(-share) if 0 < share < 1 else None
     served = (pairs * answered**2, weight * answered, weight * answered)
+    users = UserSums(windows)
+    by_user = {
+        figure: bounds_of(users.values(figure, draws())) if users.has_enough else (None, None) for figure in FIGURES
+    }
+    if users.has_all:
+        (auc_low, auc_high), (mae_low, mae_high) = by_user["auc"], by_user["mae"]
     return SpanScore(
         label, segment, text, len(windows), int(windows["rows"].sum()), auc, auc_low, auc_high,
-        log_loss, None if log_loss is None or base is None else float(log_loss / base),
-        None if np.isnan(ratios).any() else _mean(ratios, positive), mae, mae_low, mae_high,
+        log_loss, *by_user["log_loss"], None if log_loss is None or base is None else float(log_loss / base),
+        None if np.isnan(ratios).any() else _mean(ratios, positive), *by_user["calibration"], mae, mae_low, mae_high,
         None if mean_square is None else mean_square**0.5, int(windows["served_rows"].sum()),
         *(_mean(windows[name], one) for name, one in zip(SERVED, served, strict=True)),
+        "users" if users.has_all else "windows",
     )  # fmt: skip
 
 

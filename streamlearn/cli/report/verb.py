@@ -17,7 +17,7 @@ from streamlearn.times import time_text
 
 if TYPE_CHECKING:
     from streamlearn.apps import AppFolder
-    from streamlearn.cli.report.arms import ArmScore
+    from streamlearn.cli.report.arms import ArmFigure, ArmScore
     from streamlearn.cli.report.marks import Mark, Story
     from streamlearn.cli.report.span import Span, SpanScore
     from streamlearn.trainer.validation import ScoreColumns
@@ -26,6 +26,7 @@ __all__ = ["report"]
 
 _VERSIONS_SHOWN, _MARKS_SHOWN = 50, 200
 _ARMS = "Arms of experiments, with bounds by a bootstrap over users"
+_ARM_FIGURES = "Predictions by arm, with bounds by a bootstrap over users"
 _SERVED = ("served rows", "served AUC", "served log loss", "served MAE")
 Row = dict[str, Any]
 
@@ -51,7 +52,7 @@ def report(
 ) -> None:
     """Plot the quality of APP's first predictions over event time, with events of its versions."""
     from streamlearn.apps import load_app
-    from streamlearn.cli.report.arms import arms_of
+    from streamlearn.cli.report.arms import arm_figures_of, arms_of
     from streamlearn.cli.report.hits import hits_of
     from streamlearn.cli.report.marks import read_story
     from streamlearn.cli.report.span import span_of, windows_of, within
@@ -77,26 +78,29 @@ def report(
     store = open_store(folder.store_url, settings=settings.versions)
     story = read_story(store, name, moves_max=moves, is_live=settings.topics.time == "wall")
     span = span_of(scores)
-    arms = arms_of(windows_of(scores), {one.name: one.arms[0].name for one in settings.access.experiments})
+    first = {one.name: one.arms[0].name for one in settings.access.experiments}
+    arms, figures = arms_of(windows_of(scores), first), arm_figures_of(windows_of(scores), first)
     hits = without_empty(hits_of(story.known, begin, end), ["popular 100"])
-    files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, span, story, arms=arms, hits=hits)
+    tables = ({_ARMS: _arm_rows(arms)} if arms else {}) | ({_ARM_FIGURES: _figure_rows(figures)} if figures else {})
+    whole = tables | ({HITS: hits} if hits else {})
+    files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, span, story, tables=whole)
     files += [parquet] if parquet is not None else []
     newest = _newest(scores)
     if json:
         facts = {"model": name, "scores": len(scores), "torn_lines": scores.torn_lines, "newest": newest}
         facts |= {"span_window_s": span.window_s, "span": [vars(one) for one in span.scores]}
-        facts["arms"] = [vars(one) for one in arms]
+        facts |= {"arms": [vars(one) for one in arms], "arm_figures": [vars(one) for one in figures]}
         facts |= {"hit_rates": hits} if hits else {}
         print_json(facts | story.as_json() | {"files": [str(file) for file in files]})
         return
     print_table(_table_of(newest), whole=True)
     typer.echo(f"{_span_title(span)}:")
     print_table(_span_rows([one for one in span.scores if not one.segment]), whole=True)
-    if arms:
-        typer.echo(f"{_ARMS}:")
-        print_table(_arm_rows(arms), whole=True)
+    for title, rows in tables.items():
+        typer.echo(f"{title}:")
+        print_table(rows, whole=True)
     _print_hits(hits)
-    for note in _notes(scores, story):
+    for note in _notes(scores, story, span):
         typer.echo(note)
     typer.echo(f"the report is in {files[0]}")
 
@@ -120,15 +124,30 @@ def _span_rows(span: Sequence[SpanScore]) -> list[Row]:
             "label": one.label, "segment": f"{one.segment} {one.text}" if one.segment else None,
             "windows": one.windows, "rows": one.rows,
             "AUC": _rounded(one.auc), "AUC, 95 %": _interval(one.auc_low, one.auc_high),
-            "log loss": _rounded(one.log_loss), "normalised": _rounded(one.normalised_entropy),
+            "log loss": _rounded(one.log_loss), "log loss, 95 %": _interval(one.log_loss_low, one.log_loss_high),
+            "normalised": _rounded(one.normalised_entropy),
             "MAE": _rounded(one.mae), "MAE, 95 %": _interval(one.mae_low, one.mae_high), "RMSE": _rounded(one.rmse),
             "calibration": _rounded(one.calibration),
+            "calibration, 95 %": _interval(one.calibration_low, one.calibration_high),
             **_served((one.served_rows, one.served_auc, one.served_log_loss, one.served_mae)),
         }
         for one in span
     ]  # fmt: skip
-    maybe = ["segment", "AUC", "AUC, 95 %", "log loss", "normalised", "MAE", "MAE, 95 %", "RMSE", *_SERVED]
-    return without_empty(rows, maybe)
+    maybe = ["segment", "AUC", "AUC, 95 %", "log loss", "log loss, 95 %", "normalised", "MAE", "MAE, 95 %", "RMSE"]
+    return without_empty(rows, [*maybe, "calibration, 95 %", *_SERVED])
+
+
+def _figure_rows(figures: Sequence[ArmFigure]) -> list[Row]:
+    return [
+        {
+            "label": one.label, "experiment": one.experiment, "arm": one.arm,
+            "figure": {"auc": "AUC", "mae": "MAE", "log_loss": "log loss"}.get(one.figure, one.figure),
+            "value": _rounded(one.value), "95 %": _interval(one.low, one.high),
+            "against": one.against or None, "difference": _rounded(one.difference),
+            "difference, 95 %": _interval(one.difference_low, one.difference_high), "finding": one.finding or None,
+        }
+        for one in figures
+    ]  # fmt: skip
 
 
 def _arm_rows(arms: Sequence[ArmScore]) -> list[Row]:
@@ -162,7 +181,7 @@ def _first_window(folder: AppFolder) -> str:
 
 
 def _write(
-    out: Path, model: str, scores: ScoreColumns, span: Span, story: Story, *, arms: Sequence[ArmScore], hits: list[Row]
+    out: Path, model: str, scores: ScoreColumns, span: Span, story: Story, *, tables: dict[str, list[Row]]
 ) -> list[Path]:
     """Write the page and its figures; return the files, the page first."""
     from streamlearn.cli.report.figures import draw_freshness, draw_labels, draw_segment
@@ -176,12 +195,11 @@ def _write(
         drawn["freshness"] = ("Freshness", draw_freshness(story))
     page = page_of(
         f"{model}: first predictions and versions",
-        [f"Written {time_text(SYSTEM_CLOCK.wall_ms())} UTC.", *_notes(scores, story)],
+        [f"Written {time_text(SYSTEM_CLOCK.wall_ms())} UTC.", *_notes(scores, story, span)],
         dict(drawn.values()),
         {
             _span_title(span): _span_rows(span.scores),
-            **({_ARMS: _arm_rows(arms)} if arms else {}),
-            **({HITS: hits} if hits else {}),
+            **tables,
             "The newest windows": _table_of(_newest(scores)),
             "Events": [_mark_row(mark) for mark in story.marks if mark.what != "promote"][-_MARKS_SHOWN:],
             "The newest versions": _version_rows(story),
@@ -236,13 +254,18 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _notes(scores: ScoreColumns, story: Story) -> list[str]:
+def _notes(scores: ScoreColumns, story: Story, span: Span) -> list[str]:
     """Return notes for readers of the figures."""
     partial = int((~scores["is_complete"]).sum())
     lines = [
         f"{counted(len(scores), 'score')}, {partial:,} from incomplete windows; "
         f"{counted(len(story.known), 'version')}, {counted(story.moves, 'move')} of the pointer."
     ]
+    if any(one.interval == "windows" for one in span.scores):
+        lines.append(
+            "Some 95 % intervals are over windows, as if no user came in two of them: windows under an hour and those "
+            "of earlier releases have no sums by user."
+        )
     if story.moves_left:
         lines.append(f"{counted(story.moves_left, 'move')} of the pointer, older or damaged, are not shown.")
     unknown = sum(mark.event_ms is None for mark in story.marks if mark.what != "promote")

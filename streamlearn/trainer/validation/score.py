@@ -28,6 +28,7 @@ Int64s = npt.NDArray[np.int64]
 Objects = npt.NDArray[np.object_]  # float64, or None
 
 _CODES = 256  # codes of texts are bytes
+_BY_USER_MS = 3_600_000  # windows of at least this width have sums by group of users of all figures
 _PARTED = ("positive", "negative", "error", "weight")  # the columns that standard errors need by row
 
 
@@ -51,7 +52,7 @@ class WindowScore(msgspec.Struct, frozen=True, gc=False):
     mae: float | None = None  # of a label that is a number: the mean absolute error; None of any other
     rmse: float | None = None  # the root of the mean squared error, likewise
     standard_error: float | None = None  # of the AUC or the MAE; rows of one user count as one. None with one user
-    user_sums: str = ""  # of an arm: its positives or numbers, and its weight, by group of users; see `user_sums_of`
+    user_sums: str = ""  # of an arm, and of a window of an hour or more: sums by group of users; see `user_sums_of`
     served_rows: int = 0  # the rows among them that a node had scored
     served_auc: float | None = None  # the AUC of what nodes answered for these rows; likewise the others
     served_log_loss: float | None = None
@@ -192,7 +193,10 @@ def _scores_of(
             auc, parts = _aucs(rows["logit"][order], columns["positive"], columns["negative"], begins)
             fields, errors = _positive_fields(sums, auc)
         errors = (*errors, _standard_errors(parts, rows["user"][order], counts))
-        by_user = _user_sums(summed, order, rows["user"], counts) if segment == ARM else ()
+        by_user: Sequence[str] = ()
+        if closed.width_ms >= _BY_USER_MS or segment == ARM:
+            more = parts if closed.width_ms >= _BY_USER_MS else None
+            by_user = _user_sums(summed, order, rows["user"], counts, more)
         scores += map(
             WindowScore,
             repeat(closed.label),
@@ -308,25 +312,35 @@ def _standard_errors(parts: Float64s, users: Rows, counts: Int64s) -> Objects:
     return _known(np.sqrt(variance), (several > 1) & ~np.isnan(variance))
 
 
-def _user_sums(summed: dict[str, Float64s], order: Int64s, users: Rows, counts: Int64s) -> list[str]:
-    """Return what happened and the weight by group of users, for each group of ordered rows."""
+def _user_sums(
+    summed: dict[str, Float64s], order: Int64s, users: Rows, counts: Int64s, parts: Float64s | None
+) -> list[str]:
+    """Return sums by group of users for each group of ordered rows: all of `user_sums_of`, or two without `parts`."""
     key = np.repeat(np.arange(len(counts)), counts) * USER_GROUPS + users[order]
-    happened = summed["actual" if "actual" in summed else "positive"]
-    columns = happened[order], (summed["weight"] if "weight" in summed else happened + summed["negative"])[order]
+    happened, loss, predicted = (
+        ("actual", "error", "predicted") if "actual" in summed else ("positive", "loss", "chance")
+    )
+    columns = [summed[happened][order]]
+    columns.append((summed["weight"] if "weight" in summed else summed[happened] + summed["negative"])[order])
+    if parts is not None:
+        columns += [summed[loss][order], summed[predicted][order], np.nan_to_num(parts)]
     sums = [np.bincount(key, column, len(counts) * USER_GROUPS).reshape(-1, USER_GROUPS) for column in columns]
     packed = (zlib.compress(one.astype("<f4").tobytes()) for one in np.stack(sums, 1))
     return [base64.b64encode(one).decode() for one in packed]
 
 
 def user_sums_of(text: str) -> Float64s:
-    """Return what a score's `user_sums` says: float64[2, USER_GROUPS], what happened and the weight.
+    """Return what a score's `user_sums` says: float64[S, USER_GROUPS].
+
+    Two sums are what happened and the weight. Windows of an hour or more have five: then the log losses or absolute
+    errors, the predictions, and what the users add to the deviation of the AUC, which sums to zero.
 
     Raises:
         BadRecord: The text is damaged.
     """
     try:
-        unpacked = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), 2 * USER_GROUPS * 4)
-        return np.frombuffer(unpacked, "<f4").reshape(2, USER_GROUPS).astype(np.float64)
+        unpacked = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), 5 * USER_GROUPS * 4)
+        return np.frombuffer(unpacked, "<f4").reshape(-1, USER_GROUPS).astype(np.float64)
     except (ValueError, zlib.error) as error:
         message = f"the log of scores has sums by user that cannot be read: {error}"
         raise BadRecord(message, help="restore its files from a copy, or remove the line") from None

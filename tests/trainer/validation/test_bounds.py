@@ -175,10 +175,11 @@ def test_closed_windows_do_not_keep_the_memory_of_those_that_closed_with_them() 
     assert all(rows.rows.base is None for label in found._labels for rows in label.settled.values())
 
 
-def test_a_row_takes_180_bytes_at_most_while_its_window_is_scored() -> None:
-    rows, width_ms = 200_000, 1_000_000
+@pytest.mark.parametrize("width_ms", [1_000_000, 4_000_000], ids=["", "with sums by user"])
+def test_a_row_takes_180_bytes_at_most_while_its_window_is_scored(width_ms: int) -> None:
+    rows = 200_000
     begin_ms = (BEGIN_MS // width_ms + 1) * width_ms
-    found = ProgressiveValidation(app_of(), ValidationSettings(windows_s=[10, 1_000]))
+    found = ProgressiveValidation(app_of(), ValidationSettings(windows_s=[10, width_ms // 1_000]))
     given = stream(0, rows, span_ms=width_ms)
     found.add(replace(given, event_time_ms=given.event_time_ms - BEGIN_MS + begin_ms))
     found.close(begin_ms + width_ms - 10_000)
