@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -13,7 +14,19 @@ from streamlearn.models.description import TensorNote
 from streamlearn.models.model_errors import wrap_errors
 from streamlearn.models.protocol import Model, PackedSide, Tensor
 
-__all__ = ["LabelOutputs", "curved", "predictions_of"]
+__all__ = ["LabelOutputs", "curve_rows", "curved", "predictions_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Passed:
+    """Numbers of calibrations, which pass by the model, two for each: of users, or of candidates."""
+
+    numbers: Tensor  # (users or candidates, 2 * calibrations)
+    user_index: Tensor | None = None  # the user of each candidate; None for candidates
+
+    def of_candidates(self, values: Tensor) -> Tensor:
+        """Return values of users or candidates for each candidate."""
+        return values if self.user_index is None else tf.gather(values, self.user_index)
 
 
 class LabelOutputs:
@@ -45,7 +58,7 @@ class LabelOutputs:
 
     def said(
         self, weights: Sequence[Tensor], user: PackedSide, user_index: Tensor, item: PackedSide
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, list[Passed]]:
         """Return what the model says of each label, and the numbers of calibrations for `predictions`."""
         (user, of_user), (item, of_item) = _parted(user, self._user), _parted(item, self._item)
         with wrap_errors(self.model, "user"):
@@ -63,7 +76,7 @@ class LabelOutputs:
 
     def score(
         self, weights: Sequence[Tensor], user: PackedSide, user_index: Tensor, inputs: PackedSide
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, list[Passed]]:
         """Return the same as `said`, from what `user` returned."""
         count = self._user[1] - self._user[0]
         width = user.flat.shape[1] if count else 0
@@ -75,17 +88,18 @@ class LabelOutputs:
         user: tuple[PackedSide, Tensor | None],
         user_index: Tensor,
         item: tuple[PackedSide, Tensor | None],
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, list[Passed]]:
         with wrap_errors(self.model, "score"):
             said = self.model.score(weights, user[0], user_index, item[0])
-        of_user = [] if user[1] is None else [tf.gather(user[1], user_index)]
-        return said, of_user if item[1] is None else [*of_user, item[1]]
+        of_user = [] if user[1] is None else [Passed(user[1], user_index)]
+        return said, of_user if item[1] is None else [*of_user, Passed(item[1])]
 
-    def calibrated(self, said: Tensor, numbers: Sequence[Tensor]) -> Tensor:
+    def calibrated(self, said: Tensor, numbers: Sequence[Passed]) -> Tensor:
         """Return what the model says with the scale and the offset of each calibration."""
         if not self.has_calibrations:
             return said
-        scales, offsets = tf.concat(numbers, axis=1)[:, ::2], tf.concat(numbers, axis=1)[:, 1::2]
+        pairs = tf.concat([passed.of_candidates(passed.numbers) for passed in numbers], axis=1)
+        scales, offsets = pairs[:, ::2], pairs[:, 1::2]
         own = tf.unstack(said, axis=1)
         for label, places in enumerate(self._places):
             if places:
@@ -93,14 +107,17 @@ class LabelOutputs:
                 own[label] = own[label] * (1.0 + scale) + offset
         return tf.stack(own, axis=1)
 
-    def predictions(self, said: Tensor, numbers: Sequence[Tensor], curves: Sequence[Tensor] = ()) -> Tensor:
+    def predictions(self, said: Tensor, numbers: Sequence[Passed], curves: Sequence[Tensor] = ()) -> Tensor:
         """Return (N, labels) predictions; without `curves`, those to which curves are fitted."""
         predictions = predictions_of(self.calibrated(said, numbers), self._outputs)
         if not curves:
             return predictions
-        own, pairs = tf.unstack(predictions, axis=1), tf.concat(numbers, axis=1)
+        own = tf.unstack(predictions, axis=1)
+        columns = [(passed, at) for passed in numbers for at in range(0, passed.numbers.shape[1], 2)]
         for (label, place), curve in zip(self._curves, curves, strict=True):
-            own[label] = curved(own[label], pairs[:, 2 * place : 2 * place + 2], curve)
+            passed, at = columns[place]
+            rows = passed.of_candidates(curve_rows(passed.numbers[:, at : at + 2], curve))
+            own[label] = curved(own[label], rows, curve)
         return tf.stack(own, axis=1)
 
 
@@ -127,25 +144,25 @@ def predictions_of(said: Tensor, outputs: Sequence[Output]) -> Tensor:
     return tf.stack([whole(label) for label in range(len(outputs))], axis=1)
 
 
-def curved(logits: Tensor, numbers: Tensor, curves: Tensor) -> Tensor:
-    """Return N logits, each by the curve of its value, whose key's numbers are (N, 2); see `CURVE_SHAPE`."""
-    keys, ins, outs = curves[:, :2], curves[:, 2 : 2 + CURVE_KNOTS], curves[:, 2 + CURVE_KNOTS :]
-    is_own = tf.reduce_all(tf.equal(numbers[:, tf.newaxis], keys[tf.newaxis]), axis=2)
-    row = tf.reduce_max(tf.where(is_own, tf.range(CURVE_SHAPE[0])[tf.newaxis], 0), axis=1)
-    passed = tf.reduce_sum(tf.cast(logits[:, tf.newaxis] >= tf.gather(ins, row), tf.int32), axis=1)
-    rises = outs[:, 1:] - outs[:, :-1]
-    one = tf.ones_like(ins[:, :1])
-    gentle = tf.where(rises > 0.0, (ins[:, 1:] - ins[:, :-1]) / tf.where(rises > 0.0, rises, 1.0), 1.0)
-    lines = (
-        tf.concat([ins[:, :1], ins], axis=1),
-        tf.concat([outs[:, :1], outs], axis=1),
-        tf.concat([one, gentle, one], axis=1),
-        tf.concat([outs, one * tf.float32.max], axis=1),  # no line ends above the next one by rounding
-    )
-    at = row * (CURVE_KNOTS + 1) + passed
-    begin_in, begin_out, gentle, most = (tf.gather(tf.reshape(line, [-1]), at) for line in lines)
-    # Without products, which XLA fuses with sums, so that graphs of all compilers give the same bits.
-    return tf.minimum(begin_out + (logits - begin_in) / gentle, most)
+def curve_rows(numbers: Tensor, curves: Tensor) -> Tensor:
+    """Return the row of the curve of each of N values, whose keys' numbers are (N, 2); see `CURVE_SHAPE`."""
+    is_own = tf.reduce_all(tf.equal(numbers[:, tf.newaxis], curves[tf.newaxis, :, :2]), axis=2)
+    return tf.reduce_max(tf.where(is_own, tf.range(CURVE_SHAPE[0])[tf.newaxis], 0), axis=1)
+
+
+def curved(logits: Tensor, rows: Tensor, curves: Tensor) -> Tensor:
+    """Return N logits, each by the curve in its row; see `CURVE_SHAPE`."""
+    flat, first = tf.reshape(curves, [-1]), rows * CURVE_SHAPE[1] + 2
+    knots = tf.gather(flat, first[:, tf.newaxis] + tf.range(CURVE_KNOTS)[tf.newaxis])
+    passed = tf.reduce_sum(tf.cast(logits[:, tf.newaxis] >= knots, tf.int32), axis=1)
+    left, right = first + tf.maximum(passed - 1, 0), first + tf.minimum(passed, CURVE_KNOTS - 1)
+    begin, end, low, high = (tf.gather(flat, at) for at in (left, right, left + CURVE_KNOTS, right + CURVE_KNOTS))
+    is_within = end > begin
+    gap, rise = tf.where(is_within, end - begin, 1.0), tf.where(is_within, high - low, 1.0)
+    # No line ends above the next one by rounding. A quotient is no part of a fused product and sum, so that graphs of
+    # all compilers give the same bits.
+    most = tf.where(passed < CURVE_KNOTS, high, tf.float32.max)
+    return tf.minimum((logits - begin) * rise / gap + low, most)
 
 
 def _channels(side: PackSide, names: set[str]) -> tuple[int, int]:

@@ -113,7 +113,7 @@ class Learner:
                 first = model.build(app.features.of_model, [label.name for label in app.labels], settings.seed)
                 notes = weight_notes(model, first)
             self.shapes = {note.name: tuple(int(size or 0) for size in note.shape) for note in notes}
-            self.curves = {one.name: np.zeros(one.shape, np.float32) for one in self._head.curve_notes}
+            self.curves = {one.name: np.zeros(CURVE_SHAPE, np.float32) for one in self._head.curve_notes}
             whole = tf.concat([tf.reshape(tf.cast(weight, tf.float32), [-1]) for weight in first] or [tf.zeros(0)], 0)
             self._whole, self._initial = tf.Variable(whole, trainable=False), whole
             begin = _INITIAL_ACCUMULATOR if settings.optimizer == "adagrad" else 0.0

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from streamlearn.apps import App, AppFolder
 from streamlearn.clock import SYSTEM_CLOCK
-from streamlearn.models.label_outputs import curved
+from streamlearn.models.label_outputs import curve_rows, curved
 from streamlearn.settings import ValidationSettings
 from streamlearn.table.derivation import key_numbers
 from streamlearn.trainer.columns import StepColumns
@@ -73,10 +73,10 @@ class ValidationThread:
         if kind is None and self._error is not None:
             raise self._error
 
-    def add(self, columns: StepColumns, learned: Learned, curves: Mapping[str, Float32s]) -> None:
+    def add(self, columns: StepColumns, learned: Learned, curves: Mapping[str, Float32s] | None = None) -> None:
         """Take a step's predictions and watermark; raises the error of the scoring thread if there is one.
 
-        `curves` are those of the newest version, which nodes answer with.
+        `curves` are those of isotonic calibrations in the newest version, which nodes answer with.
         """
         if self._error is not None:
             raise self._error
@@ -200,5 +200,6 @@ def predicted_of(
         values[:, at] = columns.keys(curve.by)
         if curves is not None:
             with tf.device("CPU"):
-                logits[:, at] = curved(raw[:, at], key_numbers(values[:, at]), curves[curve.weight_name])
+                of_label = tf.constant(curves[curve.weight_name])
+                logits[:, at] = curved(raw[:, at], curve_rows(key_numbers(values[:, at]), of_label), of_label)
     return Predicted(logits=logits, users=users, raw=raw, values=values, **shared)

@@ -55,7 +55,7 @@ def thinned(batch: SampleBatch) -> SampleBatch:
     of = rng.choice(3, len(batch.requests), p=[0.5, 0.3, 0.2])
     keys = np.where(rng.random(len(of)) < 0.002, RARE, USERS[of])
     lengths = rng.uniform(-1, 1, (len(batch), 1)).astype(np.float32)
-    chances = chances_of(2 * lengths[:, 0] + 1) * np.array(KEPT)[of][batch.request_index]
+    chances = chances_of(2.0 * lengths[:, 0].astype(np.float64) + 1) * np.array(KEPT)[of][batch.request_index]
     click = replace(
         batch.labels[0],
         value=(rng.random(len(batch)) < chances).astype(np.uint8),
@@ -145,7 +145,7 @@ def test_graphs_of_a_version_answer_what_the_judge_sees(folder: AppFolder, tmp_p
             client.restore(Epoch(99, 0), chain.ref)
             inputs = Rows(app, client, len(batch)).pack(columns_of(step), at="newest")
 
-        @tf.function(jit_compile=True)
+        @tf.function(jit_compile=True)  # type: ignore[untyped-decorator]
         def node(*given: Any) -> Any:
             user = graphs.user(given[:2], PackedSide(given[2], given[3]))
             return graphs.score(given[:2], user, given[4], PackedSide(given[5], None))

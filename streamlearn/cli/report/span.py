@@ -31,8 +31,8 @@ class SpanScore:
         auc: The mean AUC of the windows, weighted by their pairs of a positive and a negative. It compares no rows of
             different windows.
         auc_low: The lower bound of its 95 % interval; likewise `auc_high` and those of other figures. None if unknown.
-        interval: What the intervals are over: "users", or "windows" if the log has no sums by user for some windows.
-            Then log loss and calibration have none, and users count as others in each window.
+        interval: What the intervals are over: "users", or "windows" if some windows have no sums by user, or there are
+            too few users. Then log loss and calibration have none, and users count as others in each window.
         calibration: None if a window has no positives, because what was predicted there is not in the log.
         served_rows: The rows that a node had scored. `served_auc` and the others are of what nodes answered for them,
             with the weights of the figures beside them: if all rows were scored, both can be compared.
@@ -124,18 +124,17 @@ def _score(label: str, segment: str, text: str, windows: ScoreColumns) -> SpanSc
     base = -share * np.log(share) - (1 - share) * np.log1p(-share) if 0 < share < 1 else None
     served = (pairs * answered**2, weight * answered, weight * answered)
     users = UserSums(windows)
-    by_user = {
-        figure: bounds_of(users.values(figure, draws())) if users.has_enough else (None, None) for figure in FIGURES
-    }
-    if users.has_all:
+    is_by_user = users.has_all and users.has_enough
+    by_user = {figure: bounds_of(users.values(figure, draws())) if is_by_user else (None, None) for figure in FIGURES}
+    if is_by_user:
         (auc_low, auc_high), (mae_low, mae_high) = by_user["auc"], by_user["mae"]
     return SpanScore(
         label, segment, text, len(windows), int(windows["rows"].sum()), auc, auc_low, auc_high,
         log_loss, *by_user["log_loss"], None if log_loss is None or base is None else float(log_loss / base),
         None if np.isnan(ratios).any() else _mean(ratios, positive), *by_user["calibration"], mae, mae_low, mae_high,
         None if mean_square is None else mean_square**0.5, int(windows["served_rows"].sum()),
-        *(_mean(windows[name], one) for name, one in zip(SERVED, served, strict=True)),
-        "users" if users.has_all else "windows",
+        served_auc=_mean(windows[SERVED[0]], served[0]), served_log_loss=_mean(windows[SERVED[1]], served[1]),
+        served_mae=_mean(windows[SERVED[2]], served[2]), interval="users" if is_by_user else "windows",
     )  # fmt: skip
 
 

@@ -60,10 +60,12 @@ class UserSums:
         if figure != "rate" and not is_known:
             return none
         if figure == "auc":
-            return self._auc + drawn @ self._deviation
+            moved: Floats = self._auc + drawn @ self._deviation
+            return moved
         happened, weight, loss, predicted = (drawn @ one for one in self._sums)
         over = {"rate": (happened, weight), "calibration": (predicted, happened)}.get(figure, (loss, weight))
-        return np.divide(*over, out=none, where=over[1] > 0)
+        values: Floats = np.divide(*over, out=none, where=over[1] > 0)
+        return values
 
 
 @cache

@@ -264,7 +264,7 @@ def _notes(scores: ScoreColumns, story: Story, span: Span) -> list[str]:
     if any(one.interval == "windows" for one in span.scores):
         lines.append(
             "Some 95 % intervals are over windows, as if no user came in two of them: windows under an hour and those "
-            "of earlier releases have no sums by user."
+            "of earlier releases have no sums by user, or there are under 20 groups of users."
         )
     if story.moves_left:
         lines.append(f"{counted(story.moves_left, 'move')} of the pointer, older or damaged, are not shown.")

@@ -31,25 +31,26 @@ def curves_of(rows: Rows, stand_for: Float64s) -> Float32s | None:
     rows, stand_for = rows[::every], stand_for[::every]
     weights = rows["weight"].astype(np.float64) / np.where(rows["positive"], 1.0, rows["rate"]) * stand_for
     values, of_value = np.unique(rows["value"], return_inverse=True)
-    order = np.lexsort((rows["raw"], of_value))
     ends = np.cumsum(np.bincount(of_value))
-    columns = tuple(column[order] for column in (rows["raw"], rows["positive"], weights))
-    by_logit = np.argsort(rows["raw"], kind="stable")
-    whole = _knots(rows["raw"][by_logit], rows["positive"][by_logit], weights[by_logit])
+    logits, is_positive = rows["raw"].astype(np.float64), rows["positive"]
+    by_logit = np.argsort(logits, kind="stable")
+    whole = _knots(logits[by_logit], is_positive[by_logit], weights[by_logit])
     if whole is None:
         return None
+    order = np.lexsort((logits, of_value))
+    logits, is_positive, weights = logits[order], is_positive[order], weights[order]
     curves = np.zeros(CURVE_SHAPE, np.float32)
     curves[:, :2], curves[0, 2:] = -1.0, whole
     largest = np.argsort(-np.diff(ends, prepend=0), kind="stable")[: len(curves) - 1]
     for at, value in enumerate(sorted(largest.tolist()), 1):
-        begin = ends[value - 1] if value else 0
-        knots = _knots(*(column[begin : ends[value]] for column in columns))
+        of = slice(ends[value - 1] if value else 0, ends[value])
+        knots = _knots(logits[of], is_positive[of], weights[of])
         if knots is not None and values[value]:  # 0 is no key: rows of an unknown value
             curves[at, :2], curves[at, 2:] = key_numbers(values[value : value + 1])[0], knots
     return curves
 
 
-def _knots(logits: Float32s, is_positive: npt.NDArray[np.bool_], weights: Float64s) -> Float32s | None:
+def _knots(logits: Float64s, is_positive: npt.NDArray[np.bool_], weights: Float64s) -> Float32s | None:
     """Return the knots of rows in the order of their logits; None if there are too few rows of either kind."""
     positives = int(np.count_nonzero(is_positive))
     rarer = min(positives, len(logits) - positives)
@@ -60,10 +61,9 @@ def _knots(logits: Float32s, is_positive: npt.NDArray[np.bool_], weights: Float6
     is_first = np.append(True, logits[1:] != logits[:-1])
     bins = bins[np.flatnonzero(is_first)[np.cumsum(is_first) - 1]]  # equal logits share a bin
     sums = [np.bincount(bins, column) for column in (weights, weights * chances_of(logits), weights * is_positive)]
-    filled = np.stack(sums, axis=1)[np.bincount(bins) > 0]
-    ins, outs = (np.array(side, np.float32) for side in zip(*pooled(filled, weights.mean() / 2), strict=True))
-    pad = (0, CURVE_KNOTS - len(ins))
-    return np.concatenate([np.pad(side, pad, mode="edge") for side in (ins, outs)])
+    filled = np.stack(sums, axis=1).astype(np.float64)[np.bincount(bins) > 0]
+    knots = np.array([*pooled(filled, weights.mean() / 2)], np.float32)
+    return np.pad(knots, ((0, CURVE_KNOTS - len(knots)), (0, 0)), mode="edge").T.reshape(-1)
 
 
 def pooled(bins: Float64s, least: float) -> Iterator[tuple[float, float]]:
@@ -86,5 +86,5 @@ def _knot(sums: Float64s, least: float) -> tuple[float, float]:
     weight, chance, positive = sums.tolist()
     predicted = min(max(chance / weight, _CHANCE_MIN), 1 - _CHANCE_MIN)
     actual = min(max(positive, least), weight - least)
-    first, then = np.float32(np.log([predicted / (1 - predicted), actual / (weight - actual)])).tolist()
-    return first, then
+    odds = predicted / (1 - predicted), actual / (weight - actual)
+    return float(np.float32(np.log(odds[0]))), float(np.float32(np.log(odds[1])))

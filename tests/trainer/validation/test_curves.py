@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlearn.features.combination import CURVE_KNOTS, CURVE_SHAPE
-from streamlearn.models.label_outputs import curved
+from streamlearn.models.label_outputs import curve_rows, curved
 from streamlearn.publisher.logit_scores import chances_of
 from streamlearn.table.derivation import key_numbers
 from streamlearn.trainer.validation.curves import curves_of, pooled
@@ -64,7 +65,8 @@ def rows_of(count: int, seed: int, shares: tuple[float, ...] = (0.7, 0.25, 0.05)
 
 
 def passed(rows: Any, curves: Any) -> Any:
-    return curved(rows["raw"], key_numbers(rows["value"]), curves).numpy()
+    found = curve_rows(key_numbers(rows["value"]), curves)
+    return curved(tf.constant(rows["raw"]), found, curves).numpy()
 
 
 def test_each_segment_is_within_three_percent_of_the_truth() -> None:
