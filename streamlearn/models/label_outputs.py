@@ -14,7 +14,10 @@ from streamlearn.models.description import TensorNote
 from streamlearn.models.model_errors import wrap_errors
 from streamlearn.models.protocol import Model, PackedSide, Tensor
 
-__all__ = ["LabelOutputs", "curve_rows", "curved", "predictions_of"]
+__all__ = ["LabelOutputs", "Passed", "curve_rows", "curved", "predictions_of"]
+
+
+_STEPS = [*(CURVE_KNOTS >> shift for shift in range(1, CURVE_KNOTS.bit_length())), 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +156,10 @@ def curve_rows(numbers: Tensor, curves: Tensor) -> Tensor:
 def curved(logits: Tensor, rows: Tensor, curves: Tensor) -> Tensor:
     """Return N logits, each by the curve in its row; see `CURVE_SHAPE`."""
     flat, first = tf.reshape(curves, [-1]), rows * CURVE_SHAPE[1] + 2
-    knots = tf.gather(flat, first[:, tf.newaxis] + tf.range(CURVE_KNOTS)[tf.newaxis])
-    passed = tf.reduce_sum(tf.cast(logits[:, tf.newaxis] >= knots, tf.int32), axis=1)
+    passed = tf.zeros_like(rows)
+    # By halves: XLA would compute logits again for each comparison with all knots at once.
+    for step in _STEPS:
+        passed += step * tf.cast(logits >= tf.gather(flat, first + passed + (step - 1)), tf.int32)
     left, right = first + tf.maximum(passed - 1, 0), first + tf.minimum(passed, CURVE_KNOTS - 1)
     begin, end, low, high = (tf.gather(flat, at) for at in (left, right, left + CURVE_KNOTS, right + CURVE_KNOTS))
     is_within = end > begin

@@ -316,13 +316,11 @@ class Trainer:
         # Figures of rows that the model's origin has learned would be better than they are.
         known_ms = [ms for ms in (self._reached.clock_ms, self._origin_ms) if ms is not None]
         links = () if resumed.chain is None else resumed.chain.links
-        validation = ValidationThread(
+        return ValidationThread(
             self._folder.app, self._folder.settings.validation, on_scores=self._on_scores,
             learned_before_ms=max(known_ms, default=None), saved=waiting_in(self._store, links),
-            has_lost=bool(self._lost),
+            has_lost=bool(self._lost), skips=self._skips,
         )  # fmt: skip
-        validation.leave_out(self._skips)
-        return validation
 
     def _refill(self, stop: threading.Event) -> None:
         """Read recent samples again, for the judge."""
@@ -456,14 +454,12 @@ class Trainer:
     def _note(self) -> CutState:
         """Collect everything of a version but its rows, at this step boundary."""
         assert self._reached is not None
-        reached = self._reached
-        watermark_ms = reached.watermark_ms
+        reached, watermark_ms = self._reached, self._reached.watermark_ms
         deleted = self._delete(watermark_ms)
         if watermark_ms is not None:
             self._marks.forget(watermark_ms - self._horizon_ms)
         items = None if self._items is None else self._items.note()
-        if self._validation is not None:
-            self._learner.curves = self._learner.curves | self._validation.curves
+        self._learner.curves |= {} if self._validation is None else self._validation.curves
         counted = self._counted if items is None else self._counted | {"library_items": float(items.size)}
         return CutState(
             cut=Cut(

@@ -35,8 +35,8 @@ class ValidationThread:
 
     `on_scores` runs in the scoring thread, or in one that waits for scores. `saved` is what waits in the version that
     training continues from; `has_lost` says whether samples after it are gone. Without `saved`, the predictions of
-    impressions up to `learned_before_ms` are lost. `refuse` takes rows that are never learned; see
-    `ProgressiveValidation`.
+    impressions up to `learned_before_ms` are lost. `skips` are as for `leave_out`. `refuse` takes rows that are never
+    learned; see `ProgressiveValidation`.
 
     Attributes:
         curves: The newest curves of isotonic calibrations, by the names of their weights.
@@ -51,6 +51,7 @@ class ValidationThread:
         learned_before_ms: int | None,
         saved: Tensors | None = None,
         has_lost: bool = False,
+        skips: Sequence[Skip] = (),
     ) -> None:
         self._validation = ProgressiveValidation(app, settings, learned_before_ms=learned_before_ms, is_versioned=True)
         self._on_scores, self.refuse, self._app = on_scores, self._validation.refuse, app
@@ -61,6 +62,7 @@ class ValidationThread:
         self._error: BaseException | None = None
         self._has_ended, self._closing = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._run, name="streamlearn-trainer-validation", daemon=True)
+        self.leave_out(skips)
 
     def __enter__(self) -> ValidationThread:
         self._thread.start()

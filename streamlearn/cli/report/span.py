@@ -31,7 +31,7 @@ class SpanScore:
         auc: The mean AUC of the windows, weighted by their pairs of a positive and a negative. It compares no rows of
             different windows.
         auc_low: The lower bound of its 95 % interval; likewise `auc_high` and those of other figures. None if unknown.
-        interval: What the intervals are over: "users", or "windows" if some windows have no sums by user, or there are
+        interval: "users", over which the intervals are, or "windows" if some windows have no sums by user or there are
             too few users. Then log loss and calibration have none, and users count as others in each window.
         calibration: None if a window has no positives, because what was predicted there is not in the log.
         served_rows: The rows that a node had scored. `served_auc` and the others are of what nodes answered for them,
@@ -129,11 +129,14 @@ def _score(label: str, segment: str, text: str, windows: ScoreColumns) -> SpanSc
     if is_by_user:
         (auc_low, auc_high), (mae_low, mae_high) = by_user["auc"], by_user["mae"]
     return SpanScore(
-        label, segment, text, len(windows), int(windows["rows"].sum()), auc, auc_low, auc_high,
-        log_loss, *by_user["log_loss"], None if log_loss is None or base is None else float(log_loss / base),
-        None if np.isnan(ratios).any() else _mean(ratios, positive), *by_user["calibration"], mae, mae_low, mae_high,
-        None if mean_square is None else mean_square**0.5, int(windows["served_rows"].sum()),
-        served_auc=_mean(windows[SERVED[0]], served[0]), served_log_loss=_mean(windows[SERVED[1]], served[1]),
+        label, segment, text, len(windows), int(windows["rows"].sum()), auc, auc_low, auc_high, log_loss,
+        log_loss_low=by_user["log_loss"][0], log_loss_high=by_user["log_loss"][1],
+        normalised_entropy=None if log_loss is None or base is None else float(log_loss / base),
+        calibration=None if np.isnan(ratios).any() else _mean(ratios, positive),
+        calibration_low=by_user["calibration"][0], calibration_high=by_user["calibration"][1],
+        mae=mae, mae_low=mae_low, mae_high=mae_high, rmse=None if mean_square is None else mean_square**0.5,
+        served_rows=int(windows["served_rows"].sum()), served_auc=_mean(windows[SERVED[0]], served[0]),
+        served_log_loss=_mean(windows[SERVED[1]], served[1]),
         served_mae=_mean(windows[SERVED[2]], served[2]), interval="users" if is_by_user else "windows",
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ _GROUPS_MIN = 20
 
 
 class UserSums:
-    """What some windows of one label and text say of groups of users.
+    """The sums by group of users of some windows of one label and text.
 
     Attributes:
         rows: How many rows there are.
