@@ -304,8 +304,8 @@ class Trainer:
             if stop.is_set():
                 message = f"training was stopped in pass {number} of {self._passes}, before the first version"
                 raise TrainingFailed(message, help="nothing was kept: run the same command again")
-            rows, loss = done.tally.rows, done.tally.loss / max(done.tally.rows, 1)
-            _LOG.info("pass %d of %d: %d rows, loss %.4f", number, self._passes, rows, loss)
+            rows = done.tally.rows
+            _LOG.info("pass %d of %d: %d rows, loss %.4f", number, self._passes, rows, done.tally.loss / max(rows, 1))
             saved = done.marks.save(done.reached)
             self._marks = SharedMarks.of(self._folder.app, self._folder.settings.marks)
             self._reached = self._marks.load(saved)
@@ -417,8 +417,7 @@ class Trainer:
         now_s = self._clock.monotonic_s()
         if now_s - self._measured_s < _MEASURE_S:
             return
-        self._measured_s = now_s
-        others = {name: count for name, count in counts.items() if name != "read"}
+        self._measured_s, others = now_s, {name: count for name, count in counts.items() if name != "read"}
         self._meters.totals(
             rows={"learned": tally.rows, "refused": tally.refused_rows, **others},
             steps={"learned": tally.steps, "refused": tally.refused_steps},

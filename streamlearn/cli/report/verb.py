@@ -53,7 +53,7 @@ def report(
     """Plot the quality of APP's first predictions over event time, with events of its versions."""
     from streamlearn.apps import load_app
     from streamlearn.cli.report.arms import arm_figures_of, arms_of
-    from streamlearn.cli.report.hits import hits_of
+    from streamlearn.cli.report.hits import HITS, hits_of
     from streamlearn.cli.report.marks import read_story
     from streamlearn.cli.report.span import span_of, windows_of, within
     from streamlearn.trainer.validation.score_log import read_scores, scores_folder
@@ -82,8 +82,8 @@ def report(
     arms, figures = arms_of(windows_of(scores), first), arm_figures_of(windows_of(scores), first)
     hits = without_empty(hits_of(story.known, begin, end), ["popular 100"])
     tables = ({_ARMS: _arm_rows(arms)} if arms else {}) | ({_ARM_FIGURES: _figure_rows(figures)} if figures else {})
-    whole = tables | ({HITS: hits} if hits else {})
-    files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, span, story, tables=whole)
+    tables |= {HITS: hits} if hits else {}
+    files = _write(out or folder.folder / ".streamlearn" / "report", name, scores, span, story, tables=tables)
     files += [parquet] if parquet is not None else []
     newest = _newest(scores)
     if json:
@@ -99,18 +99,9 @@ def report(
     for title, rows in tables.items():
         typer.echo(f"{title}:")
         print_table(rows, whole=True)
-    _print_hits(hits)
     for note in _notes(scores, story, span):
         typer.echo(note)
     typer.echo(f"the report is in {files[0]}")
-
-
-def _print_hits(hits: list[Row]) -> None:
-    from streamlearn.cli.report.hits import HITS
-
-    if hits:
-        typer.echo(f"{HITS}:")
-        print_table(hits, whole=True)
 
 
 def _span_title(span: Span) -> str:
@@ -185,7 +176,6 @@ def _write(
 ) -> list[Path]:
     """Write the page and its figures; return the files, the page first."""
     from streamlearn.cli.report.figures import draw_freshness, draw_labels, draw_segment
-    from streamlearn.cli.report.hits import HITS
     from streamlearn.cli.report.page import page_of
 
     drawn = {"labels": ("First predictions, by label", draw_labels(scores, story))}
