@@ -413,8 +413,7 @@ class Trainer:
             self._counted[name] += float(count)
 
     def _measure(self) -> None:
-        tally, counts = self.tally, self.tally.counts
-        now_s = self._clock.monotonic_s()
+        tally, counts, now_s = self.tally, self.tally.counts, self._clock.monotonic_s()
         if now_s - self._measured_s < _MEASURE_S:
             return
         self._measured_s, others = now_s, {name: count for name, count in counts.items() if name != "read"}
