@@ -12,6 +12,17 @@ pub fn slot_salt(name: &str) -> u64 {
 /// XXH3's own constants for inputs of 4 to 8 bytes: two words of its secret, combined, and its multiplier.
 const SECRET_FLIP: u64 = 0x1CAD_21F7_2C81_017C ^ 0xDB97_9083_E96D_D4DE;
 const MULTIPLIER: u64 = 0x9FB2_1C65_1E98_DF25;
+const INVERSE_MULTIPLIER: u64 = inverse(MULTIPLIER);
+
+/// The number whose product with an odd one is 1: each step doubles the bits that are right.
+const fn inverse(odd: u64) -> u64 {
+    let (mut inverse, mut step) = (odd, 0);
+    while step < 5 {
+        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        step += 1;
+    }
+    inverse
+}
 
 /// Computes XXH3-64 of 8 bytes inline: it has no branch and no lookup, so it runs at memory speed.
 #[inline(always)]
@@ -30,6 +41,22 @@ fn int_flip(salt: u64) -> u64 {
 /// The key of one integer.
 pub fn key_of_int(value: i64, salt: u64) -> u64 {
     mix_int(value as u64, int_flip(salt))
+}
+
+/// The integer of a key: each step of `mix_int` can be undone, so no two integers have one key.
+pub fn int_of_key(key: u64, salt: u64) -> i64 {
+    let inverse = INVERSE_MULTIPLIER;
+    let folded = (key ^ (key >> 28) ^ (key >> 56)).wrapping_mul(inverse);
+    // The first 29 bits are right already, and the others follow from them.
+    let spread = folded ^ ((folded >> 35) + 8);
+    let mut keyed = spread.wrapping_mul(inverse);
+    // With rotations as a ring, (1 + a + b)^64 is 1, so that the inverse is (1 + a + b)^63: six squarings.
+    let (mut first, mut second) = (49_u32, 24_u32);
+    for _ in 0..6 {
+        keyed ^= keyed.rotate_left(first) ^ keyed.rotate_left(second);
+        (first, second) = (2 * first % 64, 2 * second % 64);
+    }
+    (keyed ^ int_flip(salt)).rotate_left(32) as i64
 }
 
 /// The key of one string's UTF-8 bytes.

@@ -1,7 +1,7 @@
 //! Keys, checksums and offsets against their references.
 
 use proptest::prelude::*;
-use streamlearn_wire::keys::{hash_ints, hash_strings, key_of_bytes, key_of_int, slot_salt};
+use streamlearn_wire::keys::{hash_ints, hash_strings, int_of_key, key_of_bytes, key_of_int, slot_salt};
 use streamlearn_wire::offsets::{OffsetsError, check_offsets};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -60,4 +60,12 @@ fn a_schema_fingerprint_is_the_specifications() {
     let fingerprint = streamlearn_wire::checksum::schema_fingerprint;
     assert_eq!(fingerprint(b""), 0xC15D_213A_A4D7_A795);
     assert_eq!(fingerprint(b"\"int\""), 0x7275_d51a_3f39_5c8f);
+}
+
+proptest! {
+    #[test]
+    fn the_integer_of_a_key_is_the_one_that_made_it(value: i64, salt: u64) {
+        prop_assert_eq!(int_of_key(key_of_int(value, salt), salt), value);
+        prop_assert_eq!(key_of_int(int_of_key(value as u64, salt), salt), value as u64);
+    }
 }
