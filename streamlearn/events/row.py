@@ -15,7 +15,7 @@ from streamlearn.errors import BadRecord
 from streamlearn.events.rules import REQUEST_ID_BYTES_MAX, WEIGHT_MAX
 from streamlearn.features import Dense, Segment, Slot
 from streamlearn.features.entity import OUTCOMES
-from streamlearn.schemas.events import score_field
+from streamlearn.schemas.events import library_keys, score_field
 from streamlearn.settings.events import ITEM_ID_BYTES_MAX
 
 __all__ = ["action_row", "impression_row", "item_row"]
@@ -177,6 +177,7 @@ def _item(app: App, where: str, item: Mapping[str, Any], values_max: int) -> dic
     row = _features(app, "item", where, features, values_max)
     if app.retrieval is not None:
         _check_id(where, row[app.features.item_id])
+    row.update({name: [] for name in library_keys(app)})
     row.update(_texts(where, segments, item, "segment_"))
     if app.features.entities:
         row["served_position"] = _optional_int(where, item, "served_position")

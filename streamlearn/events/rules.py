@@ -10,7 +10,7 @@ import numpy.typing as npt
 from streamlearn.apps import App
 from streamlearn.events.event import Columns
 from streamlearn.features import FeatureSpec, Slot
-from streamlearn.schemas.events import score_field
+from streamlearn.schemas.events import library_keys, score_field
 from streamlearn.settings.events import ITEM_ID_BYTES_MAX
 
 __all__ = ["REQUEST_ID_BYTES_MAX", "WEIGHT_MAX", "Broken", "broken_actions", "broken_impressions", "broken_side"]
@@ -34,6 +34,11 @@ def broken_impressions(app: App, columns: Columns, items_max: int) -> Broken:
     yield from broken_side(app.features, columns, "user", items_max)
     for bad, rule in broken_side(app.features, columns, "item", items_max):
         yield _any_item(bad, offsets), rule
+    for name, slot in library_keys(app).items():
+        if f"items.{name}" in columns:
+            keys, at = np.diff(columns[f"items.{name}[]"]), f"items.{slot.name}[]"
+            count = np.diff(columns[at]) if at in columns else np.int32(0 if slot.multi else 1)
+            yield _any_item((keys > 0) & (keys != count), offsets), f"{name} does not have one key for each value"
     ids_at = f"items.{app.features.item_id}$"
     if app.retrieval is not None and ids_at in columns:
         lengths = np.diff(columns[ids_at])

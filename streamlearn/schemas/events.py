@@ -12,7 +12,7 @@ from streamlearn.apps import App
 from streamlearn.features import Dense, Slot
 from streamlearn.schemas.schema import Schema, schema_of
 
-__all__ = ["ITEM", "action_schema", "impression_schema", "item_schema", "score_field"]
+__all__ = ["ITEM", "action_schema", "impression_schema", "item_schema", "library_keys", "score_field"]
 
 ITEM = "LibraryItem"
 """The name of records of the topic of items."""
@@ -24,9 +24,21 @@ def score_field(label: str) -> str:
     return f"served_score_{label}"
 
 
+def library_keys(app: App) -> dict[str, Slot]:
+    """Return the fields of an item for keys that a node took from the library, and the slot of each.
+
+    The library has no texts: their keys stand beside texts that are empty. Without retrieval there are none.
+    """
+    slots = () if app.retrieval is None else app.features.of_library[0]
+    return {f"served_keys_{slot.name}": slot for slot in slots if slot.value == "str"}
+
+
 def impression_schema(app: App) -> Schema:
     """Return the schema of one request and its items, with the features they were scored with."""
-    items = [*_features(app, "item"), *_segments(app, "item"), *_computed(app, "item"), *_scores(app)]
+    doc = "One key per value of {}, if a node took them from the library: then the values are empty."
+    longs = {"type": "array", "items": "long"}
+    keys = [_field(name, longs, doc.format(slot.name), []) for name, slot in library_keys(app).items()]
+    items = [*_features(app, "item"), *keys, *_segments(app, "item"), *_computed(app, "item"), *_scores(app)]
     fields = [
         _field("request_id", "string", "One per request; the record's key is its UTF-8."),
         _field("event_time_ms", "long", "When it was shown, milliseconds since 1970 UTC."),

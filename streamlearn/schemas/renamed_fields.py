@@ -10,7 +10,7 @@ from streamlearn.schemas.schema import Schema, schema_of
 
 __all__ = ["with_renamed_fields"]
 
-_SUFFIXES = ("", "_weights")
+_NAMES = ("{}", "{}_weights", "served_keys_{}")
 
 
 def with_renamed_fields(schema: Schema, renamed: Mapping[str, str]) -> Schema:
@@ -18,7 +18,7 @@ def with_renamed_fields(schema: Schema, renamed: Mapping[str, str]) -> Schema:
 
     The records have the same bytes. A record that has the new name already keeps its fields.
     """
-    names = {f"{old}{suffix}": f"{new}{suffix}" for old, new in renamed.items() for suffix in _SUFFIXES}
+    names = {form.format(old): form.format(new) for old, new in renamed.items() for form in _NAMES}
     has_features = schema.name in ("Impression", ITEM)
     return schema_of(_renamed(schema.json, names)) if names and has_features else schema
 
