@@ -1,4 +1,4 @@
-//! Bindings of `scan` and of what a node's front answers requests for items from: vectors in blocks, and ids.
+//! Bindings of `scan` and of what a node knows of the items of a version: vectors in blocks, ids, and features.
 
 use std::sync::Arc;
 
@@ -6,9 +6,12 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArray
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use streamlearn_scan::{Blocks, Changes, Excluded, ScanError, Search, Training, encode};
+use streamlearn_serve::request::Values;
+use streamlearn_serve::versions::item_features::{ColumnForm, ItemFeatures};
 use streamlearn_serve::versions::raw_ids::{RawId, RawIds};
 
 use crate::arrays::flat;
+use crate::serve::NativeFront;
 
 /// The keys and scores that a search found, and the end of each user's.
 type Found<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f32>>, Bound<'py, PyArray1<i64>>);
@@ -177,6 +180,95 @@ impl NativeRawIds {
     }
 }
 
+/// What describes a version's items.
+#[pyclass(frozen, name = "ItemFeatures", module = "streamlearn._native")]
+pub struct NativeItemFeatures {
+    features: Arc<ItemFeatures>,
+}
+
+#[pymethods]
+impl NativeItemFeatures {
+    /// A form is "one", "many" or "weighted" for a slot, and "dense" with a width.
+    #[new]
+    fn new(forms: Vec<(String, usize)>) -> PyResult<Self> {
+        let form = |(name, width): (String, usize)| match name.as_str() {
+            "one" => Ok(ColumnForm::One),
+            "many" => Ok(ColumnForm::Many),
+            "weighted" => Ok(ColumnForm::Weighted),
+            "dense" => Ok(ColumnForm::Dense(width)),
+            _ => Err(PyValueError::new_err(format!("unknown form {name:?}"))),
+        };
+        let forms = forms.into_iter().map(form).collect::<PyResult<_>>()?;
+        Ok(Self { features: Arc::new(ItemFeatures::new(forms)) })
+    }
+
+    fn __len__(&self) -> usize {
+        self.features.len()
+    }
+
+    #[getter]
+    fn bytes(&self) -> usize {
+        self.features.bytes()
+    }
+
+    /// A column is the keys of a slot, perhaps offsets, perhaps weights; or the numbers of a dense column.
+    fn apply(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        columns: Vec<Vec<Bound<'_, PyAny>>>,
+        removed: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let (keys, removed) =
+            (flat::<u64>(keys, "keys", "uint64")?, flat::<u64>(removed, "removed", "uint64")?);
+        let (keys, removed) = (keys.as_slice()?, removed.as_slice()?);
+        if columns.len() != self.features.forms().len() {
+            return Err(PyValueError::new_err(format!("the columns are not {:?}", self.features.forms())));
+        }
+        let values = self.features.forms().iter().zip(&columns).map(|(form, parts)| values_of(*form, parts));
+        let values = values.collect::<PyResult<Vec<_>>>()?;
+        let next = py.detach(|| self.features.apply(keys, &values, removed));
+        Ok(Self { features: Arc::new(next.map_err(PyValueError::new_err)?) })
+    }
+
+    /// Gives them to a version of a front, by its handle.
+    fn describe(&self, front: &NativeFront, handle: u64) -> PyResult<()> {
+        let inputs = front.front.inputs();
+        let columns = inputs.library.iter().flat_map(|library| &library.columns);
+        let forms: Vec<ColumnForm> = columns.map(|&at| ColumnForm::of(&inputs.item[at])).collect();
+        if inputs.library.is_none() || forms != self.features.forms() {
+            let text =
+                format!("the features are {:?}, not {forms:?} as the front takes", self.features.forms());
+            return Err(PyValueError::new_err(text));
+        }
+        front.front.describe(handle, self.features.clone());
+        Ok(())
+    }
+}
+
+fn values_of(form: ColumnForm, parts: &[Bound<'_, PyAny>]) -> PyResult<Values> {
+    let keys = |part| Ok::<_, PyErr>(flat::<u64>(part, "keys", "uint64")?.as_slice()?.to_vec());
+    let numbers = |part| Ok::<_, PyErr>(flat::<f32>(part, "numbers", "float32")?.as_slice()?.to_vec());
+    let offsets = |part| {
+        let offsets = flat::<i64>(part, "offsets", "int64")?;
+        let narrow: Result<Vec<i32>, _> =
+            offsets.as_slice()?.iter().map(|&offset| offset.try_into()).collect();
+        narrow.map_err(|_| PyValueError::new_err("a column has more than 2,147,483,647 values"))
+    };
+    match (form, parts) {
+        (ColumnForm::One, [one]) => Ok(Values::Keys(keys(one)?)),
+        (ColumnForm::Dense(_), [one]) => Ok(Values::Numbers(numbers(one)?)),
+        (ColumnForm::Many, [many, at]) => {
+            Ok(Values::Lists { keys: keys(many)?, offsets: offsets(at)?, weights: None })
+        }
+        (ColumnForm::Weighted, [many, at, weights]) => {
+            let weights = Some(numbers(weights)?);
+            Ok(Values::Lists { keys: keys(many)?, offsets: offsets(at)?, weights })
+        }
+        _ => Err(PyValueError::new_err(format!("{} arrays are not a column of {form:?}", parts.len()))),
+    }
+}
+
 #[pyfunction]
 fn encode_vectors<'py>(py: Python<'py>, vectors: PyReadonlyArray2<'_, f32>) -> PyResult<Encoded<'py>> {
     let (rows, dim) = (vectors.shape()[0], vectors.shape()[1]);
@@ -195,5 +287,6 @@ fn encode_vectors<'py>(py: Python<'py>, vectors: PyReadonlyArray2<'_, f32>) -> P
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<NativeBlocks>()?;
     module.add_class::<NativeRawIds>()?;
+    module.add_class::<NativeItemFeatures>()?;
     module.add_function(wrap_pyfunction!(encode_vectors, module)?)
 }

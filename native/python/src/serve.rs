@@ -71,6 +71,8 @@ struct NativeMeasures {
     found: (u64, u64),
     /// Items of sampled requests that a search of some cells found, and that it did not.
     recall: (u64, u64),
+    /// Candidates whose columns were left out: in the library, and not.
+    filled: (u64, u64),
 }
 
 /// The limits of a front; `FrontLimits` in `streamlearn.serving.front`.
@@ -281,6 +283,7 @@ impl NativeFront {
             searches: histogram(measures.searches()),
             found: measures.found(),
             recall: measures.recall(),
+            filled: measures.candidates_filled(),
         }
     }
 

@@ -69,6 +69,7 @@ fn model() -> (Naming, RequestInputs) {
         segments: Vec::new(),
         class_segment: String::new(),
         items: None,
+        library: None,
         limits,
     };
     (Naming::new("ctr", Arc::new(inputs)).expect("names that differ"), inputs_given)
@@ -170,6 +171,8 @@ fn main() {
             cut: Cut::default(),
             found: None,
             computed: None,
+            filled: None,
+            order: None,
             arm: None,
         };
         let (request, form_of) = read();

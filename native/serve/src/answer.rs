@@ -1,8 +1,10 @@
 //! An answer to a request: scores and their version, or the reason for a refusal.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::features::Computed;
+use crate::request::Request;
 use crate::versions::item_index::FoundItems;
 
 /// Scores of all candidates of a request, by one version.
@@ -18,6 +20,10 @@ pub struct Answer {
     pub found: Option<Box<FoundItems>>,
     /// The columns that the node computed for it, if there are any.
     pub computed: Option<Box<Computed>>,
+    /// The request as it was scored, if columns of candidates were taken from the library.
+    pub filled: Option<Arc<Request>>,
+    /// The best candidates, best first, if they were ranked; then `found` has all candidates.
+    pub order: Option<Vec<u32>>,
     /// The arm of an experiment that it counts for.
     pub arm: Option<Box<str>>,
 }
@@ -31,11 +37,18 @@ pub struct Cut {
     pub length: Option<usize>,
 }
 
-impl Cut {
-    /// Returns the names and numbers for the answer.
-    pub fn named(self) -> impl Iterator<Item = (&'static str, usize)> {
-        let named = |name, number: Option<usize>| number.map(|number| (name, number));
-        [named("scored", self.scored), named("length", self.length)].into_iter().flatten()
+impl Answer {
+    /// How many candidates lack columns and are not in the library; `None` if all are, or lack nothing.
+    pub fn unknown(&self) -> Option<usize> {
+        let left_out = self.filled.as_ref()?.left_out.as_ref()?;
+        Some(left_out.unknown()).filter(|unknown| *unknown > 0)
+    }
+
+    /// Returns the names and numbers that say how it differs from a usual one.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, usize)> + use<> {
+        let Cut { scored, length } = self.cut;
+        let named = [("scored", scored), ("length", length), ("unknown", self.unknown())];
+        named.into_iter().filter_map(|(name, number)| Some((name, number?)))
     }
 }
 

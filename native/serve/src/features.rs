@@ -54,13 +54,7 @@ pub struct Computed {
 impl Computed {
     /// The memory of the columns.
     pub fn bytes(&self) -> usize {
-        let of_values = |values: &Values| match values {
-            Values::Keys(keys) => 8 * keys.len(),
-            Values::Lists { keys, offsets, .. } => 8 * keys.len() + 4 * offsets.len(),
-            Values::Numbers(numbers) => 4 * numbers.len(),
-        };
-        8 * self.item_positions.len()
-            + self.columns.iter().map(|(_, values)| of_values(values)).sum::<usize>()
+        8 * self.item_positions.len() + self.columns.iter().map(|(_, values)| values.bytes()).sum::<usize>()
     }
 
     /// Puts the columns into a request that was decoded with plain values.

@@ -23,12 +23,13 @@ use crate::layout::Layout;
 use crate::load::{LoadMeter, NodeLoad};
 use crate::measures::Measures;
 use crate::protocol::Statistics;
-use crate::request::Request;
+use crate::request::{Request, Wishes};
 use crate::sizes::{Rows, Sizes};
 use crate::slab::Pool;
 use crate::split::{SplitPlan, Splitter};
 use crate::statistics;
 use crate::tensor_batch::{Packed, Scratch, Shape, pack, slab_floats};
+use crate::versions::item_features::ItemFeatures;
 use crate::versions::item_index::ItemIndex;
 use crate::versions::{Handle, VersionName, Versions};
 use front_state::{FrontState, StartedPlan, WaitingRequest};
@@ -208,6 +209,34 @@ impl Front {
     /// Adds a version, with its items if it finds items; it answers requests that pin it.
     pub fn add(&self, name: VersionName, tables: &Arc<TableSet>, items: Option<Arc<ItemIndex>>) -> Handle {
         self.lock().versions.add(name, tables, items)
+    }
+
+    /// Gives a version what describes its items; requests may leave it out from now on.
+    pub fn describe(&self, handle: Handle, features: Arc<ItemFeatures>) {
+        self.lock().versions.describe(handle, features);
+    }
+
+    /// Chooses the version of a request, and returns what describes its items. It is scored by that version or refused.
+    ///
+    /// # Errors
+    /// If no version can answer it.
+    pub fn choose(&self, request: &mut Request) -> Result<Option<Arc<ItemFeatures>>, Refusal> {
+        let state = self.lock();
+        let outcome = self.chosen(&state, request, None).map(|handle| {
+            let ready = state.versions.get(handle);
+            request.version = ready.map(|ready| ready.name);
+            ready.and_then(|ready| ready.features.clone())
+        });
+        drop(state);
+        outcome.map_err(|(reason, refusal)| {
+            self.measures.refused(reason);
+            refusal
+        })
+    }
+
+    /// Returns the time that a request has from its arrival, in microseconds.
+    pub fn wait_us(&self, wishes: &Wishes) -> u64 {
+        wishes.deadline_us.unwrap_or(self.limits.deadline_us).min(self.limits.deadline_us_max)
     }
 
     /// Makes a version answer requests without a pin. Returns false if the version is unknown.
@@ -455,26 +484,35 @@ impl Front {
         mut request: Request,
         of_piece: Option<VersionName>,
     ) -> Result<Arrival, Reasoned> {
-        let wishes = request.wishes;
-        let wait_max_us =
-            wishes.deadline_us.unwrap_or(self.limits.deadline_us).min(self.limits.deadline_us_max);
-        let route = wishes.route.unwrap_or_else(|| key_of_bytes(&request.id, ROUTE_SALT));
-        if !state.is_open {
-            return Err(("closing", Refusal::Away("the node is closing".into())));
-        }
-        let chosen = match of_piece {
-            Some(name) => state.versions.named(name).map(|handle| (handle, true)),
-            None => state.versions.choose_for(&wishes, route),
-        };
-        let (handle, is_of_arm) = chosen.map_err(|refusal| ("version", refusal))?;
-        request.arm = request.arm.filter(|_| is_of_arm);
-        if !is_of_arm {
-            self.measures.answered_without_arm();
-        }
+        let (wishes, route, wait_max_us) =
+            (request.wishes, route_of(&request), self.wait_us(&request.wishes));
+        let handle = self.chosen(state, &mut request, of_piece)?;
         let version = state.versions.get(handle).map_or_else(VersionName::default, |ready| ready.name);
         let is_shadowed = of_piece.is_none() && wishes.pin.is_none() && state.shadow.wants(handle, route);
         let (length, since, request) = (self.length_of(&request), Instant::now(), Arc::new(request));
         Ok(Arrival { request, version, route, handle, since, wait_max_us, length, is_shadowed })
+    }
+
+    /// Chooses the version of a request that has none yet.
+    fn chosen(
+        &self,
+        state: &FrontState,
+        request: &mut Request,
+        of_piece: Option<VersionName>,
+    ) -> Result<Handle, Reasoned> {
+        if !state.is_open {
+            return Err(("closing", Refusal::Away("the node is closing".into())));
+        }
+        let chosen = match of_piece.or(request.version) {
+            Some(name) => state.versions.named(name).map(|handle| (handle, true)),
+            None => state.versions.choose_for(&request.wishes, route_of(request)),
+        };
+        let (handle, is_of_arm) = chosen.map_err(|refusal| ("version", refusal))?;
+        request.arm = request.arm.take().filter(|_| is_of_arm);
+        if !is_of_arm {
+            self.measures.answered_without_arm();
+        }
+        Ok(handle)
     }
 
     /// Offers a request to the scheduler, or its first candidates as a piece.
@@ -594,6 +632,11 @@ impl Front {
     fn lock(&self) -> MutexGuard<'_, FrontState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Assigns a request to shares.
+fn route_of(request: &Request) -> u64 {
+    request.wishes.route.unwrap_or_else(|| key_of_bytes(&request.id, ROUTE_SALT))
 }
 
 /// The cohort of a user: another one each hour, so that nobody is refused for long. All nodes have the same.

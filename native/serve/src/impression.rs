@@ -89,6 +89,7 @@ impl Impression {
         for (input, values) in inputs.item.iter().zip(&request.item) {
             column(out, input, values, &Example { at: item, newest: None, texts: parts.texts });
         }
+        keys_of_texts(out, parts.answer, request, item);
         empty_texts(out, self.item_segments);
         if self.has_features {
             let positions = parts.answer.computed.as_ref().map(|computed| &computed.item_positions);
@@ -126,6 +127,28 @@ impl Impression {
             }
         }
         Ok(())
+    }
+}
+
+/// Appends for each slot of texts that the library has the keys that an item has of it, if they were not sent: the texts
+/// are not known then, and are empty.
+fn keys_of_texts(out: &mut Vec<u8>, answer: &Answer, request: &Request, item: usize) {
+    let Some(library) = &request.inputs.library else { return };
+    let filled = answer.filled.as_deref().and_then(|filled| Some((filled, filled.left_out.as_deref()?)));
+    let is_text = |at: &&usize| matches!(request.inputs.item[**at].kind, Kind::Slot { is_text: true, .. });
+    for &at in library.columns.iter().filter(is_text) {
+        let keys =
+            filled.filter(|(_, left_out)| left_out.is_filled(at, item)).map(|(filled, _)| {
+                match &filled.item[at] {
+                    Values::Keys(keys) => &keys[item..=item],
+                    Values::Lists { keys, offsets, .. } => {
+                        &keys[offsets[item] as usize..offsets[item + 1] as usize]
+                    }
+                    Values::Numbers(_) => unreachable!("a request's columns match its inputs"),
+                }
+            });
+        let keys = keys.unwrap_or_default();
+        array(out, keys.len(), |out| slot(out, keys, false, &Texts::default()));
     }
 }
 

@@ -1,6 +1,8 @@
 //! The impression log: answered requests that wait to be encoded as impressions. Adding one is cheap; another
 //! thread encodes them.
 
+mod served_items;
+
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -12,7 +14,7 @@ use streamlearn_wire::logged_share::is_logged;
 use crate::answer::Answer;
 use crate::impression::{Impression, ImpressionParts};
 use crate::protocol::{Naming, RequestFormat, read};
-use crate::request::Request;
+use crate::request::{Request, Values};
 
 /// The memory of a note without its bytes.
 const NOTE_BYTES: usize = 256;
@@ -94,7 +96,9 @@ struct Note {
 impl Note {
     fn size(&self) -> usize {
         let computed = self.answer.computed.as_ref().map_or(0, |computed| computed.bytes());
-        NOTE_BYTES + self.kept.bytes.len() + self.id.len() + 4 * self.answer.scores.len() + computed
+        let filled =
+            self.answer.filled.iter().flat_map(|request| &request.item).map(Values::bytes).sum::<usize>();
+        NOTE_BYTES + self.kept.bytes.len() + self.id.len() + 4 * self.answer.scores.len() + computed + filled
     }
 }
 
@@ -109,6 +113,8 @@ struct ImpressionQueue {
 #[derive(Debug)]
 pub struct Shown {
     naming: Naming,
+    /// The names of requests whose candidates were retrieved.
+    ranking: Option<Naming>,
     impression: Impression,
     limits: ShownLimits,
     queue: Mutex<ImpressionQueue>,
@@ -137,11 +143,12 @@ impl Shown {
             items_max: count("items_max")?,
             has_features: document["has_features"].as_bool().unwrap_or_default(),
         };
-        let naming =
-            naming.plain(document["defaults"].as_object().ok_or("\"defaults\" is not an object")?)?;
+        let defaults = document["defaults"].as_object().ok_or("\"defaults\" is not an object")?;
+        let ranking = naming.ranking().map(|ranking| ranking.plain(defaults)).transpose()?;
+        let naming = naming.plain(defaults)?;
         let queue =
             ImpressionQueue { notes: VecDeque::new(), figures: ShownFigures::default(), is_open: true };
-        Ok(Self { naming, impression, limits, queue: Mutex::new(queue), added: Condvar::new() })
+        Ok(Self { naming, ranking, impression, limits, queue: Mutex::new(queue), added: Condvar::new() })
     }
 
     /// Whether requests with this id are logged; all nodes and the join agree.
@@ -159,6 +166,9 @@ impl Shown {
 
     /// Adds an answered request; if a bound is reached, drops it and counts it.
     pub fn note(&self, request: KeptRequest, id: Bytes, answer: Answer) {
+        if answer.order.as_ref().is_some_and(Vec::is_empty) {
+            return; // nothing was found, so nothing is shown
+        }
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (kept, at_ms) = (request, at.as_millis() as i64);
         let note = Note { kept, id, answer, at_ms, since: Instant::now() };
@@ -253,12 +263,21 @@ impl Shown {
     }
 
     fn write(&self, note: &Note, out: &mut Vec<u8>) -> Result<usize, String> {
-        let keys = self.naming.keys();
+        let ranking = self.ranking.as_ref().filter(|_| note.answer.order.is_some());
+        let naming = ranking.unwrap_or(&self.naming);
+        let keys = naming.keys();
         if let Some(mut texts) = keys.texts() {
             texts.forget();
         }
         let mut request =
-            read(note.kept.format, &note.kept.bytes, &self.naming).map_err(|refusal| refusal.to_string())?;
+            read(note.kept.format, &note.kept.bytes, naming).map_err(|refusal| refusal.to_string())?;
+        if let Some(order) = &note.answer.order {
+            let mut texts = keys.texts().ok_or("the values are hashed")?;
+            served_items::put(&mut request, order, &note.answer, self.naming.inputs(), &mut texts)?;
+        }
+        if let Some(filled) = &note.answer.filled {
+            served_items::put_filled(&mut request, filled);
+        }
         request.arm = note.answer.arm.clone();
         if let Some(computed) = &note.answer.computed {
             computed.put(&mut request);

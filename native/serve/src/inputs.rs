@@ -1,5 +1,7 @@
 //! Inputs: the columns that a model reads of a user and of a candidate, and the limits of a request.
 
+use crate::request::Values;
+
 /// The columns of both sides, as the features declare them, and a request's limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inputs {
@@ -15,8 +17,23 @@ pub struct Inputs {
     pub class_segment: String,
     /// How requests for items are read; `None` for a model that scores candidates.
     pub items: Option<ItemInputs>,
+    /// What the library of items has, which requests may leave out; `None` without one.
+    pub library: Option<LibraryInputs>,
     /// The limits of a request.
     pub limits: Limits,
+}
+
+/// The columns of candidates that the library of items has, and how items are ranked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LibraryInputs {
+    /// The column that names an item, among those of candidates.
+    pub id: usize,
+    /// The columns that the library has, among those of candidates, in the order in which it has them.
+    pub columns: Vec<usize>,
+    /// The maximum number of items that are retrieved.
+    pub k_max: usize,
+    /// The label by which items are ranked if a request names none.
+    pub label: usize,
 }
 
 /// How requests for items are read: the form of ids, and the bounds of an answer.
@@ -28,6 +45,8 @@ pub struct ItemInputs {
     pub is_text: bool,
     /// The maximum number of items in an answer.
     pub k_max: usize,
+    /// The label by which they are ranked by default, if they are ranked.
+    pub rank_by: Option<usize>,
 }
 
 /// A predicted label.
@@ -64,6 +83,41 @@ pub struct Input {
     pub was: Option<String>,
     /// Whether the node computes it for requests that lack it.
     pub is_computed: bool,
+}
+
+impl Input {
+    /// Whether an example may lack it.
+    pub fn is_optional(&self) -> bool {
+        match self.kind {
+            Kind::Slot { values: Count::One, default, .. } => default.is_some(),
+            Kind::Slot { .. } => true,
+            Kind::Dense { default, .. } => default.is_some(),
+        }
+    }
+
+    /// The column of examples that lack it, with zeros where it has no default.
+    ///
+    /// # Errors
+    /// If it has too many values.
+    pub fn blank(&self, rows: usize, values_max: usize) -> Result<Values, String> {
+        Ok(match self.kind {
+            Kind::Slot { values: Count::One, default, .. } => {
+                Values::Keys(vec![default.unwrap_or_default(); rows])
+            }
+            Kind::Slot { values, .. } => Values::Lists {
+                keys: Vec::new(),
+                offsets: vec![0; rows + 1],
+                weights: (values == Count::Weighted).then(Vec::new),
+            },
+            Kind::Dense { width, default } => {
+                let count = rows.checked_mul(width).filter(|&count| count <= values_max);
+                let count = count.ok_or_else(|| {
+                    format!("its defaults for {rows} candidates exceed {values_max} values")
+                })?;
+                Values::Numbers(vec![f32::from_bits(default.unwrap_or_default()); count])
+            }
+        })
+    }
 }
 
 /// The kind of a column.

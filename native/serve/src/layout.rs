@@ -3,7 +3,7 @@
 use serde_json::Value;
 use streamlearn_wire::keys::slot_salt;
 
-use crate::inputs::{Count, Input, Inputs, ItemInputs, Kind, Label, Limits};
+use crate::inputs::{Count, Input, Inputs, ItemInputs, Kind, Label, LibraryInputs, Limits};
 
 /// The layout of both sides.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,7 +94,8 @@ pub enum Pooling {
 /// are names in the order in which tables are passed; an input is `{"name", "salt", "is_text", "count", "newest", "default"}` for a slot or
 /// `{"name", "width", "default_bits"}` for numbers, both with "was" if callers may use a former name and with
 /// "is_computed" if the node computes it. "items" is for models that find items: theirs
-/// have no columns, and are zeros as wide as "pack" says.
+/// have no columns, and are zeros as wide as "pack" says. "library" is for models whose candidates have a library: `{"id":
+/// NAME, "columns": [NAME, ...], "k_max", "label": NAME}`.
 pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
     let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let labels = list(&document["labels"], "labels")?
@@ -112,6 +113,7 @@ pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
         item: inputs_of(&document["inputs"]["item"])?,
         labels,
         items: document.get("items").map(item_inputs_of).transpose()?,
+        library: document.get("library").map(|library| library_of(library, &document)).transpose()?,
         limits: Limits {
             candidates_max: whole_of(&document["limits"], "candidates_max")?,
             values_max: whole_of(&document["limits"], "values_max")?,
@@ -132,7 +134,23 @@ pub fn described(text: &str) -> Result<(Inputs, Layout), String> {
 fn item_inputs_of(items: &Value) -> Result<ItemInputs, String> {
     let salt = items["salt"].as_u64().ok_or("the salt of items is not a number")?;
     let is_text = items["is_text"].as_bool().unwrap_or_default();
-    Ok(ItemInputs { salt, is_text, k_max: whole_of(items, "k_max")? })
+    Ok(ItemInputs { salt, is_text, k_max: whole_of(items, "k_max")?, rank_by: None })
+}
+
+fn library_of(library: &Value, document: &Value) -> Result<LibraryInputs, String> {
+    let place = |inputs: &Value, name: &Value| {
+        let found =
+            inputs.as_array().and_then(|inputs| inputs.iter().position(|input| input["name"] == *name));
+        found.ok_or_else(|| format!("the library has {name}, but the inputs do not"))
+    };
+    let inputs = &document["inputs"]["item"];
+    let columns = list(&library["columns"], "columns")?.iter().map(|name| place(inputs, name));
+    Ok(LibraryInputs {
+        id: place(inputs, &library["id"])?,
+        columns: columns.collect::<Result<_, _>>()?,
+        k_max: whole_of(library, "k_max")?,
+        label: place(&document["labels"], &library["label"])?,
+    })
 }
 
 fn inputs_of(side: &Value) -> Result<Vec<Input>, String> {

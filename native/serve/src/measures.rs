@@ -27,6 +27,7 @@ pub struct Measures {
     probed: AtomicU64,
     /// Items of samples that were found, and that were not.
     recalled: [AtomicU64; 2],
+    filled: [AtomicU64; 2],
 }
 
 impl Default for Measures {
@@ -43,6 +44,7 @@ impl Default for Measures {
             scanned: AtomicU64::new(0),
             probed: AtomicU64::new(0),
             recalled: Default::default(),
+            filled: Default::default(),
         }
     }
 }
@@ -97,6 +99,17 @@ impl Measures {
     pub fn recall(&self) -> (u64, u64) {
         let [found, missed] = &self.recalled;
         (found.load(Ordering::Relaxed), missed.load(Ordering::Relaxed))
+    }
+
+    /// Counts candidates whose columns were left out: those in the library, and others.
+    pub(crate) fn filled(&self, known: usize, unknown: usize) {
+        self.filled[0].fetch_add(known as u64, Ordering::Relaxed);
+        self.filled[1].fetch_add(unknown as u64, Ordering::Relaxed);
+    }
+
+    /// Returns how many candidates with columns left out were in the library, and how many were not.
+    pub fn candidates_filled(&self) -> (u64, u64) {
+        (self.filled[0].load(Ordering::Relaxed), self.filled[1].load(Ordering::Relaxed))
     }
 
     /// Returns how long searches for items took, in microseconds.

@@ -1,5 +1,7 @@
 //! A node: a front with a model name, served over gRPC and HTTP. Does not know where versions come from.
 
+mod recommend;
+
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +18,7 @@ use crate::answer::{Answer, Refusal};
 use crate::features::reader::FeatureReader;
 use crate::front::Front;
 use crate::impression_log::Shown;
-use crate::inputs::Inputs;
+use crate::inputs::{Input, Inputs};
 use crate::load::NodeLoad;
 use crate::protocol::{
     Door, Naming, Scoring, State, item_labels, no_pieces, no_retrieval, serve_grpc, serve_http,
@@ -50,6 +52,9 @@ pub struct Node {
 struct Retrieval {
     front: Arc<Front>,
     naming: Arc<Naming>,
+    /// The names of requests whose items are ranked, and the place of each of the towers' columns of users among those
+    /// of the model that ranks; `None` if that model does not read them, or its items have no library.
+    ranking: Option<(Arc<Naming>, Vec<usize>)>,
 }
 
 impl Node {
@@ -85,7 +90,11 @@ impl Node {
     pub fn retrieve_by(&self, front: Arc<Front>) -> Result<(), String> {
         let inputs = Inputs { labels: item_labels(), ..Inputs::clone(front.inputs()) };
         let naming = Arc::new(Naming::new(format!("{}.retrieve", self.naming.model()), Arc::new(inputs))?);
-        let _ = self.retrieval.set(Retrieval { front, naming });
+        let ranked = &self.naming.inputs().user;
+        let place = |input: &Input| ranked.iter().position(|other| other.name == input.name);
+        let places: Option<Vec<usize>> = front.inputs().user.iter().map(place).collect();
+        let ranking = self.naming.ranking().map(Arc::new).zip(places);
+        let _ = self.retrieval.set(Retrieval { front, naming, ranking });
         Ok(())
     }
 
@@ -119,6 +128,18 @@ impl Node {
         Err(Refusal::Away("the node is starting; help: ask again when it is ready".to_owned()))
     }
 
+    /// Answers a request whose columns are all there, but for those that the node computes.
+    async fn computed_and_scored(&self, mut request: Request) -> Result<Answer, Refusal> {
+        let Some(reader) = self.features.get() else { return self.scored(request).await };
+        let began = Instant::now();
+        let computed = reader.fill(&mut request, None).await?;
+        let spent_us = began.elapsed().as_micros() as u64;
+        request.wishes.deadline_us = request.wishes.deadline_us.map(|us| us.saturating_sub(spent_us).max(1));
+        let mut answer = self.scored(request).await?;
+        answer.computed = computed.map(Box::new);
+        Ok(answer)
+    }
+
     async fn scored(&self, request: Request) -> Result<Answer, Refusal> {
         match self.splitter.get() {
             None => self.front.score(request).await,
@@ -144,16 +165,12 @@ impl Scoring for Node {
         self.naming.clone()
     }
 
-    async fn score(&self, mut request: Request) -> Result<Answer, Refusal> {
+    async fn score(&self, request: Request) -> Result<Answer, Refusal> {
         self.check_started()?;
-        let Some(reader) = self.features.get() else { return self.scored(request).await };
-        let began = Instant::now();
-        let computed = reader.fill(&mut request).await?;
-        let spent_us = began.elapsed().as_micros() as u64;
-        request.wishes.deadline_us = request.wishes.deadline_us.map(|us| us.saturating_sub(spent_us).max(1));
-        let mut answer = self.scored(request).await?;
-        answer.computed = computed.map(Box::new);
-        Ok(answer)
+        match request.left_out {
+            None => self.computed_and_scored(request).await,
+            Some(_) => self.filled_and_scored(request).await,
+        }
     }
 
     fn retrieval(&self) -> Option<Arc<Naming>> {
@@ -163,6 +180,15 @@ impl Scoring for Node {
     async fn retrieve(&self, request: Request) -> Result<Answer, Refusal> {
         self.check_started()?;
         self.retrieval.get().ok_or_else(no_retrieval)?.front.score(request).await
+    }
+
+    fn recommending(&self) -> Option<Arc<Naming>> {
+        self.retrieval.get()?.ranking.as_ref().map(|(naming, _)| naming.clone())
+    }
+
+    async fn recommend(&self, request: Request) -> Result<Answer, Refusal> {
+        self.check_started()?;
+        self.retrieved_and_ranked(request).await
     }
 
     fn retrieval_state(&self) -> State {

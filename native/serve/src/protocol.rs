@@ -32,7 +32,7 @@ const NO_LOADING: &str =
 
 pub(crate) use connections::Stream;
 pub use door::{Door, DoorLimits, DoorSettings, DoorStats};
-pub use fuzz::{check, every_kind, every_kind_for_items, fuzz, fuzz_items};
+pub use fuzz::{check, every_kind, every_kind_for_items, every_kind_in_library, fuzz, fuzz_items};
 pub use grpc::serve_grpc;
 pub use http::serve_http;
 pub use infer::{Form, decode, encode};

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use streamlearn_wire::keys::key_of_bytes;
 
 use crate::inputs::Inputs;
+use crate::versions::VersionName;
 
 /// The segment that is the arm of an experiment.
 pub const ARM: &str = "arm";
@@ -27,7 +28,12 @@ pub struct Request {
     pub item: Vec<Values>,
     /// The columns that the node computes and the caller left out: indexes of the user's columns, then the candidates'.
     pub lacks: Vec<usize>,
-    /// The candidates that will be shown, if the caller names them; otherwise all.
+    /// What the caller left out and the library of a version has, if anything.
+    pub left_out: Option<Box<LeftOut>>,
+    /// The version that scores it, if it was chosen before; otherwise its wishes choose.
+    pub version: Option<VersionName>,
+    /// The candidates that will be shown, if the caller names them; otherwise all. Of a request for ranked items, the
+    /// places in the answer.
     pub shown: Option<Vec<u32>>,
     /// The caller's expectation of each candidate, best first, if given.
     pub prescores: Option<Vec<f32>>,
@@ -41,6 +47,39 @@ pub struct Request {
     pub wishes: Wishes,
 }
 
+/// What a request left out of its candidates.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Some of the candidates' columns, and which candidates lack each, ascending; `None` if all do.
+    pub columns: Vec<(usize, Option<Vec<u32>>)>,
+    /// Whether each candidate lacks nothing, or is in the library; empty before it was filled.
+    pub known: Vec<bool>,
+}
+
+impl LeftOut {
+    /// Whether a value of a column was filled.
+    pub fn is_filled(&self, column: usize, candidate: usize) -> bool {
+        let lacks = |rows: &Option<Vec<u32>>| {
+            rows.as_ref().is_none_or(|rows| rows.binary_search(&(candidate as u32)).is_ok())
+        };
+        self.known[candidate] && self.columns.iter().any(|(at, rows)| *at == column && lacks(rows))
+    }
+
+    /// The number of candidates that lack columns and are not in the library.
+    pub fn unknown(&self) -> usize {
+        self.known.iter().filter(|is_known| !**is_known).count()
+    }
+}
+
+/// How the items of a request are ranked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RankWishes {
+    /// How many are retrieved, of which the best are answered.
+    pub candidates: usize,
+    /// The label by whose score they are ranked.
+    pub by: usize,
+}
+
 /// The items that a request asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ItemWishes {
@@ -50,9 +89,33 @@ pub struct ItemWishes {
     pub exclude: Vec<u64>,
     /// The only keys that may be among them; all without.
     pub allow: Option<Vec<u64>>,
+    /// How they are ranked, if they are.
+    pub rank: Option<RankWishes>,
 }
 
 impl Request {
+    /// A request without options.
+    pub fn new(inputs: Arc<Inputs>, candidates: usize, user: Vec<Values>, item: Vec<Values>) -> Self {
+        let (id, lacks, left_out, version, shown) = (Bytes::new(), Vec::new(), None, None, None);
+        let (prescores, segments, arm, items, wishes) = (None, None, None, None, Wishes::default());
+        Self {
+            id,
+            inputs,
+            candidates,
+            user,
+            item,
+            lacks,
+            left_out,
+            version,
+            shown,
+            prescores,
+            segments,
+            arm,
+            items,
+            wishes,
+        }
+    }
+
     /// Returns the value of a segment; the arm of an experiment is the segment of this name. Empty if it has none.
     pub fn segment(&self, name: &str) -> &str {
         let given =
@@ -117,4 +180,17 @@ pub enum Values {
     },
     /// Numbers of a dense column, `width` for each example.
     Numbers(Vec<f32>),
+}
+
+impl Values {
+    /// The memory of the values.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Keys(keys) => 8 * keys.len(),
+            Self::Lists { keys, offsets, weights } => {
+                8 * keys.len() + 4 * offsets.len() + 4 * weights.as_ref().map_or(0, Vec::len)
+            }
+            Self::Numbers(numbers) => 4 * numbers.len(),
+        }
+    }
 }

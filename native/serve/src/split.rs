@@ -235,7 +235,9 @@ impl Splitter {
         let outcome = self.gathered(&whole, pieces).await;
         self.front.split_ended(&whole, outcome.as_deref().ok());
         let (version, cut, arm) = (whole.version.number, Cut::default(), whole.request.arm.clone());
-        Ok(Answer { version, scores: outcome?, cut, found: None, computed: None, arm })
+        let filled = whole.request.left_out.is_some().then(|| whole.request.clone());
+        let (found, computed, order) = (None, None, None);
+        Ok(Answer { version, scores: outcome?, cut, found, computed, filled, order, arm })
     }
 
     /// Returns the scores of all pieces. At its end all pieces that are left are cancelled.

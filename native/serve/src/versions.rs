@@ -2,6 +2,7 @@
 //!
 //! A version disappears with its tables: the owner of the tables decides how long they live.
 
+pub mod item_features;
 pub mod item_index;
 pub mod raw_ids;
 
@@ -12,6 +13,7 @@ use streamlearn_table::TableSet;
 
 use crate::answer::Refusal;
 use crate::request::{ArmVersion, Wishes};
+use item_features::ItemFeatures;
 use item_index::ItemIndex;
 
 /// Identifies a version in its tables; never reused.
@@ -35,6 +37,8 @@ pub struct Ready {
     pub tables: Weak<TableSet>,
     /// Its items, if it finds items.
     pub items: Option<Arc<ItemIndex>>,
+    /// What describes its items, if candidates have a library.
+    pub features: Option<Arc<ItemFeatures>>,
 }
 
 /// The versions of a node.
@@ -63,8 +67,16 @@ impl Versions {
         items: Option<Arc<ItemIndex>>,
     ) -> Handle {
         self.handles += 1;
-        self.ready.insert(self.handles, Ready { name, tables: Arc::downgrade(tables), items });
+        let ready = Ready { name, tables: Arc::downgrade(tables), items, features: None };
+        self.ready.insert(self.handles, ready);
         self.handles
+    }
+
+    /// Gives a version what describes its items.
+    pub fn describe(&mut self, handle: Handle, features: Arc<ItemFeatures>) {
+        if let Some(ready) = self.ready.get_mut(&handle) {
+            ready.features = Some(features);
+        }
     }
 
     /// Makes a version answer requests without a pin. Returns false if the version is unknown.

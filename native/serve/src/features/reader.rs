@@ -111,11 +111,11 @@ impl FeatureReader {
     }
 
     /// Computes the columns that a request lacks and puts them in. Columns keep their defaults if the store does not
-    /// answer in time. `None` if the request lacks none.
+    /// answer in time. `None` if the request lacks none. They are as of `at_ms`, by default as of now.
     ///
     /// # Errors
     /// If the columns would have too many values.
-    pub async fn fill(&self, request: &mut Request) -> Result<Option<Computed>, Refusal> {
+    pub async fn fill(&self, request: &mut Request, at_ms: Option<i64>) -> Result<Option<Computed>, Refusal> {
         if request.lacks.is_empty() {
             self.counts.requests[3].fetch_add(1, Ordering::Relaxed);
             return Ok(None);
@@ -129,11 +129,11 @@ impl FeatureReader {
         let began = Instant::now();
         let states = self.states_of(request, is_lacking, self.limits.wait.min(deadline)).await;
         self.counts.waits.add(began.elapsed().as_micros() as u64);
-        let at_ms = match self.at_ms.load(Ordering::Relaxed) {
+        let at_ms = at_ms.unwrap_or_else(|| match self.at_ms.load(Ordering::Relaxed) {
             at_ms if at_ms >= 0 => at_ms,
             _ => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis()
                 as i64,
-        };
+        });
         let mut computed = Computed {
             outcome: Outcome::Unavailable,
             at_ms,

@@ -183,8 +183,10 @@ impl FrontState {
             self.statistics.answered(number, took);
         }
         let arm = request.arm.clone();
+        let filled = request.left_out.is_some().then_some(request);
+        let (version, computed, order) = (number, None, None);
         // A caller that has gone needs no answer.
-        let _ = reply.send(Ok(Answer { version: number, scores, cut, found, computed: None, arm }));
+        let _ = reply.send(Ok(Answer { version, scores, cut, found, computed, filled, order, arm }));
     }
 
     /// Learns from the answer to a request.

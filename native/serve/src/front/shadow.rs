@@ -226,7 +226,6 @@ fn best(scores: &[f32]) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::inputs::{Inputs, Limits};
-    use crate::request::Wishes;
 
     fn request(candidates: usize) -> Arc<Request> {
         let limits = Limits { candidates_max: 64, values_max: 64, message_bytes_max: 1 << 10 };
@@ -238,22 +237,10 @@ mod tests {
             segments: Vec::new(),
             class_segment: String::new(),
             items: None,
+            library: None,
             limits,
         });
-        Arc::new(Request {
-            id: bytes::Bytes::new(),
-            inputs,
-            candidates,
-            user: Vec::new(),
-            item: Vec::new(),
-            lacks: Vec::new(),
-            shown: None,
-            prescores: None,
-            segments: None,
-            arm: None,
-            items: None,
-            wishes: Wishes::default(),
-        })
+        Arc::new(Request::new(inputs, candidates, Vec::new(), Vec::new()))
     }
 
     fn shadow(requests_max: usize) -> Shadow {

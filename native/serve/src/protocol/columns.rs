@@ -8,7 +8,7 @@ use super::input_names::{Naming, PARTS, Part, Place, Side};
 use super::values::tensor::{Datatype, Shape, Tensor};
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, ItemInputs, Kind, Limits};
-use crate::request::{ItemWishes, Values};
+use crate::request::{ItemWishes, LeftOut, Values};
 use item_inputs::ItemInputReader;
 
 /// The tensors of a request, added one by one.
@@ -28,6 +28,8 @@ pub struct Sides {
     pub item: Vec<Values>,
     /// As `Request::lacks`.
     pub lacks: Vec<usize>,
+    /// As `Request::left_out`.
+    pub left_out: Option<Box<LeftOut>>,
     /// As `Request::items`.
     pub items: Option<Box<ItemWishes>>,
 }
@@ -119,11 +121,17 @@ impl<'a, 'n> InputTensors<'a, 'n> {
         let (mut user, mut item) =
             (Vec::with_capacity(inputs.user.len()), Vec::with_capacity(inputs.item.len()));
         let mut histories = [History::default(), History::default()];
-        let mut lacks = Vec::new();
+        let (mut lacks, mut left_out) = (Vec::new(), Vec::new());
         for column in 0..self.naming.columns() {
             let (side, input) = self.naming.input(column);
             if input.is_computed && self.part(column, Part::Values).is_none() {
                 lacks.push(column);
+            }
+            if side == Side::Item && self.is_left_out(column) {
+                left_out.push((item.len(), None));
+                let values = input.blank(candidates, self.naming.inputs().limits.values_max);
+                item.push(values.map_err(|text| PartError::values(text).of(input))?);
+                continue;
             }
             let (rows, to) = match side {
                 Side::User => (1, &mut user),
@@ -132,14 +140,22 @@ impl<'a, 'n> InputTensors<'a, 'n> {
             let history = &mut histories[side as usize];
             to.push(self.column(column, side, rows, history).map_err(|error| error.of(input))?);
         }
-        Ok(Sides { candidates, user, item, lacks, items })
+        let left_out = left_out_of(left_out);
+        Ok(Sides { candidates, user, item, lacks, left_out, items })
+    }
+
+    /// Whether the library has a column, which is not given.
+    fn is_left_out(&self, column: usize) -> bool {
+        let is_given =
+            [Part::Values, Part::Lengths, Part::Weights].map(|part| self.part(column, part).is_some());
+        is_given == [false; PARTS] && self.naming.is_in_library(column)
     }
 
     fn item_wishes(&self, items: ItemInputs) -> Result<Box<ItemWishes>, Refusal> {
         let (first, mut reader) = (self.naming.columns(), ItemInputReader::default());
         let tensors = [0, 1, 2].map(|at| self.part(first + at, Part::Values));
         reader.tensors(tensors, items, self.naming)?;
-        reader.into_wishes(items)
+        reader.into_wishes(items, self.naming.inputs())
     }
 
     fn column(
@@ -193,6 +209,11 @@ impl<'a, 'n> InputTensors<'a, 'n> {
     }
 }
 
+/// What was left out, if anything was.
+pub fn left_out_of(columns: Vec<(usize, Option<Vec<u32>>)>) -> Option<Box<LeftOut>> {
+    (!columns.is_empty()).then(|| Box::new(LeftOut { columns, known: Vec::new() }))
+}
+
 /// An error in a part of a column.
 pub struct PartError {
     part: Part,
@@ -229,24 +250,14 @@ pub fn missing(
     limits: &Limits,
     history: &mut History,
 ) -> Result<Values, PartError> {
-    let required = || PartError::values("it is missing and has no default".to_owned());
-    match &input.kind {
-        Kind::Slot { values: Count::One, default, .. } => {
-            default.map(|key| Values::Keys(vec![key; rows])).ok_or_else(required)
+    if !input.is_optional() {
+        return Err(PartError::values("it is missing and has no default".to_owned()));
+    }
+    match input.blank(rows, limits.values_max).map_err(PartError::values)? {
+        Values::Lists { keys, offsets, weights } => {
+            lists(input, keys, offsets, weights, history).map_err(PartError::values)
         }
-        Kind::Slot { values, .. } => {
-            let weights = (*values == Count::Weighted).then(Vec::new);
-            lists(input, Vec::new(), vec![0; rows + 1], weights, history).map_err(PartError::values)
-        }
-        Kind::Dense { width, default } => {
-            let bits = default.ok_or_else(required)?;
-            let count = rows.checked_mul(*width).filter(|&count| count <= limits.values_max);
-            let count = count.ok_or_else(|| {
-                let text = format!("its defaults for {rows} candidates exceed {} values", limits.values_max);
-                PartError::values(text)
-            })?;
-            Ok(Values::Numbers(vec![f32::from_bits(bits); count]))
-        }
+        values => Ok(values),
     }
 }
 

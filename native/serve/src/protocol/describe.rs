@@ -59,8 +59,10 @@ fn describe(side: Side, input: &Input, tensors: &mut Vec<TensorInfo>) {
 fn inputs(naming: &Naming) -> Vec<TensorInfo> {
     let mut described = Vec::new();
     for column in 0..naming.columns() {
-        let (side, input) = naming.input(column);
+        let ((side, input), begin) = (naming.input(column), described.len());
         describe(side, input, &mut described);
+        let is_in_library = naming.is_in_library(column);
+        described[begin..].iter_mut().for_each(|tensor| tensor.is_optional |= is_in_library);
     }
     if let Some(items) = naming.inputs().items {
         let ids = if items.is_text { "BYTES" } else { "INT64" };

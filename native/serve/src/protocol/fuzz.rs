@@ -13,7 +13,7 @@ use super::values::keys::Texts;
 use super::wishes::CallerOptions;
 use super::{infer, json, rows};
 use crate::answer::Refusal;
-use crate::inputs::{Count, Input, Inputs, ItemInputs, Kind, Label, Limits};
+use crate::inputs::{Count, Input, Inputs, ItemInputs, Kind, Label, LibraryInputs, Limits};
 use crate::request::{Request, Values};
 
 /// Describes a model with inputs of all kinds on both sides.
@@ -55,9 +55,20 @@ pub fn every_kind(limits: Limits) -> Naming {
         segments,
         class_segment: "page".to_owned(),
         items: None,
+        library: None,
         limits,
     });
     Naming::new("ctr", inputs).expect("names that differ")
+}
+
+/// Describes a model with inputs of all kinds, whose items have a library.
+///
+/// # Panics
+/// Never: the names differ.
+pub fn every_kind_in_library(limits: Limits) -> Naming {
+    let library = LibraryInputs { id: 0, columns: vec![1, 2, 3, 6, 7], k_max: 100, label: 1 };
+    let inputs = Inputs::clone(every_kind(limits).inputs());
+    Naming::new("ctr", Arc::new(Inputs { library: Some(library), ..inputs })).expect("names that differ")
 }
 
 /// Describes a model that finds items, with user inputs of all kinds.
@@ -65,7 +76,8 @@ pub fn every_kind(limits: Limits) -> Naming {
 /// # Panics
 /// Never: the names differ.
 pub fn every_kind_for_items(limits: Limits, is_text: bool) -> Naming {
-    let items = ItemInputs { salt: streamlearn_wire::keys::slot_salt("item_id"), is_text, k_max: 100 };
+    let items =
+        ItemInputs { salt: streamlearn_wire::keys::slot_salt("item_id"), is_text, k_max: 100, rank_by: None };
     let inputs = Inputs::clone(every_kind(limits).inputs());
     let inputs = Inputs { item: Vec::new(), labels: item_answer::labels(), items: Some(items), ..inputs };
     Naming::new("ctr.retrieve", Arc::new(inputs)).expect("names that differ")
@@ -79,14 +91,16 @@ const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_byt
 /// If a decoded request does not match its inputs.
 pub fn fuzz(bytes: &[u8]) {
     fuzz_for(bytes, &every_kind(LIMITS));
+    fuzz_for(bytes, &every_kind_in_library(LIMITS));
 }
 
-/// Decodes bytes as every form of a request for items, whose ids are texts or integers.
+/// Decodes bytes as every form of a request for items, whose ids are texts or integers, and of one for ranked items.
 ///
 /// # Panics
 /// If a decoded request does not match its inputs.
 pub fn fuzz_items(bytes: &[u8]) {
     [false, true].into_iter().for_each(|is_text| fuzz_for(bytes, &every_kind_for_items(LIMITS, is_text)));
+    fuzz_for(bytes, &every_kind_in_library(LIMITS).ranking().expect("it has a library"));
 }
 
 fn fuzz_for(bytes: &[u8], naming: &Naming) {
@@ -142,15 +156,24 @@ fn agree(hashed: &Request, plain: &Request, texts: &Texts) {
         };
         let keyed = |values: &Vec<u64>| values.iter().map(key).collect::<Vec<u64>>();
         assert_eq!((items.k, &items.exclude), (plain_items.k, &keyed(&plain_items.exclude)));
-        assert_eq!(items.allow, plain_items.allow.as_ref().map(keyed));
+        assert_eq!(
+            (items.allow.clone(), items.rank),
+            (plain_items.allow.as_ref().map(keyed), plain_items.rank)
+        );
     }
-    for (columns, plain_columns, inputs, plain_inputs) in [
-        (&hashed.user, &plain.user, &hashed.inputs.user, &plain.inputs.user),
-        (&hashed.item, &plain.item, &hashed.inputs.item, &plain.inputs.item),
+    assert_eq!(hashed.left_out, plain.left_out);
+    let left_out = hashed.left_out.as_deref();
+    for (columns, plain_columns, inputs, plain_inputs, left_out) in [
+        (&hashed.user, &plain.user, &hashed.inputs.user, &plain.inputs.user, None),
+        (&hashed.item, &plain.item, &hashed.inputs.item, &plain.inputs.item, left_out),
     ] {
-        for (((values, plain_values), input), other) in
-            columns.iter().zip(plain_columns).zip(inputs).zip(plain_inputs)
-        {
+        let pairs = columns.iter().zip(plain_columns).zip(inputs).zip(plain_inputs).enumerate();
+        for (column, (((values, plain_values), input), other)) in pairs {
+            if !input.is_optional()
+                && left_out.is_some_and(|left_out| left_out.columns.iter().any(|(at, _)| *at == column))
+            {
+                continue; // there is no key before it is filled
+            }
             let key = |value: u64| match (&input.kind, &other.kind) {
                 (Kind::Slot { default, .. }, Kind::Slot { default: Some(left_out), .. })
                     if *left_out == value =>
@@ -188,7 +211,9 @@ pub fn check(request: &Request) {
         assert!(ids <= limits.message_bytes_max / 8);
     }
     assert!((1..=limits.candidates_max).contains(candidates));
-    assert!(shown.iter().flatten().all(|&index| (index as usize) < *candidates));
+    let ranked = request.items.as_ref().filter(|items| items.rank.is_some());
+    let shown_max = ranked.map_or(*candidates, |items| items.k);
+    assert!(shown.iter().flatten().all(|&index| (index as usize) < shown_max));
     assert!(prescores.as_ref().is_none_or(|expected| expected.len() == *candidates));
     for (inputs, values, rows) in [(&inputs.user, user, 1), (&inputs.item, item, *candidates)] {
         assert_eq!(inputs.len(), values.len());

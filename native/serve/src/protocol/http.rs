@@ -86,7 +86,7 @@ pub async fn serve_http<S: Scoring>(
                 async move {
                     let path = request.uri().path();
                     let mut counting = door.traffic().request(Protocol::Http);
-                    if path == "/score" || path == "/retrieve" || path.ends_with("/infer") {
+                    if ["/score", "/retrieve", "/recommend"].contains(&path) || path.ends_with("/infer") {
                         counting.scored();
                     }
                     let foreign = if is_guarded { foreign_page(request.headers()) } else { None };
@@ -140,6 +140,7 @@ fn router<S: Scoring>(front: Front<S>) -> Router {
         .route("/v2/models/{name}/versions/{version}/infer", post(infer::<S>))
         .route("/score", post(score::<S>))
         .route("/retrieve", post(retrieve::<S>))
+        .route("/recommend", post(recommend::<S>))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .with_state(front)
@@ -213,6 +214,7 @@ pub struct Of {
 
 async fn infer<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>, request: Request<Body>) -> Response {
     let retrieval = front.scoring.retrieval().filter(|naming| naming.model() == target.name);
+    let asked = retrieval.map_or_else(|| Asked::Scores(front.scoring.naming()), Asked::Items);
     let json_end = json_end(request.headers());
     let format = RequestFormat::Tensors(*json_end.as_ref().unwrap_or(&None));
     let decode = |body: &[u8], naming: &Naming, options: CallerOptions| {
@@ -220,16 +222,24 @@ async fn infer<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>, request
         let (json, raw) = json::parts(body, json_end?)?;
         json::decode(json, raw, naming, &target.version, options)
     };
-    front.answer(retrieval, (request, format), decode, json::encode).await
+    front.answer(asked, (request, format), decode, json::encode).await
 }
 
 async fn score<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
-    front.answer(None, (request, RequestFormat::Rows), decode_rows, json::encode_scores).await
+    let asked = Asked::Scores(front.scoring.naming());
+    front.answer(asked, (request, RequestFormat::Rows), decode_rows, json::encode_scores).await
 }
 
 async fn retrieve<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
     let Some(retrieval) = front.scoring.retrieval() else { return refused(&no_retrieval()) };
-    front.answer(Some(retrieval), (request, RequestFormat::Rows), decode_rows, json::encode_items).await
+    let asked = Asked::Items(retrieval);
+    front.answer(asked, (request, RequestFormat::Rows), decode_rows, json::encode_items).await
+}
+
+async fn recommend<S: Scoring>(Shared(front): At<S>, request: Request<Body>) -> Response {
+    let Some(ranking) = front.scoring.recommending() else { return refused(&no_retrieval()) };
+    let asked = Asked::Ranked(ranking);
+    front.answer(asked, (request, RequestFormat::Rows), decode_rows, json::encode_ranked).await
 }
 
 fn decode_rows(
@@ -245,11 +255,21 @@ fn decode_rows(
     Ok((infer::request(naming, id, sides, options), form))
 }
 
+/// What a request is for, with the names of its inputs.
+enum Asked {
+    /// Scores of its candidates.
+    Scores(Arc<Naming>),
+    /// Items.
+    Items(Arc<Naming>),
+    /// Items that are then ranked.
+    Ranked(Arc<Naming>),
+}
+
 impl<S: Scoring> Front<S> {
-    /// Decodes a request, has it scored, or has its items found by the model of `retrieval`, and encodes the answer.
+    /// Decodes a request, has it answered, and encodes the answer.
     async fn answer(
         &self,
-        retrieval: Option<Arc<Naming>>,
+        asked: Asked,
         (request, format): (Request<Body>, RequestFormat),
         decode: impl FnOnce(&[u8], &Naming, CallerOptions) -> Result<(request::Request, Form), Refusal>,
         encode: impl FnOnce(&Form, &Answer, &Naming) -> Result<Written, Refusal>,
@@ -259,16 +279,15 @@ impl<S: Scoring> Front<S> {
             let text = format!("unsupported content-encoding {coding:?}; help: send the body uncompressed");
             return failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, &text);
         }
-        let shown = self.scoring.shown().filter(|_| retrieval.is_none());
-        let is_scored = retrieval.is_none();
-        let naming = retrieval.unwrap_or_else(|| self.scoring.naming());
+        let shown = self.scoring.shown().filter(|_| !matches!(asked, Asked::Items(_)));
+        let (Asked::Scores(naming) | Asked::Items(naming) | Asked::Ranked(naming)) = &asked;
         let options = CallerOptions::of(request.headers());
         let (body, _slot) = match self.body(request, naming.inputs().limits.message_bytes_max).await {
             Ok(body) => body,
             Err(response) => return *response,
         };
         let decode_began = Instant::now();
-        let decoded = options.and_then(|options| decode(&body, &naming, options));
+        let decoded = options.and_then(|options| decode(&body, naming, options));
         self.door.traffic().decoded(decode_began);
         let decoded = decoded.and_then(|(mut request, form)| {
             request.wishes.deadline_us = left_us(request.wishes.deadline_us, arrived)?;
@@ -280,12 +299,13 @@ impl<S: Scoring> Front<S> {
         };
         let kept = shown.and_then(|shown| shown.keep(&request, format, &body));
         drop(body);
-        let result = match is_scored {
-            true => self.scoring.score(request).await,
-            false => self.scoring.retrieve(request).await,
+        let result = match asked {
+            Asked::Scores(_) => self.scoring.score(request).await,
+            Asked::Items(_) => self.scoring.retrieve(request).await,
+            Asked::Ranked(_) => self.scoring.recommend(request).await,
         };
         let mut response = written(result.and_then(|answer| {
-            let reply = encode(&form, &answer, &naming)?;
+            let reply = encode(&form, &answer, naming)?;
             if let Some((shown, kept)) = shown.zip(kept) {
                 shown.note(kept, form.id, answer);
             }

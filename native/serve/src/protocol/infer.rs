@@ -112,13 +112,13 @@ fn too_many(parts: &Parts<'_>, last: &[u8], naming: &Naming) -> String {
 
 /// Assembles a request.
 pub fn request(naming: &Naming, id: Bytes, sides: Sides, mut options: CallerOptions) -> Request {
-    let Sides { candidates, user, item, lacks, items } = sides;
+    let Sides { candidates, user, item, lacks, left_out, items } = sides;
     if let Some(us) = options.header_deadline_us {
         options.within_us(us);
     }
     let CallerOptions { wishes, shown, prescores, segments, arm, .. } = options;
-    let inputs = Arc::clone(naming.inputs());
-    Request { id, inputs, candidates, user, item, lacks, shown, prescores, segments, arm, items, wishes }
+    let request = Request::new(Arc::clone(naming.inputs()), candidates, user, item);
+    Request { id, lacks, left_out, shown, prescores, segments, arm, items, wishes, ..request }
 }
 
 /// Returns the name of a request's model, as far as the bytes are a message.
@@ -240,7 +240,7 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Re
         return item_answer::encode(reply, (form, answer, naming), found);
     }
     outputs::check(answer, *candidates, labels.len())?;
-    for (name, number) in answer.cut.named() {
+    for (name, number) in answer.named() {
         let parameter =
             ReplyParameter { int64_param: i64::try_from(number).ok(), ..ReplyParameter::default() };
         reply.parameters.insert(name.to_owned(), parameter);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::columns::item_inputs;
 use super::values::keys::{Keys, Texts};
 use super::values::tensor::cut;
-use crate::inputs::{Count, Input, Inputs, Kind};
+use crate::inputs::{Count, Input, Inputs, ItemInputs, Kind};
 
 /// The side of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,6 +139,22 @@ impl Naming {
         self.places.get(name).copied()
     }
 
+    /// Whether the library of items has a column.
+    pub(super) fn is_in_library(&self, column: usize) -> bool {
+        let at = column.wrapping_sub(self.inputs.user.len());
+        self.inputs.library.as_ref().is_some_and(|library| library.columns.contains(&at))
+    }
+
+    /// Returns the names of requests whose candidates are retrieved; `None` without a library.
+    pub fn ranking(&self) -> Option<Self> {
+        let library = self.inputs.library.as_ref()?;
+        let Kind::Slot { salt, is_text, .. } = self.inputs.item[library.id].kind else { return None };
+        let items = ItemInputs { salt, is_text, k_max: library.k_max, rank_by: Some(library.label) };
+        let inputs = Inputs { item: Vec::new(), items: Some(items), ..Inputs::clone(&self.inputs) };
+        // These names are among those of this model, or columns of no side.
+        Self::new(self.model.clone(), Arc::new(inputs)).ok()
+    }
+
     /// Returns the number of names.
     pub(super) fn places(&self) -> usize {
         self.places.len()
@@ -170,7 +186,9 @@ impl Naming {
         };
         let user = names(&self.inputs.user);
         match self.inputs.items {
-            Some(_) => format!("user inputs are {user}; other inputs are {}", item_inputs::NAMES.join(", ")),
+            Some(items) => {
+                format!("user inputs are {user}; other inputs are {}", item_inputs::names(items).join(", "))
+            }
             None => format!("user inputs are {user}; candidate inputs are {}", names(&self.inputs.item)),
         }
     }

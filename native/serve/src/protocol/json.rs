@@ -17,7 +17,7 @@ use super::columns::InputTensors;
 use super::infer::{self, Form};
 use super::input_names::Naming;
 use super::json_body::{Each, Object, Parameters, RefusalSlot, Setting, Text, next_field, read, read_part};
-use super::outputs::item_answer::{self, ItemColumn, ItemReply};
+use super::outputs::item_answer::{self, ItemColumn, ItemReply, RankedReply};
 use super::outputs::{self, FEATURES, Wanted};
 use super::values::scalars::{Ints, Value, ValueForm};
 use super::values::tensor::{Elements, Shape, Tensor, cut};
@@ -318,7 +318,7 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, 
         }
     }
     let mut parameters: BTreeMap<_, Json> =
-        answer.cut.named().map(|(name, number)| (name, number.into())).collect();
+        answer.named().map(|(name, number)| (name, number.into())).collect();
     // Parameters are single values in this protocol.
     if let Some(columns) = outputs::features(form, answer, naming) {
         parameters.insert(FEATURES, columns.to_string().into());
@@ -352,6 +352,8 @@ struct Scores<'a> {
     scored: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     length: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown: Option<usize>,
     scores: BTreeMap<String, Vec<Option<f32>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     features: Option<Json>,
@@ -365,7 +367,8 @@ pub fn encode_scores(form: &Form, answer: &Answer, naming: &Naming) -> Result<Wr
     let scores = columns(form, answer, naming)?.into_iter().collect();
     let id = std::str::from_utf8(&form.id).unwrap_or_default();
     let (Cut { scored, length }, features) = (answer.cut, outputs::features(form, answer, naming));
-    let body = written(&Scores { id, version: answer.version, scored, length, scores, features })?;
+    let (version, unknown) = (answer.version, answer.unknown());
+    let body = written(&Scores { id, version, scored, length, unknown, scores, features })?;
     Ok(Written { body, json_bytes: None })
 }
 
@@ -375,6 +378,14 @@ pub fn encode_scores(form: &Form, answer: &Answer, naming: &Naming) -> Result<Wr
 /// If the answer does not match the request.
 pub fn encode_items(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, Refusal> {
     Ok(Written { body: written(&ItemReply::of(form, answer, naming)?)?, json_bytes: None })
+}
+
+/// Encodes the reply to a request for ranked items.
+///
+/// # Errors
+/// If the answer does not match the request, or has a number that JSON cannot represent.
+pub fn encode_ranked(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, Refusal> {
+    Ok(Written { body: written(&RankedReply::of(form, answer, naming)?)?, json_bytes: None })
 }
 
 type Columns = Vec<(String, Vec<Option<f32>>)>;

@@ -45,9 +45,10 @@ pub fn router<S: Scoring>() -> Router<Front<S>> {
 }
 
 /// The paths, for people who look for one.
-const PATHS: [&str; 19] = [
+const PATHS: [&str; 20] = [
     "POST /score",
     "POST /retrieve",
+    "POST /recommend",
     "POST /v2/models/MODEL/infer",
     "POST /v2/models/MODEL/versions/VERSION/infer",
     "GET /v2",

@@ -104,6 +104,8 @@ mod tests {
             cut: Cut::default(),
             found: None,
             computed: None,
+            filled: None,
+            order: None,
             arm: None,
         };
         let names: Vec<_> = Output::all(&labels).map(|output| output.name(&labels)).collect();
@@ -123,6 +125,8 @@ mod tests {
             cut: Cut::default(),
             found: None,
             computed: None,
+            filled: None,
+            order: None,
             arm: None,
         };
         let mut wanted = Wanted::default();

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::columns::item_inputs::{self, ItemInputReader};
-use super::columns::{History, Sides, lists};
+use super::columns::{History, Sides, left_out_of, lists};
 use super::input_names::{Naming, PARTS, Part, Side};
 use super::json_body::{Each, RefusalSlot, SettingOf, carry, read};
 use super::outputs::Wanted;
@@ -19,9 +19,8 @@ use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Kind};
 use crate::request::Values;
 
-/// The fields of a request beside parameters, and those of a request for items.
+/// The fields of a request beside parameters; one for items has others in place of the items.
 const FIELDS: &str = "user, items, id, version, outputs";
-const ITEM_FIELDS: &str = "user, k, exclude, allow, id, version";
 /// The suffix of the field with a slot's weights, as in events.
 const WEIGHTS: &str = "_weights";
 
@@ -64,7 +63,7 @@ impl<'de> Visitor<'de> for Body<'_> {
         let (for_items, mut item_inputs) = (naming.inputs().items, ItemInputReader::default());
         while let Some(name) = map.next_key::<String>()? {
             match (name.as_str(), for_items) {
-                (name, Some(items)) if item_inputs::NAMES.contains(&name) => {
+                (name, Some(items)) if item_inputs::names(items).contains(&name) => {
                     item_inputs.field(name, naming, items, &mut map)?;
                 }
                 ("user", _) | ("items", None) => {
@@ -91,7 +90,9 @@ impl<'de> Visitor<'de> for Body<'_> {
                     map.next_value_seed(Each(slot, PhantomData, take))?;
                 }
                 (other, _) if !is_parameter(other) => {
-                    let (cut, fields) = (cut(other), if for_items.is_some() { ITEM_FIELDS } else { FIELDS });
+                    let of_items =
+                        |items| format!("user, {}, id, version", item_inputs::names(items).join(", "));
+                    let (cut, fields) = (cut(other), for_items.map_or_else(|| FIELDS.to_owned(), of_items));
                     let text = format!("unknown field {cut:?}; help: fields are {fields}, {KNOWN}");
                     return Err(carry(slot)(Refusal::Bad(text)));
                 }
@@ -104,13 +105,17 @@ impl<'de> Visitor<'de> for Body<'_> {
         if !has_user {
             rows.end(Side::User, 0).map_err(A::Error::custom)?;
         }
-        let items = for_items.map(|items| item_inputs.into_wishes(items)).transpose().map_err(carry(slot))?;
+        let items = for_items
+            .map(|items| item_inputs.into_wishes(items, naming.inputs()))
+            .transpose()
+            .map_err(carry(slot))?;
         rows.items += usize::from(items.is_some());
         if rows.items == 0 {
             let text = "\"items\" is missing or empty, expected at least 1".to_owned();
             return Err(carry(slot)(Refusal::Bad(text)));
         }
-        options.check(rows.items, rows.naming.inputs()).map_err(carry(slot))?;
+        let shown = items.as_ref().filter(|items| items.rank.is_some()).map_or(rows.items, |items| items.k);
+        options.check(shown, rows.naming.inputs()).map_err(carry(slot))?;
         let sides = Sides { items, ..rows.into_sides().map_err(carry(slot))? };
         Ok(ParsedRows { id, sides, options, wanted })
     }
@@ -132,6 +137,8 @@ struct RowReader<'n> {
     last_row: Vec<usize>,
     /// Whether a row has left the column out.
     is_left_out: Vec<bool>,
+    /// The candidates that left a column out which the library has.
+    left_out: Vec<Vec<u32>>,
     items: usize,
 }
 
@@ -141,7 +148,8 @@ impl<'n> RowReader<'n> {
         let empty = || ColumnBuilder { offsets: vec![0], ..ColumnBuilder::default() };
         let columns_grow = std::iter::repeat_with(empty).take(columns).collect();
         let (last_row, is_left_out) = (vec![0; columns * PARTS], vec![false; columns]);
-        Self { naming, columns: columns_grow, last_row, is_left_out, items: 0 }
+        let left_out = vec![Vec::new(); if naming.inputs().library.is_some() { columns } else { 0 }];
+        Self { naming, columns: columns_grow, last_row, is_left_out, left_out, items: 0 }
     }
 
     /// Returns the column and part of a field.
@@ -217,6 +225,16 @@ impl<'n> RowReader<'n> {
         if is_right { Ok(()) } else { Err(format!("{form}, expected {expected}")) }
     }
 
+    /// Notes that a candidate lacks a column, if the library has it. Most requests send all columns.
+    #[cold]
+    fn leave_out(&mut self, column: usize, number: usize) -> bool {
+        let is_in_library = self.naming.is_in_library(column);
+        if is_in_library {
+            self.left_out[column].push(number as u32);
+        }
+        is_in_library
+    }
+
     /// Ends a row: missing fields take their defaults.
     fn end(&mut self, side: Side, number: usize) -> Result<(), String> {
         let users = self.naming.inputs().user.len();
@@ -224,6 +242,7 @@ impl<'n> RowReader<'n> {
         for column in columns {
             let (_, input) = self.naming.input(column);
             let is_given = self.last_row[column * PARTS] == number + 1;
+            let is_filled = !is_given && self.leave_out(column, number);
             let builder = &mut self.columns[column];
             let error = |text: &str| format!("{}: {text}", row_name(side, number, &input.name));
             self.is_left_out[column] |= !is_given;
@@ -236,6 +255,7 @@ impl<'n> RowReader<'n> {
                 Kind::Slot { values: Count::One, default, .. } => match default {
                     _ if is_given => {}
                     Some(key) => builder.keys.push(*key),
+                    None if is_filled => builder.keys.push(0),
                     None => return Err(error("it is missing and has no default")),
                 },
                 Kind::Slot { values, .. } => {
@@ -251,6 +271,7 @@ impl<'n> RowReader<'n> {
                 Kind::Dense { width, default } => match default {
                     _ if is_given => {}
                     Some(bits) => builder.numbers.extend(std::iter::repeat_n(f32::from_bits(*bits), *width)),
+                    None if is_filled => builder.numbers.extend(std::iter::repeat_n(0.0, *width)),
                     None => return Err(error("it is missing and has no default")),
                 },
             }
@@ -266,6 +287,8 @@ impl<'n> RowReader<'n> {
         let is_lacking =
             |&column: &usize| self.is_left_out[column] && self.naming.input(column).1.is_computed;
         let lacks = (0..self.columns.len()).filter(is_lacking).collect();
+        let lacking = self.left_out.into_iter().enumerate().filter(|(_, rows)| !rows.is_empty());
+        let left_out = left_out_of(lacking.map(|(column, rows)| (column - users, Some(rows))).collect());
         let mut histories = [History::default(), History::default()];
         let mut values = Vec::with_capacity(self.columns.len());
         for (column, builder) in self.columns.into_iter().enumerate() {
@@ -282,7 +305,7 @@ impl<'n> RowReader<'n> {
             });
         }
         let item = values.split_off(users);
-        Ok(Sides { candidates, user: values, item, lacks, items: None })
+        Ok(Sides { candidates, user: values, item, lacks, left_out, items: None })
     }
 }
 

@@ -32,6 +32,16 @@ pub trait Scoring: Send + Sync + 'static {
         async { Err(no_retrieval()) }
     }
 
+    /// Returns the names of requests whose candidates are retrieved, if the node retrieves.
+    fn recommending(&self) -> Option<Arc<Naming>> {
+        None
+    }
+
+    /// Retrieves candidates for a request and ranks them, by its deadline. The future is dropped if the caller goes away.
+    fn recommend(&self, _request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send {
+        async { Err(no_retrieval()) }
+    }
+
     /// Returns the state of the model that finds items.
     fn retrieval_state(&self) -> State {
         State::default()

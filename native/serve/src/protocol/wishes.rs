@@ -193,9 +193,16 @@ impl CallerOptions {
 
     /// Checks `shown` and `prescores` against the candidates, and the names of segments.
     pub fn check(&self, candidates: usize, inputs: &Inputs) -> Result<(), Refusal> {
-        if inputs.items.is_some() && (self.shown.is_some() || self.prescores.is_some()) {
-            let text = "\"shown\" and \"prescores\" are for requests that score candidates";
-            return Err(Refusal::Bad(text.to_owned()));
+        if let Some(items) = inputs.items {
+            let is_ranked = items.rank_by.is_some();
+            if self.prescores.is_some() || (!is_ranked && self.shown.is_some()) {
+                let text = "\"shown\" and \"prescores\" are for requests that score candidates";
+                return Err(Refusal::Bad(text.to_owned()));
+            }
+            if is_ranked && self.wishes.features {
+                let text = "\"features\" is for requests that name their candidates; help: leave it out";
+                return Err(Refusal::Bad(text.to_owned()));
+            }
         }
         self.check_segments(&inputs.segments)?;
         self.check_prescores(candidates)?;
@@ -402,6 +409,7 @@ mod tests {
             segments,
             class_segment: String::new(),
             items: None,
+            library: None,
             limits,
         }
     }

@@ -107,10 +107,7 @@ pub fn decode(
     let (user, item) = (reader.side(inputs, true, 1), reader.side(inputs, false, candidates));
     let (Some(user), Some(item), true) = (user, item, reader.0.is_empty()) else { return Err(torn()) };
     let wishes = Wishes { deadline_us: Some(left_us), priority, route: Some(route), ..Wishes::default() };
-    let (id, inputs, lacks) = (Bytes::new(), inputs.clone(), Vec::new());
-    let (shown, prescores, segments, arm, items) = (None, None, None, None, None);
-    let request =
-        Request { id, inputs, candidates, user, item, lacks, shown, prescores, segments, arm, items, wishes };
+    let request = Request { wishes, ..Request::new(inputs.clone(), candidates, user, item) };
     Ok((head, Some(request)))
 }
 

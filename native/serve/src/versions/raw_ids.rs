@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-const PAGE_BITS: u32 = 12;
+pub(super) const PAGE_BITS: u32 = 12;
 
 /// The id of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -91,10 +91,7 @@ impl RawIds {
             return Err(format!("the ids are not {}", if self.is_text { "texts" } else { "integers" }));
         }
         changes.extend(removed.iter().map(|&key| (key, None)));
-        changes.sort_unstable_by_key(|change| change.0);
-        if let Some(twice) = changes.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(format!("key {} is given twice", twice[0].0));
-        }
+        sort(&mut changes)?;
         let mut next = self.clone();
         for same_page in changes.chunk_by(|one, other| page_of(one.0) == page_of(other.0)) {
             let page = &mut next.pages[page_of(same_page[0].0)];
@@ -104,7 +101,17 @@ impl RawIds {
     }
 }
 
-fn page_of(key: u64) -> usize {
+/// Puts changes of pages into the order of their keys, of which each may be there once.
+pub(super) fn sort<T>(changes: &mut [(u64, Option<T>)]) -> Result<(), String> {
+    changes.sort_unstable_by_key(|change| change.0);
+    match changes.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        Some(twice) => Err(format!("key {} is given twice", twice[0].0)),
+        None => Ok(()),
+    }
+}
+
+/// The page of a key.
+pub(super) fn page_of(key: u64) -> usize {
     (key >> (64 - PAGE_BITS)) as usize
 }
 

@@ -56,7 +56,8 @@ fn all_forms_of_a_request_name_the_same_items() {
     let mut inputs = least_for_items(7);
     inputs.push(("exclude", vec![3], Data::Int64(vec![1, -2, i64::MAX])));
     inputs.push(("allow", vec![1, 2], Data::Int32(vec![4, 5])));
-    let wishes = ItemWishes { k: 7, exclude: keys(&[1, -2, i64::MAX]), allow: Some(keys(&[4, 5])) };
+    let wishes =
+        ItemWishes { k: 7, exclude: keys(&[1, -2, i64::MAX]), allow: Some(keys(&[4, 5])), rank: None };
     let json =
         r#"{"k": 7, "exclude": [1, -2, 9223372036854775807], "user": {"user_id": 5}, "allow": [4, 5]}"#;
     for request in [of_tensors(&inputs, true, false), of_tensors(&inputs, false, false), of_rows(json, false)]
@@ -151,7 +152,7 @@ struct Rig {
     lane: Option<JoinHandle<()>>,
 }
 
-fn front(inputs: ModelInputs, layout: Layout) -> Arc<Front> {
+pub fn front(inputs: ModelInputs, layout: Layout) -> Arc<Front> {
     let ladder = || Ladder::new(vec![1, 4]).unwrap();
     let shapes = Shapes { users: ladder(), candidates: ladder(), lengths: Ladder::new(vec![1]).unwrap() };
     let limits = scheduler::Limits {
@@ -170,7 +171,7 @@ fn front(inputs: ModelInputs, layout: Layout) -> Arc<Front> {
     Arc::new(Front::new(inputs, layout, Scheduler::new(limits, shapes, costs), waits, 4))
 }
 
-fn run_lane(front: &Front, is_over: &AtomicBool) {
+pub fn run_lane(front: &Front, is_over: &AtomicBool) {
     let mut scratch = Scratch::default();
     while !is_over.load(Ordering::SeqCst) {
         let Some(work) = front.take(0, Duration::from_millis(20), &mut scratch) else { continue };

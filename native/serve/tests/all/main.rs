@@ -9,6 +9,7 @@ mod health;
 mod http;
 mod items;
 mod pieces;
+mod recommend;
 mod rig;
 mod shown;
 mod split;

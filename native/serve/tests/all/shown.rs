@@ -12,9 +12,9 @@ use streamlearn_serve::protocol::{CallerOptions, Naming, RequestFormat, decode, 
 use streamlearn_wire::avro::{Column, Decoder, Limits as ReadLimits, Plan};
 
 const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 1 << 20 };
-const ALL: ShownLimits = ShownLimits { share: 1.0, events_max: 100, bytes_max: 1 << 20 };
+pub const ALL: ShownLimits = ShownLimits { share: 1.0, events_max: 100, bytes_max: 1 << 20 };
 const BATCH: Batch = Batch { events_max: 100, event_bytes_max: 1 << 16, linger: Duration::ZERO };
-const DESCRIPTION: &str = r#"{"prefix": [7, 8], "item_segments": 2, "items_max": 5,
+pub const DESCRIPTION: &str = r#"{"prefix": [7, 8], "item_segments": 2, "items_max": 5,
     "defaults": {"user_word": "Größe", "item_word": ""}}"#;
 
 fn naming() -> Naming {
@@ -29,7 +29,8 @@ fn field(name: &str, kind: &str) -> String {
     format!(r#"{{"name": "{name}", "type": {kind}}}"#)
 }
 
-fn schema() -> String {
+/// The schema of impressions; those of an application with a library have the keys of texts that are taken from there.
+fn schema(has_library: bool) -> String {
     let list = |of: &str| format!(r#"{{"type": "array", "items": {of}}}"#);
     let side = |of: &str| {
         [
@@ -50,8 +51,13 @@ fn schema() -> String {
         |name: &str, fields: &str| format!(r#"{{"type": "record", "name": "{name}", "fields": [{fields}]}}"#);
     let score = |label: &str| field(&format!("served_score_{label}"), r#"["null", "float"]"#);
     let text = r#""string""#;
-    let item =
-        [side("item"), field("new", text), field("where", text), score("click"), score("like")].join(",");
+    let mut items = vec![side("item")];
+    if has_library {
+        let keys = |slot| field(&format!("served_keys_item_{slot}"), &list(r#""long""#));
+        items.extend(["word", "tags"].map(keys));
+    }
+    items.extend([field("new", text), field("where", text), score("click"), score("like")]);
+    let item = items.join(",");
     let fields = [
         field("request_id", text),
         field("event_time_ms", r#""long""#),
@@ -66,8 +72,12 @@ fn schema() -> String {
 
 /// The columns of the logged events, by name.
 fn columns(shown: &Shown) -> Vec<(String, Column)> {
+    columns_of(shown, false)
+}
+
+pub fn columns_of(shown: &Shown, has_library: bool) -> Vec<(String, Column)> {
     let events = shown.take(Duration::ZERO, &BATCH).unwrap();
-    let schema = schema();
+    let schema = schema(has_library);
     let plan = Plan::new(&schema, &schema).unwrap();
     let mut decoder = Decoder::new(&plan, ReadLimits::default());
     for (row, span) in events.offsets.windows(2).enumerate() {
@@ -81,7 +91,7 @@ fn columns(shown: &Shown) -> Vec<(String, Column)> {
     names.zip(decoded.columns).collect()
 }
 
-fn of<'a>(columns: &'a [(String, Column)], name: &str) -> &'a Column {
+pub fn of<'a>(columns: &'a [(String, Column)], name: &str) -> &'a Column {
     &columns.iter().find(|(column_name, _)| column_name == name).unwrap().1
 }
 
@@ -99,7 +109,16 @@ fn answer_cut(shown: &Shown, ask: &InferAsk, cut: Cut) {
         shown.note(
             request_copy,
             form.id,
-            Answer { version: 18, scores, cut, found: None, computed: None, arm: Some("tower:new".into()) },
+            Answer {
+                version: 18,
+                scores,
+                cut,
+                found: None,
+                computed: None,
+                filled: None,
+                order: None,
+                arm: Some("tower:new".into()),
+            },
         );
     }
 }

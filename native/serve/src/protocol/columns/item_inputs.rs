@@ -7,13 +7,24 @@ use super::super::input_names::Naming;
 use super::super::values::elements;
 use super::super::values::keys::Keys;
 use super::super::values::scalars::{Ints, Texts, Value, ValueForm};
-use super::super::values::tensor::Tensor;
+use super::super::values::tensor::{Tensor, cut};
 use crate::answer::Refusal;
-use crate::inputs::{ItemInputs, Limits};
-use crate::request::ItemWishes;
+use crate::inputs::{Inputs, ItemInputs, Limits};
+use crate::request::{ItemWishes, RankWishes};
 
 /// The names of these inputs.
 pub const NAMES: [&str; 3] = ["k", "exclude", "allow"];
+/// Those of a request whose items are ranked.
+const RANKED_NAMES: [&str; 5] = ["k", "exclude", "allow", CANDIDATES, RANK_BY];
+const CANDIDATES: &str = "candidates";
+const RANK_BY: &str = "rank_by";
+/// How many items are retrieved to be ranked, if the request does not say.
+const CANDIDATES_DEFAULT: usize = 500;
+
+/// The names of requests for items.
+pub fn names(items: ItemInputs) -> &'static [&'static str] {
+    if items.rank_by.is_some() { &RANKED_NAMES } else { &NAMES }
+}
 
 /// The maximum number of ids in a list: their keys take no more memory than a message.
 fn ids_max(limits: &Limits) -> usize {
@@ -25,6 +36,8 @@ fn ids_max(limits: &Limits) -> usize {
 pub struct ItemInputReader {
     k: Option<i64>,
     ids: [Option<Vec<u64>>; 2],
+    candidates: Option<i64>,
+    rank_by: Option<String>,
 }
 
 impl ItemInputReader {
@@ -37,10 +50,18 @@ impl ItemInputReader {
         map: &mut A,
     ) -> Result<(), A::Error> {
         let with_name = |text: &dyn std::fmt::Display| A::Error::custom(format!("{name:?}: {text}"));
-        if name == NAMES[0] {
-            let k = &mut self.k;
+        if name == RANK_BY {
+            let by = &mut self.rank_by;
+            let mut take = Texts(|text: &str| {
+                by.replace(text.to_owned()).map_or(Ok(()), |_| Err("it is given twice".to_owned()))
+            });
+            let seed = Value { take: &mut take, list: None };
+            return map.next_value_seed(seed).map(|_| ()).map_err(|error| with_name(&error));
+        }
+        if name == NAMES[0] || name == CANDIDATES {
+            let count = if name == CANDIDATES { &mut self.candidates } else { &mut self.k };
             let mut take =
-                Ints(|value| k.replace(value).map_or(Ok(()), |_| Err("it is given twice".to_owned())));
+                Ints(|value| count.replace(value).map_or(Ok(()), |_| Err("it is given twice".to_owned())));
             let seed = Value { take: &mut take, list: None };
             return map.next_value_seed(seed).map(|_| ()).map_err(|error| with_name(&error));
         }
@@ -96,21 +117,58 @@ impl ItemInputReader {
     }
 
     /// Checks what was read and returns it.
-    pub fn into_wishes(self, items: ItemInputs) -> Result<Box<ItemWishes>, Refusal> {
-        let k_max = items.k_max;
+    pub fn into_wishes(self, items: ItemInputs, inputs: &Inputs) -> Result<Box<ItemWishes>, Refusal> {
+        let k_max = if items.rank_by.is_some() { candidates_max(items, inputs) } else { items.k_max };
         let Some(k) = self.k else {
             return Err(Refusal::Bad(format!(
                 "\"k\" is missing; help: it is the number of items, from 1 to {k_max}"
             )));
         };
         let [exclude, allow] = self.ids;
-        match usize::try_from(k).ok().filter(|k| (1..=k_max).contains(k)) {
-            Some(k) => Ok(Box::new(ItemWishes { k, exclude: exclude.unwrap_or_default(), allow })),
-            None => Err(Refusal::Bad(format!(
+        let Some(k) = usize::try_from(k).ok().filter(|k| (1..=k_max).contains(k)) else {
+            return Err(Refusal::Bad(format!(
                 "\"k\" is {k}, expected 1 to {k_max}; help: retrieval.k_max is the most items of an answer"
-            ))),
-        }
+            )));
+        };
+        let rank =
+            items.rank_by.map(|by| rank_wishes((self.candidates, self.rank_by), by, (k, k_max), inputs));
+        let rank = rank.transpose()?;
+        Ok(Box::new(ItemWishes { k, exclude: exclude.unwrap_or_default(), allow, rank }))
     }
+}
+
+/// The most items that are retrieved for one request to be ranked.
+fn candidates_max(items: ItemInputs, inputs: &Inputs) -> usize {
+    items.k_max.min(inputs.limits.candidates_max)
+}
+
+fn rank_wishes(
+    (candidates, by): (Option<i64>, Option<String>),
+    by_default: usize,
+    (k, candidates_max): (usize, usize),
+    inputs: &Inputs,
+) -> Result<RankWishes, Refusal> {
+    let candidates = match candidates {
+        None => CANDIDATES_DEFAULT.clamp(k, candidates_max),
+        Some(candidates) => {
+            let text = || {
+                format!(
+                    "\"candidates\" is {candidates}, expected \"k\" to {candidates_max}; help: it is how many items \
+                     are retrieved, of which the best {k} are answered; retrieval.k_max and front.candidates_max bound it"
+                )
+            };
+            let count = usize::try_from(candidates).ok().filter(|count| (k..=candidates_max).contains(count));
+            count.ok_or_else(|| Refusal::Bad(text()))?
+        }
+    };
+    let by = match by {
+        None => by_default,
+        Some(name) => inputs.labels.iter().position(|label| label.name == name).ok_or_else(|| {
+            let names: Vec<&str> = inputs.labels.iter().map(|label| label.name.as_str()).collect();
+            Refusal::Bad(format!("\"rank_by\" is {:?}; help: labels are {}", cut(&name), names.join(", ")))
+        })?,
+    };
+    Ok(RankWishes { candidates, by })
 }
 
 fn keys_of(

@@ -1,5 +1,7 @@
 //! Item answer: encodes the items that were found for a request, for each protocol.
 
+use std::collections::BTreeMap;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use serde::Serialize;
@@ -158,6 +160,67 @@ impl<'a> ItemReply<'a> {
             as_of_ms: found.index.as_of_ms,
             probed: found.probed,
             items: ranked.map(|(id, &score)| RankedItem { id, score }).collect(),
+        })
+    }
+}
+
+/// The reply to `POST /recommend`.
+#[derive(Serialize)]
+pub struct RankedReply<'a> {
+    id: &'a str,
+    model: &'a str,
+    version: u64,
+    as_of_ms: Option<i64>,
+    /// How many items were retrieved.
+    candidates: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scored: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    length: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown: Option<usize>,
+    items: Vec<ScoredItem<'a>>,
+}
+
+#[derive(Serialize)]
+struct ScoredItem<'a> {
+    id: RawId<'a>,
+    scores: BTreeMap<&'a str, f32>,
+}
+
+impl<'a> RankedReply<'a> {
+    /// Returns the reply for an answer.
+    ///
+    /// # Errors
+    /// If the answer has no ranked items or a number that is not finite, or as those of `ItemColumn::of`.
+    pub fn of(form: &'a Form, answer: &'a Answer, naming: &'a Naming) -> Result<Self, Refusal> {
+        let (version, labels) = (answer.version, &naming.inputs().labels);
+        let (Some(found), Some(order)) = (answer.found.as_deref(), &answer.order) else {
+            return Err(Refusal::Broken(format!("version {version} returned no items")));
+        };
+        super::check(answer, found.keys.len(), labels.len())?;
+        let ids = ids(found, version)?;
+        let mut items = Vec::with_capacity(order.len());
+        for at in order.iter().map(|&at| at as usize) {
+            let predicted = &answer.scores[at * labels.len()..][..labels.len()];
+            let named = |(label, one): (&'a Label, &f32)| (label.name.as_str(), label.score(*one));
+            let scores: BTreeMap<&str, f32> = labels.iter().zip(predicted).map(named).collect();
+            if scores.values().any(|score| !score.is_finite()) {
+                let text = format!("version {version} returned a value that is not finite");
+                return Err(Refusal::Broken(text));
+            }
+            items.push(ScoredItem { id: ids[at], scores });
+        }
+        Ok(Self {
+            id: std::str::from_utf8(&form.id).unwrap_or_default(),
+            model: naming.model(),
+            version,
+            as_of_ms: found.index.as_of_ms,
+            candidates: ids.len(),
+            scored: answer.cut.scored,
+            length: answer.cut.length,
+            unknown: answer.unknown(),
+            items,
         })
     }
 }

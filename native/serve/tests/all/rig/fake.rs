@@ -99,6 +99,8 @@ impl Scoring for Fake {
             cut: Cut { scored, length: None },
             found: None,
             computed: None,
+            filled: None,
+            order: None,
             arm: None,
         })
     }
