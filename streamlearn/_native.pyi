@@ -779,6 +779,7 @@ class FrontMeasures:
     searches: FrontHistogram
     found: tuple[int, int]
     recall: tuple[int, int]
+    filled: tuple[int, int]
 
 class Blocks:
     """The vectors of a version's items, to be searched. A version shares the blocks that it does not change.
@@ -856,6 +857,40 @@ class RawIds:
 
     def lacks(self, keys: npt.NDArray[np.uint64]) -> int | None:
         """The first of some keys that has no id."""
+
+class ItemFeatures:
+    """What describes a version's items by key. A version shares the pages that it does not change.
+
+    Args:
+        forms: Of each column: "one", "many" or "weighted" for a slot; "dense" with a width.
+    """
+
+    def __init__(self, forms: Sequence[tuple[str, int]]) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def bytes(self) -> int:
+        """The memory of this version, what it shares with others included."""
+
+    def apply(
+        self,
+        keys: npt.NDArray[np.uint64],
+        columns: Sequence[Sequence[npt.NDArray[Any]]],
+        removed: npt.NDArray[np.uint64],
+    ) -> ItemFeatures:
+        """The next version: columns of keys, and keys without any.
+
+        A column is the keys of a slot, perhaps offsets and then weights; or the numbers of a dense column.
+
+        Raises:
+            ValueError: A column does not fit the keys or its form, or a key is given twice.
+        """
+
+    def describe(self, front: Front, handle: int) -> None:
+        """Give them to a version of a front, by its handle.
+
+        Raises:
+            ValueError: The front takes other columns from a library, or none.
+        """
 
 def encode_vectors(vectors: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
     """Vectors float32[n, dim] as int8 values and a factor each; the same bytes on every processor.

@@ -15,7 +15,7 @@ from streamlearn.features import FeatureSpec, Label, Slot
 from streamlearn.features.keys import keys_of
 from streamlearn.native import native
 from streamlearn.serving.front import FrontLimits
-from streamlearn.serving.model_schema import ItemInputs, described
+from streamlearn.serving.model_schema import ItemInputs, LibraryInputs, described
 from streamlearn.serving.node import NodeLimits
 from streamlearn.table import TableOptions, TableSet
 from tests.pages import ROOT, walk
@@ -49,7 +49,8 @@ def node() -> Iterator[Any]:
     """A node of the page's model; what its lane gives are zeros, and ones of a user's vector."""
     tables = TableSet([TableOptions(spec, 100) for spec in _FEATURES.tables])
     tables.stage(1, None, [])
-    text = described(_FEATURES, [Label("click", "click", "fast")], list(tables.dims), _LIMITS)
+    labels, library = [Label("click", "click", "fast")], LibraryInputs(100, "click")
+    text = described(_FEATURES, labels, list(tables.dims), _LIMITS, library=library)
     limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, 0, False, 10_000_000, 20_000_000)
     front = native.Front(text, ([1], [4], [1]), limits, 4)
     salt = native.slot_salt("video_id")
@@ -69,7 +70,13 @@ def node() -> Iterator[Any]:
         metrics=lambda: "some 1\n",
     )  # fmt: skip
     made.retrieve_by(finding)
-    front.activate(front.add(1, tables.native))
+    handle = front.add(1, tables.native)
+    authors, keys = (
+        keys_of(_FEATURES.slot("author_id"), np.arange(5)),
+        keys_of(_FEATURES.slot("video_id"), np.arange(901, 906)),
+    )
+    native.ItemFeatures([("one", 0)]).apply(keys, [[authors]], np.zeros(0, np.uint64)).describe(front, handle)
+    front.activate(handle)
     finding.activate(finding.add(1, tables.native, items=items()))
     made.set_state(True)
     # A lane is there once it has looked for work: who asks before that is refused.
@@ -99,10 +106,12 @@ def test_the_programs_of_the_page_are_answered(node: Any, tmp_path: Path) -> Non
     assert '"data":[0.5,0.5]' in said, said
     assert '"version":1,"as_of_ms":1700000000000,"items":[{"id":903,"score":' in said, said
     assert '"data":[903,904]' in said, said
+    best = ",".join(f'{{"id":{item},"scores":{{"click":0.5}}}}' for item in (903, 904))
+    assert f'"as_of_ms":1700000000000,"candidates":3,"items":[{best}]' in said, said
     assert '{"live":true,"ready":true}' in said, said
     assert '"active":1' in said, said
     assert '"data_type":"TYPE_STRING"' in said, said
-    assert '"inference_count":4' in said, said
+    assert '"inference_count":7' in said, said
     assert '"state":"READY"' in said, said
     assert "some 1" in said, said
     assert "version 1 click [0.5 0.5]" in said, said

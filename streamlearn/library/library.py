@@ -24,15 +24,13 @@ from streamlearn.library.items import WRITTEN, ItemUpdates, LibraryCut, LibraryI
 from streamlearn.library.key_index import KeyIndex
 from streamlearn.samples.item_ids import ItemIds
 from streamlearn.versions import Chain
-from streamlearn.versions.format.library_files import GONE, STATE, library_in
+from streamlearn.versions.format.library_files import GONE, NEVER_MS, STATE, library_in
 from streamlearn.versions.store.defect import defective
 
 __all__ = ["ITEMS_MAX", "NEVER_MS", "Library"]
 
 ITEMS_MAX = 10_000_000
 """Most items of a library; later ones are refused and counted."""
-NEVER_MS = -(1 << 62)
-"""The time of what never happened."""
 # How often items are checked for expiry, as a share of their time; and at the shortest.
 _EXPIRY_SHARE, _EXPIRY_STEP_MS = 64, 60_000
 _SPARE_ROWS = 4_096  # rows without an item that are not worth a copy of all

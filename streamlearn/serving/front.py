@@ -15,7 +15,7 @@ from streamlearn.native import native
 from streamlearn.serving.graphs.ladder import Bucket
 from streamlearn.serving.lanes.lane_kind import Scorer, Work
 from streamlearn.serving.lanes.lane_orders import TensorSpan
-from streamlearn.serving.model_schema import ItemInputs, described
+from streamlearn.serving.model_schema import ItemInputs, LibraryInputs, described
 from streamlearn.serving.servable_versions import FrontVersions
 from streamlearn.settings import ServingSettings
 from streamlearn.settings.front import AllowanceSettings, FrontSettings
@@ -54,7 +54,8 @@ class Front:
     """The `Source` of lanes: takes waiting requests from the native front and returns their scores.
 
     `tables` are the names of tables in the order in which rows are read. A front with `items` takes the columns of the
-    towers, and finds items by the vectors of users that lanes return as scores.
+    towers, and finds items by the vectors of users that lanes return as scores. With a `library`, requests may
+    leave out what it has of their candidates.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Front:
         allowance: AllowanceSettings,
         *,
         items: ItemInputs | None = None,
+        library: LibraryInputs | None = None,
     ) -> None:
         sizes_max = {
             "candidates_max": settings.candidates_max,
@@ -86,7 +88,7 @@ class Front:
             known = f"name one of {', '.join(segments)}" if segments else "the features have none"
             raise ConfigError(message, help=f'{known}, or declare Segment({of_class!r}, "user")')
         features = app.features if items is None or app.towers is None else app.towers
-        schema = described(features, app.labels, tables, sizes_max, of_class, items=items)
+        schema = described(features, app.labels, tables, sizes_max, of_class, items=items, library=library)
         # Models without sequences use one dummy length.
         self._lengths = list(serving.lengths) or [features.pack.user.sequence_length or 1]
         self._users, self._candidates = list(serving.users_buckets), list(serving.candidates_buckets)

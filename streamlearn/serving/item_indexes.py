@@ -1,13 +1,19 @@
-"""ItemIndexes: the items of each version that a node holds: vectors in blocks, and ids. It knows no request."""
+"""ItemIndexes: the items of each version that a node holds: vectors in blocks, ids, features. It knows no request."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
+from streamlearn.events.columns import take_rows
+from streamlearn.features import FeatureSpec
 from streamlearn.native import native
 from streamlearn.versions import Committed, Store, VersionRef, load_tensors
-from streamlearn.versions.format.library_files import GONE, check_library, check_vectors
+from streamlearn.versions.format.library_files import GONE, are_present, check_library, check_vectors
 from streamlearn.versions.store.defect import defective
 
 __all__ = ["ItemIndexes", "VersionItems", "cells_of", "divides_again"]
@@ -16,14 +22,22 @@ __all__ = ["ItemIndexes", "VersionItems", "cells_of", "divides_again"]
 _DIVIDED_MIN = 1 << 16
 _TURNOVERS = 4
 
+Tensors: TypeAlias = Mapping[str, npt.NDArray[Any]]
+
 
 class VersionItems(NamedTuple):
-    """The items of a version, as `native.Front.add` takes them."""
+    """The items of a version."""
 
     blocks: Any
     ids: Any
     as_of_ms: int | None
     probes: int | None = None  # cells that are searched for a user; None: all vectors are
+    features: Any = None
+
+    @property
+    def found(self) -> tuple[Any, Any, int | None, int | None]:
+        """What finds items, as `native.Front.add` takes it."""
+        return self.blocks, self.ids, self.as_of_ms, self.probes
 
 
 def cells_of(items: int) -> int:
@@ -56,8 +70,9 @@ class ItemIndexes:
     reads no version again. With `probes`, many items are divided into cells of similar ones.
     """
 
-    def __init__(self, store: Store, *, dim: int, is_text: bool, probes: int = 0) -> None:
-        self._store, self._dim, self._is_text, self.probes = store, dim, is_text, probes
+    def __init__(self, store: Store, spec: FeatureSpec, *, dim: int, probes: int = 0) -> None:
+        self._store, self._spec, self._dim, self.probes = store, spec, dim, probes
+        self._is_text = spec.slot(spec.item_id).value == "str"
         self._versions: dict[VersionRef, VersionItems] = {}
         self._changed = 0  # vectors since items were divided
 
@@ -74,25 +89,50 @@ class ItemIndexes:
         if version.ref in self._versions or not version.manifest.of_kind("vectors"):
             return
         is_delta = version.manifest.kind == "delta"  # any other has all items
-        none = VersionItems(native.Blocks(self._dim), native.RawIds(self._is_text), None)
+        none = VersionItems(
+            native.Blocks(self._dim),
+            native.RawIds(self._is_text),
+            None,
+            features=native.ItemFeatures(self._forms()),
+        )
         before = self._versions[parent] if is_delta and parent is not None else none
+        library = load_tensors(self._store, version, "library")
+        check_library(library, version.folder)
         try:
-            ids = self._ids(version, before.ids)
+            ids = before.ids.apply(library["key"], self._ids(library), library[GONE])
+            features = self._features(version, library, before.features)
             blocks = self._divided(self._blocks(version, before.blocks, ids))
         except ValueError as error:
             raise defective(version.folder, "corrupted", f"its items: {error}") from None
         probes = self.probes if blocks.cells and cells_of(len(blocks)) else None
-        self._versions[version.ref] = VersionItems(blocks, ids, version.manifest.watermark_ms, probes)
+        self._versions[version.ref] = VersionItems(blocks, ids, version.manifest.watermark_ms, probes, features)
 
     def retire(self, version: VersionRef) -> None:
         """Forget a version; requests under way keep what they read."""
         self._versions.pop(version, None)
 
-    def _ids(self, version: Committed, before: Any) -> Any:
-        tensors = load_tensors(self._store, version, "library")
-        check_library(tensors, version.folder)
-        ids = (tensors["id$"], tensors["id"]) if self._is_text else tensors["id"]
-        return before.apply(tensors["key"], ids, tensors[GONE])
+    def _ids(self, library: Tensors) -> Any:
+        return (library["id$"], library["id"]) if self._is_text else library["id"]
+
+    def _forms(self) -> list[tuple[str, int]]:
+        """Return the forms of the columns that describe items, as `native.ItemFeatures` takes them."""
+        slots, dense = self._spec.of_library
+        many = ["weighted" if slot.pooling == "weighted" else "many" if slot.multi else "one" for slot in slots]
+        return [*((form, 0) for form in many), *(("dense", column.width) for column in dense)]
+
+    def _features(self, version: Committed, library: Tensors, before: Any) -> Any:
+        """Return what describes the items of the version, without those that are only remembered as removed."""
+        slots, dense = self._spec.of_library
+        suffixes = {"one": ("",), "many": ("", "[]"), "weighted": ("", "[]", "_weights"), "dense": ("",)}
+        names = [*(slot.name for slot in slots), *(column.name for column in dense)]
+        forms = zip(names, self._forms(), strict=True)
+        paths = [[f"item.{name}{end}" for end in suffixes[form]] for name, (form, _) in forms]
+        if missing := [path for of_column in paths for path in of_column if path not in library]:
+            raise defective(version.folder, "incompatible", f"its library has no {missing[0]!r}")
+        is_there = are_present(library)
+        items = take_rows({name: library[name] for name in library if name != GONE}, np.flatnonzero(is_there))
+        columns = [[items[path].reshape(-1) for path in of_column] for of_column in paths]
+        return before.apply(items["key"], columns, np.concatenate((library[GONE], library["key"][~is_there])))
 
     def _blocks(self, version: Committed, before: Any, ids: Any) -> Any:
         tensors = load_tensors(self._store, version, "vectors")

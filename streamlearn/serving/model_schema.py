@@ -12,7 +12,7 @@ from streamlearn.features import Dense, FeatureSpec, Label, Slot
 from streamlearn.features.keys import keys_of
 from streamlearn.native import native
 
-__all__ = ["ItemInputs", "described"]
+__all__ = ["ItemInputs", "LibraryInputs", "described"]
 
 
 class ItemInputs(NamedTuple):
@@ -24,6 +24,13 @@ class ItemInputs(NamedTuple):
     dim: int
 
 
+class LibraryInputs(NamedTuple):
+    """How requests leave out what the library of items has, and how items are ranked."""
+
+    k_max: int  # most items that are retrieved
+    label: str  # by which items are ranked if a request names none
+
+
 def described(
     features: FeatureSpec,
     labels: Sequence[Label],
@@ -32,12 +39,14 @@ def described(
     class_segment: str = "",
     *,
     items: ItemInputs | None = None,
+    library: LibraryInputs | None = None,
 ) -> str:
     """Return the schema as JSON. Its inputs are, for each side, the slots as declared, then the dense columns.
 
     Labels are in the order of the columns of scores, tables in the order in which rows are read. The limits are
     `candidates_max`, `values_max` and `message_bytes_max`. The values of `class_segment` are classes of requests. With
-    `items`, features are those of towers: requests have a user alone, and scores are its vector.
+    `items`, features are those of towers: requests have a user alone, and scores are its vector. With `library`,
+    requests may leave out what a library has.
     """
     schema: dict[str, Any] = {
         "inputs": {"user": _inputs(features, "user"), "item": _inputs(features, "item")},
@@ -54,6 +63,9 @@ def described(
         # The graphs of towers take inputs of items, too, which are zeros here: they have no columns.
         schema["inputs"] |= {"item": []}
         schema["pack"]["item"] |= {"flat": [], "sequence": []}
+    if library is not None:
+        columns = [column.name for side in features.of_library for column in side]
+        schema["library"] = {"id": features.item_id, "columns": columns, **library._asdict()}
     return msgspec.json.encode(schema).decode()
 
 

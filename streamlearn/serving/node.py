@@ -29,6 +29,7 @@ from streamlearn.serving.impression_writer import WrittenBack
 from streamlearn.serving.inherited_sockets import InheritedSockets
 from streamlearn.serving.lanes.lane_kind import LaneKind
 from streamlearn.serving.lanes.lanes import Lanes
+from streamlearn.serving.model_schema import LibraryInputs
 from streamlearn.serving.node_features import NodeFeatures
 from streamlearn.serving.node_metrics import DoorCollector, FrontMeters, ShadowMeters
 from streamlearn.serving.node_retrieval import NodeRetrieval
@@ -115,7 +116,9 @@ class Node:
         declared = declared_tables(folder.app.tables, settings.tables)
         tables = [structs.replace(options, optimizer=None, admission=None) for options in declared]
         names = [options.spec.name for options in tables]
-        self._front = Front(folder.app, names, folder.serving, settings.front, settings.allowance)
+        retrieval = folder.app.retrieval
+        library = None if retrieval is None else LibraryInputs(settings.retrieval.k_max, retrieval.label)
+        self._front = Front(folder.app, names, folder.serving, settings.front, settings.allowance, library=library)
         native_front, store = self._front.native, open_store(folder.store_url, settings=settings.versions)
         held = None if version is None else Chain.find(store, folder.app.name, version).ref
         self._kind = _lane_kind(folder, self._front, cache, places)
@@ -134,7 +137,7 @@ class Node:
         if self._features is not None:
             self._features.start(self._native)
         if self._retrieval is not None:
-            self._retrieval.start(self._native)
+            self._retrieval.start(self._native, native_front)
         self.grpc: str = self._native.grpc
         self.http: str | None = self._native.http
         self._addresses = (self.grpc, self.http or self.grpc)

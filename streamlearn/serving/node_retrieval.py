@@ -36,6 +36,7 @@ __all__ = ["NodeRetrieval"]
 
 # With more users in one search, a user costs as much, and each waits longer.
 _USERS_MAX = 64
+_FILLED = "Candidates whose features were left out, by whether the library of the version has them"
 
 
 class NodeRetrieval:
@@ -58,7 +59,7 @@ class NodeRetrieval:
         salt, is_text = native.slot_salt(slot.salt_name), slot.value == "str"
         items = ItemInputs(salt, is_text, settings.k_max, self._dim)
         self.front = Front(app, tables, self._serving, folder.settings.front, AllowanceSettings(), items=items)
-        self.indexes = ItemIndexes(store, dim=self._dim, is_text=is_text, probes=settings.probes)
+        self.indexes = ItemIndexes(store, app.features, dim=self._dim, probes=settings.probes)
         places = _places(folder.serving, settings.lanes)
         from streamlearn.serving.lanes.lane_threads import LaneThreads
 
@@ -67,14 +68,17 @@ class NodeRetrieval:
         self.front.connect(self._versions, self._kind.check)
         self._active: VersionRef | None = None
 
-    def start(self, node: Any) -> None:
-        """Answer what a native node is asked from now on."""
+    def start(self, node: Any, ranking: Any) -> None:
+        """Answer what a native node is asked from now on; `ranking` is its native front that scores."""
+        self._ranking = ranking
         node.retrieve_by(self.front.native)
         nice, failures_max = self._serving.lane_nice, self._serving.lane_failures_max
         self.lanes = Lanes(self.front, self.front.score, self._kind.places, failures_max, nice=nice)
 
-    def stage(self, version: Committed, tables: TableSet, graph: Callable[[str], Path]) -> None:
-        """Prepare a version; see `Hooks.stage`. `graph` returns the folder of a graph.
+    def stage(self, version: Committed, tables: TableSet, graph: Callable[[str], Path]) -> Any:
+        """Prepare a version, and return what describes its items; see `Hooks.stage`.
+
+        `graph` returns the folder of a graph.
 
         Raises:
             VersionRefused: It has no towers, or others than the application.
@@ -95,7 +99,10 @@ class NodeRetrieval:
         dense = of_retrieval(load_tensors(self._store, version))
         # The graphs take what the user tower reads; vectors of items are made when a version is published.
         taken = {weight.name: dense[weight.name] for weight in described.weights if weight.name in dense}
-        self._versions.add(version.ref, tables, Answer(executables, self._kind.weights(executables, taken)), items)
+        self._versions.add(
+            version.ref, tables, Answer(executables, self._kind.weights(executables, taken)), items.found
+        )
+        return items.features
 
     def activate(self, version: VersionRef, canary: Canary | None) -> None:
         """See `Hooks.activate`; a canary in shadow finds nothing, because vectors are not compared."""
@@ -138,6 +145,10 @@ class NodeRetrieval:
         yield refused
         help = "Time to search the items for the users of a TensorBatch"
         yield filled(histogram_family("retrieval", "search", "seconds", help), measures.searches, 1e-6)
+        candidates = counter_family("retrieval", "filled_candidates", _FILLED, ["library"])
+        for outcome, count in zip(("known", "unknown"), self._ranking.measured().filled, strict=True):
+            candidates.add_metric([outcome], count)
+        yield candidates
         items = None if self._active is None else self.indexes.of(self._active)
         help_items = "Items with a vector in the version that answers"
         yield single(

@@ -51,10 +51,17 @@ class FrontVersions:
         """Return what scores the version with this handle of the front; None if the version was retired."""
         return self._answers.get(handle)
 
-    def add(self, version: VersionRef, tables: TableSet, answer: Answer, *items: Any) -> None:
-        """Let a version answer requests that name it; `items` are those that a front finds, if it finds any."""
+    def add(
+        self, version: VersionRef, tables: TableSet, answer: Answer, items: Any = None, *, features: Any = None
+    ) -> None:
+        """Let a version answer requests that name it.
+
+        `items` are those that a front finds, if it finds any; `features` describe the items of a front that scores.
+        """
         identity = int(version.sha256[:_IDENTITY_DIGITS], 16)
-        handle = self._front.add(version.version, tables.native, identity, *items)
+        handle = self._front.add(version.version, tables.native, identity, items)
+        if features is not None:
+            features.describe(self._front, handle)
         self._answers[handle] = answer
         self._handles.setdefault(version, []).append(handle)
 
@@ -120,9 +127,10 @@ class Answering(Hooks):
         dense = of_ranking(load_tensors(self._store, version))
         answer = Answer(executables, self._lanes.weights(executables, dense))
         self._check(version, tables, answer, ladder)
+        features = None
         if self._retrieval is not None:
-            self._retrieval.stage(version, tables, self._graph)
-        self.versions.add(version.ref, tables, answer)
+            features = self._retrieval.stage(version, tables, self._graph)
+        self.versions.add(version.ref, tables, answer, features=features)
 
     def activate(self, version: VersionRef, canary: Canary | None) -> None:
         """See `Hooks.activate`."""

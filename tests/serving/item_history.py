@@ -31,6 +31,7 @@ from streamlearn.versions import (
     record_of,
     write_verdict,
 )  # fmt: skip
+from streamlearn.versions.format.library_files import NEVER_MS
 from streamlearn.versions.format.manifest import RetrievalRecord
 from streamlearn.versions.pointer.moves import publish
 
@@ -126,13 +127,13 @@ class ItemHistory:
 
     def library(self, items: list[Any], gone: npt.NDArray[np.uint64]) -> dict[str, npt.NDArray[Any]]:
         """Items as the library of a version has them; of their features only ids count here."""
-        none, keys = np.zeros(len(items), np.int64), self.keys(items)
+        none, never, keys = np.zeros(len(items), np.int64), np.full(len(items), NEVER_MS), self.keys(items)
         columns = {
             "key": keys,
             "event_ms": none,
             "origin": none.astype(np.uint64),
             "written_ms": none,
-            "removed_ms": none,
+            "removed_ms": never,
         }
         if self.app.features.slot("video_id").value == "str":
             raw = [item.encode() for item in items]

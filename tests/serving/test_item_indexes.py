@@ -33,7 +33,7 @@ def history(*, is_text: bool = False) -> tuple[Store, ItemHistory, ItemIndexes]:
 
 
 def indexes(store: Store, *, is_text: bool = False) -> ItemIndexes:
-    return ItemIndexes(store, dim=DIM, is_text=is_text)
+    return ItemIndexes(store, finding_app(is_text=is_text).features, dim=DIM)
 
 
 def check(found: ItemIndexes, version: Committed, made: ItemHistory, seed: int = 0) -> None:
@@ -146,7 +146,7 @@ def test_vectors_need_an_item_and_the_length_of_the_application(monkeypatch: pyt
     with pytest.raises(VersionDefect, match=f"a vector for key {made.keys([1])[0]}, but no item"):
         found.load(version, None)
     with pytest.raises(VersionDefect, match="its vectors have 8 numbers, not 12"):
-        ItemIndexes(store, dim=12, is_text=False).load(version, None)
+        ItemIndexes(store, made.app.features, dim=12).load(version, None)
 
 
 def test_many_items_are_divided_into_cells_and_again_once_their_vectors_have_moved(
@@ -162,7 +162,7 @@ def test_many_items_are_divided_into_cells_and_again_once_their_vectors_have_mov
     real = item_indexes.divides_again
     monkeypatch.setattr(item_indexes, "divides_again", divides_again)
     store, made, _ = history()
-    found, before = ItemIndexes(store, dim=DIM, is_text=False, probes=3), None
+    found, before = ItemIndexes(store, made.app.features, dim=DIM, probes=3), None
     probes = []
     # 40 items, then 240, all of which change with each version; at last 40 of them are left.
     for number in range(1, 8):

@@ -272,6 +272,9 @@ def test_the_verb_shows_what_a_node_finds(made: ItemHistory, node: Node, tmp_pat
     check(made, json.loads(text), vector(made, 7, "NO"), 3)
     status, text = said("--user", "user_id=7", "--version", "1")
     assert "version 1 of shop.retrieve" in text, text
+    status, text = said("--user", "user_id=7", "--k", "3", "--rank")
+    assert "version 2 of shop" in text, text
+    assert "click" in text, text
     for wrong, help in (
         (("--user", "age=7"), "features of users are user_id, country"),
         (("--user", "user_id=x"), "user_id takes numbers"),

@@ -6,7 +6,7 @@ import json
 import struct
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +19,14 @@ from prometheus_client import REGISTRY
 from streamlearn.apps import AppFolder
 from streamlearn.errors import ConfigError, NotDelivered
 from streamlearn.events import EventDecoder, Events
-from streamlearn.features import Segment
+from streamlearn.events.rules import broken_impressions
+from streamlearn.features import FeatureSpec, Retrieval, Segment
 from streamlearn.features.keys import keys_of
 from streamlearn.native import native
 from streamlearn.serving import impression_writer as written_back
 from streamlearn.serving.front import FrontLimits
 from streamlearn.serving.impression_writer import WrittenBack
-from streamlearn.serving.model_schema import described
+from streamlearn.serving.model_schema import LibraryInputs, described
 from streamlearn.serving.node import NodeLimits
 from streamlearn.table import TableOptions, TableSet
 from streamlearn.testing import small_impression, wait_until
@@ -41,13 +42,17 @@ Ask = Callable[["Rig", dict[str, Any]], dict[str, Any]]
 
 
 class Rig:
-    """A front that writes back what its callers were shown; its lane gives scores by chance."""
+    """A front that writes back what its callers were shown; its lane gives scores by chance.
 
-    def __init__(self, folder: AppFolder) -> None:
+    With retrieval, its version has a library of the items of some impressions.
+    """
+
+    def __init__(self, folder: AppFolder, items: Sequence[dict[str, Any]] = ()) -> None:
         features = folder.app.features
         tables = TableSet([TableOptions(spec, 1_000) for spec in features.tables])
         tables.stage(1, None, [])
-        text = described(features, folder.app.labels, list(tables.dims), LIMITS)
+        library = None if folder.app.retrieval is None else LibraryInputs(100, "click")
+        text = described(features, folder.app.labels, list(tables.dims), LIMITS, library=library)
         limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, 0, False, 20_000_000, 20_000_000)
         self.front = native.Front(text, ([1, 4], [4, 16], [8]), limits, 4)
         self.back = WrittenBack(folder, self.front)
@@ -57,7 +62,10 @@ class Rig:
         )  # fmt: skip
         self.back.start(self.node)
         self._tables, self._ended, self._rng = tables, threading.Event(), np.random.default_rng(5)
-        self.front.activate(self.front.add(1, tables.native))
+        handle = self.front.add(1, tables.native)
+        self.front.activate(handle)
+        if library is not None:
+            library_of(features, items).describe(self.front, handle)
         self.node.set_state(True)
         # A lane is there once it has looked for work: who asks before that is refused.
         assert self.front.take(0, 0.0) is None
@@ -83,6 +91,22 @@ class Rig:
             if work is not None:
                 scores = self._rng.normal(size=(16, len(LABELS))).astype(np.float32)
                 self.front.give(work, scores)
+
+
+def library_of(spec: FeatureSpec, items: Sequence[dict[str, Any]]) -> Any:
+    """What describes items that differ in their ids, as a node has it."""
+    distinct = [*{item["video_id"]: item for item in items}.values()]
+
+    def listed(name: str) -> list[Any]:
+        keys = keys_of(spec.slot(name), [value for item in distinct for value in item[name]])
+        return [keys, np.cumsum([0, *(len(item[name]) for item in distinct)], dtype=np.int64)]
+
+    weights = np.array([weight for item in distinct for weight in item["topics_weights"]], np.float32)
+    numbers = np.array([item["vector"] for item in distinct], np.float32).reshape(-1)
+    columns = [listed("tags"), [*listed("topics"), weights], [numbers]]
+    none = native.ItemFeatures([("many", 0), ("weighted", 0), ("dense", 3)])
+    keys = keys_of(spec.slot("video_id"), [item["video_id"] for item in distinct])
+    return none.apply(keys, columns, np.zeros(0, np.uint64))
 
 
 def rows(rig: Rig, given: dict[str, Any], **said: Any) -> dict[str, Any]:
@@ -260,6 +284,80 @@ def test_what_was_shown_becomes_the_samples_that_it_was_scored_as(place: Place) 
     assert found == {given["user"]["user_id"]: expected_keys(place, given) for given, _ in asked.values()}
     positives = sum(int(batch.labels[0].value.sum()) for batch in batches)
     assert positives >= len(asked)
+
+
+def alone(rig: Rig, given: dict[str, Any]) -> dict[str, Any]:
+    """Ask with ids, and for every second item with its tags; texts that are sent are known."""
+    items = [
+        {"video_id": one["video_id"]} | ({"tags": one["tags"]} if at % 2 else {})
+        for at, one in enumerate(given["items"])
+    ]
+    return rig.post("/score", {"id": given["request_id"], "user": given["user"], "items": items})
+
+
+def alone_by_tensors(rig: Rig, given: dict[str, Any]) -> dict[str, Any]:
+    """Ask with tensors of ids and vectors."""
+    inputs = [dict(zip(("name", "datatype", "shape", "data"), one, strict=True)) for one in tensors_of(given)]
+    kept = [one for one in inputs if one["name"].split(".")[0] not in ("tags", "topics")]
+    answer = rig.post("/v2/models/small/infer", {"id": given["request_id"], "inputs": kept})
+    return {"id": answer["id"], "version": int(answer["model_version"])}
+
+
+def test_what_was_taken_from_the_library_becomes_the_same_samples_as_what_was_sent(place: Place) -> None:
+    app = replace(place.folder.app, retrieval=Retrieval("click", ("user_id",), ("video_id",)))
+    place = replace(place, folder=replace(place.folder, app=app))
+    asked = [small_impression(seed, items=1 + seed % 5) for seed in range(20)]
+    for seed, given in enumerate(asked):
+        given["user"]["user_id"] = seed
+        for at, item in enumerate(given["items"]):
+            item["video_id"] = 100 * seed + at
+    rig = Rig(live(place.folder), [item for given in asked for item in given["items"]])
+    try:
+        for seed, given in enumerate(asked):
+            answer = (alone, alone_by_tensors)[seed % 2](rig, given)
+            assert "unknown" not in answer
+    finally:
+        rig.close()
+    impressions = written(place).impressions
+    # Integers and numbers are what was sent to the library; of texts there are keys.
+    places = {name: at for at, name in enumerate(impressions.texts("request_id"))}
+    begins, columns = impressions.columns["items[]"], impressions.columns
+    for given in asked:
+        for at, item in enumerate(given["items"], int(begins[places[given["request_id"]]])):
+            for name in ("topics", "topics_weights", "vector"):
+                begin, end = columns[f"items.{name}[]"][at : at + 2]
+                assert columns[f"items.{name}"][begin:end].tolist() == item[name]
+    assert len(columns["items.served_keys_tags"])
+    times = dict(zip(impressions.texts("request_id"), columns["event_time_ms"].tolist(), strict=True))
+    with place.producer() as producer:
+        for given in asked:
+            name = given["request_id"]
+            producer.action(name, times[name] + 1_000, given["items"][0]["video_id"], "click")
+        producer.end(max(times.values()) + 10**8)
+    week = read_week(place)
+    joined = week.joined()
+    with week.maker() as maker:
+        batches = [batch for lot, one in joined for batch in maker.make(lot, one, ENDLESS_MS)]
+        assert maker.set_aside() == []
+    found: dict[int, set[tuple[Any, ...]]] = {}
+    for batch in batches:
+        for keys in sample_keys(batch):
+            found.setdefault(next(seed for seed in range(20) if keys[0] == keys_of_user(place, seed)), set()).add(keys)
+    assert found == {given["user"]["user_id"]: expected_keys(place, given) for given in asked}
+
+
+def test_keys_in_place_of_texts_must_be_one_for_each_value(place: Place) -> None:
+    app = replace(place.folder.app, retrieval=Retrieval("click", ("user_id",), ("video_id",)))
+    columns = {"items[]": np.array([0, 2, 3], np.int32), "event_time_ms": np.zeros(2, np.int64)}
+    columns |= {"request_id$": np.array([0, 1, 2], np.int32), "items.served_keys_tags": np.zeros(3, np.int64)}
+    columns |= {"items.served_keys_tags[]": np.array([0, 0, 1, 3], np.int32)}
+    columns |= {"items.tags": np.zeros(0, np.uint8), "items.tags[]": np.array([0, 2, 3, 5], np.int32)}
+    rule = "served_keys_tags does not have one key for each value"
+    assert [(rows.tolist(), said) for rows, said in broken_impressions(app, columns, 10) if said == rule] == [
+        ([False, False], rule)
+    ]
+    columns["items.tags[]"] = np.array([0, 2, 4, 6], np.int32)
+    assert [rows.tolist() for rows, said in broken_impressions(app, columns, 10) if said == rule] == [[True, False]]
 
 
 def keys_of_user(place: Place, user: int) -> tuple[int, ...]:

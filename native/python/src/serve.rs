@@ -71,7 +71,6 @@ struct NativeMeasures {
     found: (u64, u64),
     /// Items of sampled requests that a search of some cells found, and that it did not.
     recall: (u64, u64),
-    /// Candidates whose columns were left out: in the library, and not.
     filled: (u64, u64),
 }
 

@@ -27,6 +27,9 @@ def retrieve(
         typer.Option(metavar="FEATURE=VALUE", help="A feature of the user, as in user_id=42; may be repeated."),
     ] = None,
     k: Annotated[int, typer.Option("--k", metavar="N", min=1, help="How many items.")] = 10,
+    rank: Annotated[
+        bool, typer.Option("--rank", help="Rank more items than these by the model that scores, and show the best.")
+    ] = False,
     version: Annotated[
         int | None, typer.Option(metavar="N", help="The version that answers; by default the promoted one.")
     ] = None,
@@ -46,22 +49,25 @@ def retrieve(
     if towers is None:
         message = f"application {folder.app.name!r} has no retrieval"
         raise UsageError(message, help="declare App(retrieval=...) in its app.py")
-    body: dict[str, Any] = {"user": dict(_feature(towers, text) for text in user or ()), "k": k}
+    features = folder.app.features if rank else towers
+    body: dict[str, Any] = {"user": dict(_feature(features, text) for text in user or ()), "k": k}
     if version is not None:
         body["version"] = version
     token = None if token_file is None else read_token(token_file).decode("latin-1")
-    answer = _asked(at or folder.settings.front.http, body, token)
+    path = "/recommend" if rank else "/retrieve"
+    answer = _asked(at or folder.settings.front.http, path, body, token)
     if json:
         print_json(answer)
     else:
         typer.echo(f"version {answer['version']} of {answer['model']}")
-        print_table(answer["items"], whole=True)
+        items = answer["items"]
+        print_table([{"id": item["id"], **item["scores"]} for item in items] if rank else items, whole=True)
 
 
-def _feature(towers: FeatureSpec, text: str) -> tuple[str, Any]:
+def _feature(features: FeatureSpec, text: str) -> tuple[str, Any]:
     """Return the name and the value of a feature as a request has it."""
-    columns: dict[str, Slot | Dense] = {slot.name: slot for slot in towers.slots_of("user")}
-    columns |= {dense.name: dense for dense in towers.dense_of("user")}
+    columns: dict[str, Slot | Dense] = {slot.name: slot for slot in features.slots_of("user")}
+    columns |= {dense.name: dense for dense in features.dense_of("user")}
     name, equals, value = text.partition("=")
     column = columns.get(name)
     if not equals or column is None:
@@ -79,12 +85,12 @@ def _feature(towers: FeatureSpec, text: str) -> tuple[str, Any]:
         raise UsageError(message, help=f"{name} takes numbers, such as {name}=42") from None
 
 
-def _asked(address: str, body: dict[str, Any], token: str | None) -> Any:
+def _asked(address: str, path: str, body: dict[str, Any], token: str | None) -> Any:
     """Return the answer of a node; raises ServiceError if there is none."""
     headers = {"content-type": "application/json"} | ({} if token is None else {"authorization": f"Bearer {token}"})
     connection = http.client.HTTPConnection(address, timeout=_WAIT_S)
     try:
-        connection.request("POST", "/retrieve", msgspec.json.encode(body), headers)
+        connection.request("POST", path, msgspec.json.encode(body), headers)
         response = connection.getresponse()
         answer = from_json(response.read(_ANSWER_BYTES_MAX), dict[str, Any])
     except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:

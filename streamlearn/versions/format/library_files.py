@@ -20,12 +20,15 @@ from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
 
-__all__ = ["GONE", "STATE", "check_library", "check_vectors", "library_in", "vectors_in"]
+__all__ = ["GONE", "NEVER_MS", "STATE", "are_present", "check_library", "check_vectors", "library_in", "vectors_in"]
 
 STATE = {"key": "<u8", "event_ms": "<i8", "origin": "<u8", "written_ms": "<i8", "removed_ms": "<i8"}
 """The columns that every library has, beside ids and features."""
 GONE = "gone"
 """The tensor of keys that the parent had, and the version has not."""
+
+NEVER_MS = -(1 << 62)
+"""The time of what never happened, such as the removal of an item."""
 
 _Columns = dict[str, npt.NDArray[Any]]
 
@@ -42,6 +45,14 @@ def library_in(store: Store, links: Sequence[Committed]) -> _Columns | None:
 def vectors_in(store: Store, links: Sequence[Committed]) -> _Columns | None:
     """Return the vectors of all items, as `library_in` does."""
     return _whole(store, links, "vectors", check_vectors)
+
+
+def are_present(items: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
+    """Return which items of a library's columns are in it: they have features, and were not removed for good."""
+    removed_ms = items["removed_ms"]
+    is_there = (removed_ms == NEVER_MS) | (items["written_ms"] > removed_ms)
+    present: npt.NDArray[np.bool_] = is_there & (items["event_ms"] != NEVER_MS)
+    return present
 
 
 def _whole(
