@@ -298,7 +298,7 @@ def alone(rig: Rig, given: dict[str, Any]) -> dict[str, Any]:
 def alone_by_tensors(rig: Rig, given: dict[str, Any]) -> dict[str, Any]:
     """Ask with tensors of ids and vectors."""
     inputs = [dict(zip(("name", "datatype", "shape", "data"), one, strict=True)) for one in tensors_of(given)]
-    kept = [one for one in inputs if one["name"].split(".")[0] not in ("tags", "topics")]
+    kept = [one for one in inputs if str(one["name"]).split(".")[0] not in ("tags", "topics")]
     answer = rig.post("/v2/models/small/infer", {"id": given["request_id"], "inputs": kept})
     return {"id": answer["id"], "version": int(answer["model_version"])}
 
@@ -348,7 +348,7 @@ def test_what_was_taken_from_the_library_becomes_the_same_samples_as_what_was_se
 
 def test_keys_in_place_of_texts_must_be_one_for_each_value(place: Place) -> None:
     app = replace(place.folder.app, retrieval=Retrieval("click", ("user_id",), ("video_id",)))
-    columns = {"items[]": np.array([0, 2, 3], np.int32), "event_time_ms": np.zeros(2, np.int64)}
+    columns: dict[str, Any] = {"items[]": np.array([0, 2, 3], np.int32), "event_time_ms": np.zeros(2, np.int64)}
     columns |= {"request_id$": np.array([0, 1, 2], np.int32), "items.served_keys_tags": np.zeros(3, np.int64)}
     columns |= {"items.served_keys_tags[]": np.array([0, 0, 1, 3], np.int32)}
     columns |= {"items.tags": np.zeros(0, np.uint8), "items.tags[]": np.array([0, 2, 3, 5], np.int32)}

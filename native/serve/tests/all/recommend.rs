@@ -200,6 +200,10 @@ impl Rig {
             tables.end_staging(version).unwrap();
         }
         node.set_state(true, None);
+        // A lane is there once it has looked for work: who asks before that is refused.
+        for front in [&ranking, &towers] {
+            assert!(front.take(0, Duration::ZERO, &mut Scratch::default()).is_none());
+        }
         let listen = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let door = Arc::new(Door::new(DoorSettings::default()).unwrap());
         let servers = Servers::start(node.clone(), door, (listen(), Some(listen())), 2).unwrap();
@@ -381,11 +385,8 @@ async fn a_version_that_goes_between_the_steps_is_replaced_whole_or_refused() {
         let old = rig.add(7, &[1, 2, 3]);
         rig.activate(old);
         let new = rig.add(8, &[101, 102, 103]);
-        // A lane is there once it has looked for work: who asks before that is refused.
-        for front in &rig.fronts {
-            assert!(front.take(0, Duration::ZERO, &mut Scratch::default()).is_none());
-        }
-        let body = json!({"user": {"user_id": 5, "user_age": 0}, "k": 3, "version": pin});
+        let mut body = json!({"user": {"user_id": 5, "user_age": 0}, "k": 3});
+        body.as_object_mut().unwrap().extend(pin.map(|pin: u64| ("version".to_owned(), json!(pin))));
         let at = rig.servers.http.unwrap();
         let asked = tokio::spawn(async move { post(at, "/recommend", &body.to_string()).await });
         until_waits(&rig.fronts[1]).await;
@@ -406,9 +407,6 @@ async fn a_version_that_goes_between_the_steps_is_replaced_whole_or_refused() {
 async fn the_deadline_is_that_of_both_steps() {
     let mut rig = Rig::start();
     rig.activate(rig.add(7, &[1, 2, 3]));
-    for front in &rig.fronts {
-        assert!(front.take(0, Duration::ZERO, &mut Scratch::default()).is_none());
-    }
     // Nobody retrieves; then nobody ranks.
     for step in 0..2 {
         let (status, body) = rig.recommend(json!({"deadline_ms": 300})).await;
