@@ -15,7 +15,7 @@ use streamlearn_serve::inputs::{Inputs as ModelInputs, Label, Limits};
 use streamlearn_serve::layout::{Layout, Place, Pooling, Side};
 use streamlearn_serve::node::{Node, Servers};
 use streamlearn_serve::protocol::{
-    CallerOptions, Door, DoorSettings, RequestFormat, check, decode, every_kind_for_items,
+    CallerOptions, Door, DoorLimits, DoorSettings, RequestFormat, check, decode, every_kind_for_items,
     every_kind_in_library, read,
 };
 use streamlearn_serve::request::{Request, Values};
@@ -205,7 +205,8 @@ impl Rig {
             assert!(front.take(0, Duration::ZERO, &mut Scratch::default()).is_none());
         }
         let listen = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let door = Arc::new(Door::new(DoorSettings::default()).unwrap());
+        let limits = DoorLimits { http_bytes_max: LIMITS.message_bytes_max, ..DoorLimits::default() };
+        let door = Arc::new(Door::new(DoorSettings { limits, ..DoorSettings::default() }).unwrap());
         let servers = Servers::start(node.clone(), door, (listen(), Some(listen())), 2).unwrap();
         let (is_over, lanes) = (Arc::default(), Vec::new());
         Self { fronts: [ranking, towers], node, servers, tables, is_over, lanes }
@@ -266,7 +267,8 @@ impl Drop for Rig {
 }
 
 fn ids(answer: &Value) -> Vec<i64> {
-    answer["items"].as_array().unwrap().iter().map(|item| item["id"].as_i64().unwrap()).collect()
+    let items = answer["items"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    items.iter().map(|item| item["id"].as_i64().unwrap()).collect()
 }
 
 #[tokio::test]
