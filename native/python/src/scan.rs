@@ -18,7 +18,7 @@ type Found<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f32>>, Bound<'
 /// Rows as int8 values, and their scales.
 type Encoded<'py> = (Bound<'py, PyArray2<i8>>, Bound<'py, PyArray1<f32>>);
 
-/// `VersionItems` in `streamlearn.serving.item_indexes`.
+/// `VersionItems.found` in `streamlearn.serving.item_indexes`.
 pub type VersionItems<'py> = (PyRef<'py, NativeBlocks>, PyRef<'py, NativeRawIds>, Option<i64>, Option<usize>);
 
 /// More move centroids hardly any further.

@@ -227,8 +227,7 @@ impl NativeFront {
     ) -> PyResult<u64> {
         let (dim, finds_items) = (self.front.inputs().labels.len(), self.front.inputs().items.is_some());
         if items.is_some() != finds_items || items.as_ref().is_some_and(|items| items.0.blocks.dim() != dim) {
-            let kind =
-                if finds_items { "finds items: give those" } else { "scores candidates: give no items" };
+            let kind = if finds_items { "finds items: give those" } else { "scores candidates: give none" };
             return Err(PyValueError::new_err(format!("this front {kind}; its outputs have {dim} values")));
         }
         let items = items.map(|(blocks, ids, as_of_ms, probes)| {
@@ -358,11 +357,10 @@ impl NativeFront {
 
     /// Marks a lane as absent until it takes work again.
     fn leave(&self, lane: usize) -> PyResult<()> {
-        if lane >= self.scratch.len() {
-            return Err(PyValueError::new_err(format!(
-                "lane {lane} is out of range; there are {} lanes",
-                self.scratch.len()
-            )));
+        let lanes = self.scratch.len();
+        if lane >= lanes {
+            let text = format!("lane {lane} is out of range; there are {lanes} lanes");
+            return Err(PyValueError::new_err(text));
         }
         self.front.leave(lane);
         Ok(())
