@@ -930,7 +930,7 @@ class Front:
         version: int,
         tables: TableSet,
         identity: int = 0,
-        items: tuple[Blocks, RawIds, int | None] | None = None,
+        items: tuple[Blocks, RawIds, int | None, int | None] | None = None,
     ) -> int:
         """Make a version available to requests that name it; return its handle. It does not keep the tables alive.
 

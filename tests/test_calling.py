@@ -35,13 +35,13 @@ _TOWERS = FeatureSpec(slots=(*_FEATURES.slots[:2], _FEATURES.slots[3]), item_id=
 _LIMITS = {"candidates_max": 64, "values_max": 512, "message_bytes_max": 1 << 16}
 
 
-def items() -> tuple[Any, Any, int]:
+def items() -> tuple[Any, Any, int, None]:
     """The items 901 to 905 and their vectors, the last ones farther from every user."""
     slot, ids = _FEATURES.slot("video_id"), np.arange(901, 906)
     keys, none = keys_of(slot, ids), np.zeros(0, np.uint64)
     values, scales = native.encode_vectors(np.outer(0.5 ** np.arange(5), [1, 0, 0, 0]).astype(np.float32))
     blocks = native.Blocks(4).apply(keys, values, scales, none)
-    return blocks, native.RawIds(False).apply(keys, ids, none), 1_700_000_000_000
+    return blocks, native.RawIds(False).apply(keys, ids, none), 1_700_000_000_000, None
 
 
 @pytest.fixture
