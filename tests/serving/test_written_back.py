@@ -41,7 +41,7 @@ Ask = Callable[["Rig", dict[str, Any]], dict[str, Any]]
 
 
 class Rig:
-    """A front that writes back what its callers were shown; its lane gives scores by chance; `items` are its library."""
+    """A front that writes back what its callers were shown, by chance; `items` are its library."""
 
     def __init__(self, folder: AppFolder, items: Sequence[dict[str, Any]] = ()) -> None:
         features = folder.app.features
