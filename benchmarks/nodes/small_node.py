@@ -1,6 +1,7 @@
 """A node without TensorFlow, as a process: `python -m benchmarks.nodes.small_node` with its order as JSON.
 
-Its lane takes a given time for each execution and gives zeros. Its version says which application answered.
+Its lane takes a given time for each execution and gives zeros. Its version says which application answered. It also
+finds one item, whose id is that version.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from streamlearn.features import FeatureSpec, Label, Slot
 from streamlearn.native import native
 from streamlearn.serving.front import FrontLimits
-from streamlearn.serving.model_schema import described
+from streamlearn.serving.model_schema import ItemInputs, described
 from streamlearn.serving.node import NodeLimits
 from streamlearn.settings.versions import RegistrySettings
 from streamlearn.table import TableOptions, TableSet
@@ -38,7 +39,7 @@ FEATURES = FeatureSpec(
     item_id="item_id",
 )
 _LIMITS = {"candidates_max": 64, "values_max": 512, "message_bytes_max": 1 << 16}
-_BEAT_S = 0.2
+_BEAT_S, _DIM = 0.2, 4
 
 
 @dataclass(frozen=True)
@@ -81,19 +82,25 @@ def _serve(order: Order) -> None:
     handles = {version: front.add(version, tables.native) for version in staged}
     front.activate(handles[order.version])
     front.set_canary((handles[order.canary], 0.0) if order.canary else None)
+    finder = _finder(tables, limits)
+    found = {version: finder.add(version, tables.native, items=_one_item(version)) for version in staged}
+    finder.activate(found[order.version])
+    finder.set_canary((found[order.canary], 0.0) if order.canary else None)
+    node.retrieve_by(finder)
     assert front.take(0, 0.0) is None
     stopped, ended = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
 
-    def lane() -> None:
+    def lane(source: Any, width: int) -> None:
         while not ended.is_set():
-            work = front.take(0, 0.05)
+            work = source.take(0, 0.05)
             if work is not None:
                 threading.Event().wait(order.took_ms / 1e3)  # as an execution does
-                front.give(work, np.zeros((16, 1), np.float32))
+                source.give(work, np.zeros((16, width), np.float32))
 
-    thread = threading.Thread(target=lane)
-    thread.start()
+    threads = [threading.Thread(target=lane, args=given) for given in ((front, 1), (finder, _DIM))]
+    for thread in threads:
+        thread.start()
     node.set_state(True)
     assert node.http is not None
     registry = open_registry(order.registry, order.app, SETTINGS)
@@ -110,10 +117,25 @@ def _serve(order: Order) -> None:
     threading.Event().wait(3.0)
     node.stop()
     front.drain()
+    finder.drain()
     ended.set()
-    thread.join()
+    for thread in threads:
+        thread.join()
     registry.leave(boot_id)
     registry.close()
+
+
+def _finder(tables: TableSet, limits: FrontLimits) -> Any:
+    """A front that finds the one item of each version."""
+    items = ItemInputs(native.slot_salt(FEATURES.slot("item_id").salt_name), False, 10, _DIM)
+    text = described(FEATURES, [], list(tables.dims), _LIMITS, items=items)
+    return native.Front(text, ([1, 4], [4, 16], [1]), limits, 8)
+
+
+def _one_item(version: int) -> tuple[Any, Any, int | None]:
+    keys, none = np.array([1], np.uint64), np.zeros(0, np.uint64)
+    blocks = native.Blocks(_DIM).apply(keys, np.ones((1, _DIM), np.int8), np.ones(1, np.float32), none)
+    return blocks, native.RawIds(False).apply(keys, np.array([version]), none), None
 
 
 class SmallNode:

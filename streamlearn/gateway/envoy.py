@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,10 @@ _ROUTE_KEY, _ARM, _VERSION, _MODEL = "x-route-key", "x-arm", "x-version", "x-mod
 # What the nodes of an application obey; callers may send it only where they are trusted.
 _HEADERS = (_ROUTE_KEY, "x-priority", _ARM, _VERSION, "x-deadline-ms")
 # Paths that lead to any node of the only model. Those for operators are reached at the nodes themselves.
-_PATHS = ({"path": "/score"}, {"path": "/ready"}, {"path": "/health"}, {"path_separated_prefix": "/v2"})
+_PATHS = (
+    *({"path": path} for path in ("/score", "/retrieve", "/recommend", "/ready", "/health")),
+    {"path_separated_prefix": "/v2"},
+)
 _WEIGHTS = 10_000
 _TYPE = "type.googleapis.com/envoy."
 _CONNECTIONS_MAX = 20_000
@@ -272,12 +276,16 @@ _OTHER_HOST = {
 
 
 def _routes(plan: AccessPlan) -> list[_Json]:
-    """By the model's name, in the path or in `x-model`: Envoy does not read messages of gRPC, where it is a field."""
+    """By the model's name, in the path or in `x-model`: Envoy does not read messages of gRPC, where it is a field.
+
+    The nodes of a model find items, too, as MODEL.retrieve.
+    """
     routes: list[_Json] = []
     for model, shares in plan.shares.items():
-        named = {"headers": [{"name": _MODEL, "string_match": {"exact": model}}]}
+        either = {"safe_regex": {"regex": rf"{re.escape(model)}(\.retrieve)?"}}
+        named = {"headers": [{"name": _MODEL, "string_match": either}]}
         routes += [
-            _route({"path_separated_prefix": f"/v2/models/{model}"}, shares, "http"),
+            *(_route({"path_separated_prefix": f"/v2/models/{model}{of}"}, shares, "http") for of in ("", ".retrieve")),
             _route({"prefix": "/", "grpc": {}, **named}, shares, "grpc"),
             *(_route({**path, **named}, shares, "http") for path in _PATHS),
         ]

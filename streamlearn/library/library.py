@@ -27,7 +27,7 @@ from streamlearn.versions import Chain
 from streamlearn.versions.format.library_files import GONE, NEVER_MS, STATE, library_in
 from streamlearn.versions.store.defect import defective
 
-__all__ = ["ITEMS_MAX", "NEVER_MS", "Library"]
+__all__ = ["ITEMS_MAX", "Library"]
 
 ITEMS_MAX = 10_000_000
 """Most items of a library; later ones are refused and counted."""

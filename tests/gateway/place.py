@@ -23,7 +23,7 @@ from streamlearn.gateway.envoy_process import ask_admin
 from streamlearn.testing import wait_until
 from tools.services import free_ports
 
-__all__ = ["ROWS", "Access", "Answer", "access", "call", "folder_of", "infer"]
+__all__ = ["INPUTS", "ROWS", "USER", "Access", "Answer", "access", "call", "find", "folder_of", "infer"]
 
 _ROOT = Path(__file__).parents[2]
 _APP = """
@@ -38,6 +38,10 @@ app = App(
     labels=(Label("click", action="click", group="fast"),),
 )
 """
+USER = {"user": {"user_id": 1}, "k": 5}
+INPUTS = {
+    "inputs": [{"name": name, "datatype": "INT64", "shape": [1], "data": [1]} for name in ("user_id", "k")],
+}
 ROWS = {"user": {"user_id": 1}, "items": [{"item_id": 2}]}
 
 
@@ -140,6 +144,15 @@ def infer(client: triton.InferenceServerClient, model: str, head: dict[str, str]
     user.set_data_from_numpy(np.array([1]))
     item.set_data_from_numpy(np.array([2]))
     return str(client.infer(model, [user, item], headers=head, client_timeout=30).get_response().model_version)
+
+
+def find(client: triton.InferenceServerClient, model: str, head: dict[str, str] | None = None) -> str:
+    """Ask for items by gRPC; return the version that answered."""
+    user, k = triton.InferInput("user_id", [1], "INT64"), triton.InferInput("k", [1], "INT64")
+    user.set_data_from_numpy(np.array([1]))
+    k.set_data_from_numpy(np.array([1]))
+    answer = client.infer(f"{model}.retrieve", [user, k], headers=head, client_timeout=30)
+    return str(answer.get_response().model_version)
 
 
 @contextmanager

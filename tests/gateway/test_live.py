@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 from benchmarks.nodes.small_node import Order, SmallNode, small_nodes
 from streamlearn.testing import wait_until
 from tests.gateway import ENVOY_SERIES
-from tests.gateway.place import ROWS, Access, access, call, folder_of, infer
+from tests.gateway.place import INPUTS, ROWS, USER, Access, access, call, find, folder_of, infer
 from tools.services import free_ports
 
 _USERS = 1_000
@@ -62,6 +62,17 @@ def test_callers_reach_all_nodes_and_what_they_say_of_themselves_is_dropped(
     body = {"inputs": [{"name": n, "datatype": "INT64", "shape": [1], "data": [1]} for n in ("user_id", "item_id")]}
     assert running.call("/v2/models/ctr/infer", body).status == 200
     assert running.call("/metrics").status == 404
+
+
+def test_requests_for_items_go_the_same_way(running: Access, client: triton.InferenceServerClient) -> None:
+    head = {"x-priority": "no number", "x-deadline-ms": "NaN", "x-arm": "not / a name", "x-route-key": "\x7e" * 300}
+    found = [running.call("/retrieve", USER, head).body for _ in range(40)]
+    assert {answer["version"] for answer in found} == {1, 2}
+    assert all(answer["items"] == [{"id": answer["version"], "score": 0.0}] for answer in found)
+    assert {find(client, "ctr") for _ in range(40)} == {"1", "2"}
+    answer = running.call("/v2/models/ctr.retrieve/infer", INPUTS)
+    assert (answer.status, answer.body["model_name"]) == (200, "ctr.retrieve")
+    assert running.call("/retrieve", USER).body["model"] == "ctr.retrieve"
 
 
 def test_its_metrics_say_how_many_nodes_get_requests(
@@ -146,6 +157,8 @@ def test_refusals_for_lack_of_time_are_neither_tried_again_nor_held_against_a_no
 
             by_grpc = Counter(callers.map(status, range(200)))
             client.close()
+            items = Counter(callers.map(lambda _: running.call("/retrieve", USER, head).status, range(200)))
+            assert items[429] > 50, items
             assert by_grpc["StatusCode.RESOURCE_EXHAUSTED"] > 50, by_grpc
             assert running.figure("upstream_rq_retry") == 0
             assert running.figure("outlier_detection.ejections_enforced_total") == 0
@@ -212,7 +225,16 @@ def test_users_keep_their_arm_and_models_are_told_apart(experiment: list[Path], 
         by_grpc = [infer(client, "ctr", {"x-model": "ctr", "x-route-key": f"user-{user}"}) for user in range(50)]
         assert by_grpc == [str(first[user]) for user in range(50)]
         assert infer(client, "cvr", {"x-model": "cvr"}) == "3"
+        # So has one who asks for items, and a client may name the model that it asks.
+        head = [{"x-model": "ctr.retrieve", "x-route-key": f"user-{user}"} for user in range(50)]
+        assert [find(client, "ctr", of_user) for of_user in head] == by_grpc
+        assert [str(running.call("/retrieve", USER, of_user).body["version"]) for of_user in head] == by_grpc
+        by_path = [running.call("/v2/models/ctr.retrieve/infer", INPUTS, of_user) for of_user in head]
+        assert [str(answer.body["model_version"]) for answer in by_path] == by_grpc
+        assert find(client, "cvr", {"x-model": "cvr"}) == "3"
+        assert running.call("/v2/models/cvr.retrieve/infer", INPUTS).body["model_version"] == "3"
         client.close()
+        assert running.call("/retrieve", USER).status == 404
         assert running.call(head={"x-model": "cvr"}).body["version"] == 3
         unknown = running.call()
         assert unknown.status == 404
@@ -246,6 +268,8 @@ arms = [
         # The body wins, and what callers say of the version does not count beside an arm.
         assert running.call(body={**ROWS, "version": "4"}, head={"x-route-key": "u1"}).body["version"] == 4
         assert {running.call(head={"x-version": "no version"}).status for _ in range(20)} == {200}
+        found = {running.call("/retrieve", USER, {"x-route-key": f"u{user}"}).body["version"] for user in range(100)}
+        assert found == {4, 5, 6}
         client = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
         assert {infer(client, "ctr", {"x-route-key": f"u{user}"}) for user in range(50)} == {"4", "5", "6"}
         client.close()

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from streamlearn.apps import load_app
 from streamlearn.cli.main import cli
+from streamlearn.errors import BadRecord
 from streamlearn.features import FeatureSpec
 from streamlearn.features.keys import keys_of
 from streamlearn.models import PackedSide, export_graphs
@@ -31,9 +32,18 @@ from streamlearn.settings.front import FrontSettings
 from streamlearn.settings.retrieval import RetrievalSettings
 from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.testing import wait_until
-from streamlearn.versions import History, PointerLog, open_store
+from streamlearn.versions import (
+    History,
+    PointerLog,
+    Verdict,
+    export_version,
+    import_version,
+    open_store,
+    verify,
+    write_verdict,
+)  # fmt: skip
 from streamlearn.versions.format.graphs import put_graph
-from streamlearn.versions.pointer.moves import rollback
+from streamlearn.versions.pointer.moves import publish, rollback
 from tests.serving.inference import answer_class, request_class
 from tests.serving.item_history import DIM, ItemHistory, Vectors, finding_app, folder_of, nearest
 from tests.serving.test_serve_verb import serving
@@ -95,14 +105,18 @@ def some(rng: np.random.Generator, items: Any) -> Vectors:
     return {item: rng.standard_normal(DIM).astype(np.float32) for item in items}
 
 
-@pytest.fixture
-def node(made: ItemHistory, tmp_path: Path) -> Iterator[Node]:
-    """A node that is ready."""
+def settings() -> Settings:
+    """Those of a node."""
     shapes = ServingSettings(users_buckets=[1, 4], candidates_buckets=[4], cost_runs=2)
     front = FrontSettings(listen="127.0.0.1:0", http="127.0.0.1:0", deadline_ms=30_000)
     retrieval, replica = RetrievalSettings(k_max=50), ReplicaSettings(beat_s=0.25)
-    settings = Settings(serving=shapes, front=front, retrieval=retrieval, replica=replica)
-    with Node(folder_of(tmp_path, made.app, settings), places=[Place("/CPU:0")]) as node:
+    return Settings(serving=shapes, front=front, retrieval=retrieval, replica=replica)
+
+
+@pytest.fixture
+def node(made: ItemHistory, tmp_path: Path) -> Iterator[Node]:
+    """A node that is ready."""
+    with Node(folder_of(tmp_path, made.app, settings()), places=[Place("/CPU:0")]) as node:
         node.wait_ready()
         yield node
 
@@ -155,6 +169,31 @@ def test_the_nearest_items_are_found_and_a_rollback_takes_back_vectors_and_items
     check(made, asked(node, body)[1], vector(made, 3), _K)
     # Scores go back with it.
     assert asked(node, {"user": {"user_id": 3}, "items": [{"video_id": 5}]}, "/score")[1]["version"] == 1
+
+
+def test_an_exported_version_finds_the_same_items_where_it_is_imported(made: ItemHistory, tmp_path: Path) -> None:
+    name, out, there = made.app.name, tmp_path / "out", folder_of(tmp_path / "there", made.app, settings())
+    exported = export_version(made.store, name, 2, out)
+    assert made.last is not None
+    assert exported.retrieval == made.last.manifest.retrieval
+    assert "user_tower/" in (out / "README.txt").read_text()
+    store = open_store(there.store_url)
+    done = import_version(store, name, out)
+    assert done.manifest.retrieval == exported.retrieval
+    assert verify(store, name, everything=True).defects == ()
+    write_verdict(store, done.folder, Verdict(version=done.ref, outcome="passed"))
+    known = History(store, name).read()
+    PointerLog(store, name).move(partial(publish, known=known, version=1, run=1), by="test")
+    with Node(there, places=[Place("/CPU:0")]) as node:
+        node.wait_ready()
+        for user in range(5):
+            status, answer = asked(node, {"user": {"user_id": user}, "k": _K})
+            assert (status, answer["version"]) == (200, 1), answer
+            check(made, answer | {"version": 2}, vector(made, user), _K)
+    (graph,) = (out / "user_tower").glob("**/saved_model.pb")
+    graph.write_bytes(b"something else")
+    with pytest.raises(BadRecord, match="user_tower: it is graph"):
+        import_version(open_store(str(tmp_path / "other")), name, out)
 
 
 def test_requests_that_cannot_be_are_refused_with_help(node: Node) -> None:

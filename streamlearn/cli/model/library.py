@@ -74,8 +74,8 @@ def _of_all(items: Library) -> dict[str, Any]:
 def _of_item(items: Library, chain: Chain, key: int) -> dict[str, Any]:
     """Return what is known of an item."""
     from streamlearn.library.items import WRITTEN
-    from streamlearn.library.library import NEVER_MS
     from streamlearn.times import time_text
+    from streamlearn.versions.format.library_files import NEVER_MS
 
     state = items.state(key)
     if state is None:

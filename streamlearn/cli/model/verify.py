@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,9 @@ from streamlearn.cli.output.units import bytes_text, counted
 from streamlearn.errors import UsageError, VersionDefect
 
 if TYPE_CHECKING:
+    from streamlearn.apps import AppFolder
     from streamlearn.cli.model.model_options import Model
+    from streamlearn.trainer.towers.derived_vectors import DerivedVectors
     from streamlearn.versions.upkeep.difference import Diff
 
 __all__ = ["diff", "verify"]
@@ -40,6 +43,14 @@ def verify(
     finite: Annotated[
         bool, typer.Option("--finite", help="Also end with status 1 if a number of a version is NaN or infinite.")
     ] = False,
+    derived: Annotated[
+        bool,
+        typer.Option(
+            "--derived",
+            help="Also make the vectors of all items of VERSION, or of the newest version, once more, and compare them. "
+            "Needs the application's folder.",
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Check the checksums of all files of all versions, or of one version's chain. Ends with 1 on any defect."""
@@ -47,6 +58,7 @@ def verify(
     from streamlearn.versions.store.defect import defective
 
     model = open_model(name, place)
+    folder = _folder(name, place) if derived else None
     if mend_pointer:
         _mend_pointer(model)
     with shown_progress("verifying", is_bytes=True) as progress:
@@ -54,13 +66,19 @@ def verify(
     wrong = [*result.defects, *_record_defects(model)]
     if finite:
         wrong += [defective(number.path, "not_finite", number.said) for number in result.not_finite]
+    vectors = None if folder is None else _derived(folder, model, version, wrong)
     defects = [{"path": bad.path, "defect": bad.defect, "said": bad.message, "help": bad.help} for bad in wrong]
     if json:
         counts = {"versions": list(result.versions), "files": result.files, "bytes": result.bytes}
-        print_json(counts | {"defects": defects, "not_finite": [asdict(number) for number in result.not_finite]})
+        found = {"defects": defects, "not_finite": [asdict(number) for number in result.not_finite]}
+        derived_counts = {} if vectors is None else {"derived": {"version": vectors.version, "vectors": vectors.made, "rounded": vectors.rounded}}
+        print_json(counts | derived_counts | found)
     else:
         files = f"{counted(len(result.versions), 'version')}, {counted(result.files, 'file')}"
         typer.echo(f"{files}, {bytes_text(result.bytes)} read")
+        if vectors is not None:
+            rounded = f", {vectors.rounded} of them with another rounding" if vectors.rounded else ""
+            typer.echo(f"version {vectors.version}: {counted(vectors.made, 'vector')} made once more{rounded}")
         rows = [{column: row[column] for column in ("path", "defect", "said")} for row in defects]
         print_table(rows, whole=True) if rows else typer.echo("ok: all files are intact")
         if result.not_finite:
@@ -72,6 +90,36 @@ def verify(
         message = f"{model.name!r} has {count}, the first in {first.path} ({first.defect})"
         help = f"{first.help or 'restore the file from a copy'}; nodes keep the versions that they have"
         raise VersionDefect(message, help=help, defect=first.defect, path=first.path)
+
+
+def _folder(name: str | None, place: Place) -> AppFolder:
+    """Return the application, whose towers make vectors."""
+    from streamlearn.apps import load_app
+
+    path = place.app or (None if name is None else Path(name))
+    if path is None or not (path / "app.py").is_file():
+        message = "--derived needs the folder of the application, whose towers make the vectors"
+        raise UsageError(message, help="give it as MODEL or with --app")
+    return load_app(path, place.set_ or ())
+
+
+def _derived(
+    folder: AppFolder, model: Model, version: int | None, wrong: list[VersionDefect]
+) -> DerivedVectors | None:
+    """Make vectors once more, and add what is wrong to `wrong`; None if the version cannot be read."""
+    from streamlearn.models.tensorflow_load import load_tensorflow
+    from streamlearn.versions import Chain
+
+    load_tensorflow()
+    from streamlearn.trainer.towers.derived_vectors import derived_vectors
+
+    try:
+        vectors = derived_vectors(folder, Chain.find(model.store, model.name, version))
+    except VersionDefect as error:
+        wrong += [] if error.message in {bad.message for bad in wrong} else [error]
+        return None
+    wrong += vectors.defects
+    return vectors
 
 
 def _mend_pointer(model: Model) -> None:

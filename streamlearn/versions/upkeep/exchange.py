@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamlearn.errors import BadRecord, UsageError, VersionDefect
 from streamlearn.struct_decoder import from_json
@@ -25,7 +25,7 @@ from streamlearn.versions.format.graphs import get_graph, graph_id_of, put_graph
 from streamlearn.versions.format.library_files import check_library, check_vectors, library_in, vectors_in
 from streamlearn.versions.format.loading import is_in_parts, load_bytes, load_tensors
 from streamlearn.versions.format.log import Log
-from streamlearn.versions.format.manifest import PARTS, Cut, Head, TableRecord
+from streamlearn.versions.format.manifest import PARTS, Cut, Head, Manifest, RetrievalRecord, TableRecord
 from streamlearn.versions.format.scratch import Parts, Progress, row_bytes, scan_table, table_of
 from streamlearn.versions.format.writer import Committed, VersionWriter
 from streamlearn.versions.pointer.request import OBEYED
@@ -41,7 +41,7 @@ _FORMAT = 1
 _VERSION, _README, _DENSE, _GOLDEN, _TABLES, _GRAPH = (
     "version.json", "README.txt", "dense.npz", "golden.npz", "tables", "graph"
 )  # fmt: skip
-_LIBRARY, _VECTORS = "library.npz", "vectors.npz"
+_LIBRARY, _VECTORS, _TOWERS = "library.npz", "vectors.npz", "user_tower"
 _VERSION_BYTES_MAX = 16 << 20
 # The initial rows, for readers of the folder without this package; a test runs this text.
 _INITIAL = """\
@@ -85,6 +85,7 @@ class ExportedVersion(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         graph: Id of the graph in `graph/`; null if there is none.
         files: Tables, dense weights and golden requests, and the library of items if the version has one.
         labels: The names of the labels, in order; null if the version named none.
+        retrieval: What finds items, whose graph is in `user_tower/`; missing if the application does not retrieve.
         format: The format of the folder.
     """
 
@@ -100,6 +101,7 @@ class ExportedVersion(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     graph: str | None
     files: tuple[_ExportedFile, ...]
     labels: tuple[str, ...] | None = None
+    retrieval: RetrievalRecord | UnsetType = UNSET
     format: Annotated[int, Meta(ge=_FORMAT, le=_FORMAT)] = _FORMAT
 
 
@@ -142,12 +144,12 @@ def export_version(
         for name, arrays in items.items():
             if arrays is not None:
                 _write_arrays(scratch / name, arrays)
-        if manifest.graph is not None:
-            get_graph(store, model, manifest.graph, scratch / _GRAPH)
+        for name, graph_id in _graphs(manifest).items():
+            get_graph(store, model, graph_id, scratch / name)
         exported = ExportedVersion(
             model=model, version=manifest.version, run=manifest.run, fingerprint=manifest.fingerprint,
             windows=manifest.windows, tables=manifest.tables, rows=rows, watermark_ms=manifest.watermark_ms,
-            metrics=manifest.metrics, graph=manifest.graph, labels=manifest.labels,
+            metrics=manifest.metrics, graph=manifest.graph, labels=manifest.labels, retrieval=manifest.retrieval,
             files=tuple(_described(scratch, _paths(manifest.tables, [name for name in items if items[name]]))),
         )  # fmt: skip
         (scratch / _README).write_text(_readme(exported))
@@ -185,7 +187,8 @@ def import_version(
         raise UsageError(message, help="import under another name, or into another store")
     _check_files(folder, exported)
     items = _items(folder, exported)
-    graph = None if exported.graph is None else put_graph(store, model, folder / _GRAPH)
+    for name in _graphs(exported):
+        put_graph(store, model, folder / name)
     number = run() if callable(run) else run
     head = Head(
         model=model, run=number, version=version, kind="base", parent=None, fingerprint=exported.fingerprint,
@@ -201,8 +204,16 @@ def import_version(
         writer.add_vectors(vectors)
     # The count of requests belongs to the other store; this store counts from the start.
     metrics = {name: value for name, value in exported.metrics.items() if name != OBEYED}
-    cut = Cut(watermark_ms=exported.watermark_ms, graph=graph, metrics=metrics)
+    cut = Cut(
+        watermark_ms=exported.watermark_ms, graph=exported.graph, metrics=metrics, retrieval=exported.retrieval
+    )
     return writer.finish(cut)
+
+
+def _graphs(version: Manifest | ExportedVersion) -> dict[str, str]:
+    """Return the ids of a version's graphs, by their folder."""
+    retrieval = {} if isinstance(version.retrieval, UnsetType) else {_TOWERS: version.retrieval.graph}
+    return retrieval if version.graph is None else {_GRAPH: version.graph} | retrieval
 
 
 def _schema(record: TableRecord) -> pa.Schema:
@@ -266,15 +277,16 @@ def _check_files(folder: Path, exported: ExportedVersion) -> None:
         raise _damaged(folder / _VERSION, f"it lists {sorted(named)}, expected {sorted(expected)}")
     try:
         actual = {file.path: file for file in _described(folder, expected)}
-        graph = None if exported.graph is None else graph_id_of(folder / _GRAPH)
+        graphs = {name: graph_id_of(folder / name) for name in _graphs(exported)}
     except OSError as error:
         raise _damaged(folder, f"{error.filename}: {error.strerror}") from None
     for path, file in named.items():
         if actual[path] != file:
             what = f"it has {actual[path].bytes} bytes of sha256 {actual[path].sha256}, not {file}"
             raise _damaged(folder / path, what)
-    if graph != exported.graph:
-        raise _damaged(folder / _GRAPH, f"it is graph {graph}, not {exported.graph}")
+    for name, graph_id in _graphs(exported).items():
+        if graphs[name] != graph_id:
+            raise _damaged(folder / name, f"it is graph {graphs[name]}, not {graph_id}")
 
 
 def _items(folder: Path, exported: ExportedVersion) -> dict[str, dict[str, Array]]:
@@ -333,6 +345,8 @@ def _readme(exported: ExportedVersion) -> str:
     if _VECTORS in {file.path for file in exported.files}:
         tables += f"  {_VECTORS}  vectors of items: `key`, `row` (int8), and `scale`, by which each row is multiplied\n"
     graph = f"  {_GRAPH}/  the graph, a SavedModel folder; weights are its arguments\n" if exported.graph else ""
+    if _TOWERS in _graphs(exported):
+        graph += f"  {_TOWERS}/  the same for the vectors of users: its scores are the numbers of a vector\n"
     return f"""Version {exported.version} of the model {exported.model!r}, as it is served.
 
 {tables}  {_DENSE}  dense weights by name: numpy.load("{_DENSE}")

@@ -26,6 +26,7 @@ from streamlearn.versions.format.verdict import read_verdict
 from streamlearn.versions.format.writer import Committed
 from streamlearn.versions.store.defect import defective
 from streamlearn.versions.store.interface import Store
+from streamlearn.versions.upkeep.vector_owners import ownerless_vectors
 
 __all__ = ["NotFinite", "Verification", "verify"]
 
@@ -143,6 +144,7 @@ def verify(
         done += job.bytes
         if progress is not None:
             progress(done, size)
+    defects += ownerless_vectors(store, links)
     for graph in sorted({graph for link in links for graph in link.manifest.graphs}):
         for _, graph_bytes, defect in check_graph(store, model, graph):
             files, done = files + 1, done + graph_bytes
