@@ -86,7 +86,7 @@ class ItemIndexes:
         Raises:
             VersionDefect: A file is damaged, or does not fit the application.
         """
-        if version.ref in self._versions or not version.manifest.of_kind("vectors"):
+        if version.ref in self._versions or not version.manifest.of_kind("library"):
             return
         is_delta = version.manifest.kind == "delta"  # any other has all items
         none = VersionItems(
@@ -136,6 +136,8 @@ class ItemIndexes:
 
     def _blocks(self, version: Committed, before: Any, ids: Any) -> Any:
         tensors = load_tensors(self._store, version, "vectors")
+        if not tensors:  # of an application that has begun with what another learned
+            return before
         check_vectors(tensors, version.folder)
         if tensors["row"].shape[1] != self._dim:
             what = f"its vectors have {tensors['row'].shape[1]} numbers, not {self._dim}"

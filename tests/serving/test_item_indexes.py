@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 from streamlearn.errors import VersionDefect
 from streamlearn.serving import item_indexes
 from streamlearn.serving.item_indexes import ItemIndexes
-from streamlearn.versions import Chain, Committed, Store, compact, open_store, write_revert
+from streamlearn.testing import ManualClock
+from streamlearn.versions import (
+    Chain,
+    Committed,
+    Cut,
+    Store,
+    VersionWriter,
+    compact,
+    load_tensors,
+    open_store,
+    verify,
+    write_revert,
+)  # fmt: skip
 from tests.campaign import examples
 from tests.serving.item_history import DIM, ItemHistory, Vectors, finding_app, nearest
 
@@ -177,3 +189,20 @@ def test_many_items_are_divided_into_cells_and_again_once_their_vectors_have_mov
     assert probes == [(0, None), *[(16, 3)] * 5, (16, None)]
     # Counted anew after the second version and after the sixth, in which vectors had changed four times.
     assert [changed for _, _, changed in asked] == [40, 280, 240, 480, 720, 960, 0]
+
+
+def test_vectors_may_begin_after_the_items_that_a_model_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, made, found = history()
+    writer = VersionWriter(store, made.head(1, "base"))
+    writer.add_rows([])
+    writer.add_library(made.library([3, 4], made.keys([])))
+    first = made.last = writer.finish(Cut(), clock=ManualClock())
+    made.truth[1] = {}
+    found.load(first, None)
+    # The first version of the trainer has vectors of all items, and no item, since none is new.
+    monkeypatch.setattr(made, "library", lambda items, gone: ItemHistory.library(made, [], gone))
+    version = made.cut(2, vectors(1, [3, 4]))
+    assert len(load_tensors(store, version, "library")["key"]) == 0
+    found.load(version, first.ref)
+    check(found, version, made)
+    assert [defect.path for defect in verify(store, made.app.name).defects if "/graphs/" not in defect.path] == []

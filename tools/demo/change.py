@@ -19,23 +19,26 @@ from streamlearn.apps import AppFolder, load_app
 from streamlearn.load.load_run import Load
 from streamlearn.serving.infer import InferAnswer
 from streamlearn.settings import Settings
+from tools.demo.found_items import retrieval_of
 from tools.demo.loop import Loop, run_verb
+from tools.demo.new_item import Item, NewItem, see_new_item, write_items
 
 __all__ = ["Change", "Takeover", "take_over"]
 
-# As a user would do it: one more feature, which no event has yet.
+# As a user would do it: one more feature, which no event has yet, and perhaps retrieval.
 _APP = """
 import runpy
 from dataclasses import replace
 from pathlib import Path
 
-from streamlearn.features import Slot
+from streamlearn.features import Library, Retrieval, Slot
 
 old = runpy.run_path(str(Path(__file__).with_name("was_app.py")))["app"]
-added = Slot("weather", "item", table="weather", dim=old.features.slots[0].dim, initial_range=0.0, default=0)
+added = Slot({added!r}, "item", table={added!r}, dim=old.features.slots[0].dim, initial_range=0.0, default=0)
 features = replace(old.features, slots=(*old.features.slots, added))
-app = replace(old, name={name!r}, serves=old.served_name, features=features)
+app = replace(old, name={name!r}, serves=old.served_name, features=features, retrieval={retrieval!r})
 """
+_ADDED = "weather"
 _SCHEMAS = ("impression", "action")
 _PARTITIONS, _SHARDS = "4", 1
 _ANSWER_S_MAX, _ROUNDS_MIN, _WAIT_S_MAX = 20.0, 3, 60.0
@@ -53,6 +56,7 @@ class Takeover:
         refusal: Why one of them has none.
         answered: Those that the changed application answered.
         difference: The largest difference of its scores from those of the application that it replaces.
+        new_item: What its nodes found meanwhile; None without retrieval.
     """
 
     kept: int = 0
@@ -62,6 +66,7 @@ class Takeover:
     refusal: str = ""
     answered: int = 0
     difference: float = 0.0
+    new_item: NewItem | None = None
 
 
 class Change:
@@ -74,14 +79,19 @@ class Change:
         folder: Its application, with the settings that it runs with.
         place: A folder for the changed application.
         name: The name of the changed application.
+        items: If there are any, it declares retrieval, too, and finds these items.
+        event_time_ms: Since when the items are as they are.
 
     Attributes:
         name: Its name.
         loop: Its processes.
         kept: Rows that it began with.
+        items: The items, with all features of its own.
     """
 
-    def __init__(self, loop: Loop, folder: AppFolder, place: Path, name: str) -> None:
+    def __init__(
+        self, loop: Loop, folder: AppFolder, place: Path, name: str, items: Sequence[Item] = (), event_time_ms: int = 0
+    ) -> None:
         old, new = place / "old", place / "new"
         self.name = name
         for copy in (old, new):
@@ -89,7 +99,8 @@ class Change:
             shutil.copytree(folder.folder, copy, ignore=ignored)
             (copy / "app.toml").write_text(_toml(folder.settings))
         (new / "app.py").rename(new / "was_app.py")
-        (new / "app.py").write_text(_APP.format(name=self.name))
+        retrieval = retrieval_of(folder.app) if items else folder.app.retrieval
+        (new / "app.py").write_text(_APP.format(name=self.name, added=_ADDED, retrieval=retrieval))
         run_verb("schema", str(old), "--out", str(new / "was"), is_json=False)
         schemas = json.dumps([f"was/{schema}.avsc" for schema in _SCHEMAS])
         settings = (new / "app.toml").read_text().replace("[topics]\n", f"[topics]\nold_schemas = {schemas}\n")
@@ -99,8 +110,12 @@ class Change:
         written = run_verb("migrate", str(new), "--from", str(old))
         self.kept = sum(written["rows"].values())
         # Envoy follows the sockets, which both applications share. The trainer of the new one learns alone.
-        own = ("access.listen=", "up.workers=0", "workers.listen=[]")
-        self.loop = Loop(load_app(new, own), own, place, len(loop.nodes), _SHARDS, beside=folder.folder)
+        own = ("access.listen=", "up.workers=0", "workers.slices=1", "workers.listen=[]")
+        changed = load_app(new, own)
+        self.items = [(item, {**features, _ADDED: 0}) for item, features in items]
+        if items:
+            write_items(changed, self.items, event_time_ms)
+        self.loop = Loop(changed, own, place, len(loop.nodes), _SHARDS, beside=folder.folder)
         try:
             self.loop.wait_up()
         except BaseException:
@@ -162,20 +177,26 @@ class _Callers:
         self._thread.join()
 
 
-def take_over(loop: Loop, folder: AppFolder, place: Path, messages: Sequence[bytes]) -> Takeover:
+def take_over(
+    loop: Loop, folder: AppFolder, place: Path, messages: Sequence[bytes], items: Sequence[Item], event_time_ms: int
+) -> Takeover:
     """Move the callers of a loop that learns nothing more to a changed application, and back.
+
+    If there are `items`, the changed application finds them, and one more that is written meanwhile.
 
     Args:
         loop: The loop.
         folder: Its application, with the settings that it runs with.
         place: A folder for the changed application.
         messages: Requests that are sent meanwhile.
+        items: Items of its library.
+        event_time_ms: Since when the items are as they are.
     """
     with (
-        closing(Change(loop, folder, place, f"{folder.app.name}_next")) as change,
+        closing(Change(loop, folder, place, f"{folder.app.name}_next", items, event_time_ms)) as change,
         closing(_Callers(loop.doors, messages)) as callers,
     ):
-        moved_ms = []
+        moved_ms, new_item = [], None
 
         def asked() -> None:
             until = callers.rounds + _ROUNDS_MIN
@@ -184,6 +205,8 @@ def take_over(loop: Loop, folder: AppFolder, place: Path, messages: Sequence[byt
         for to in (change.name, folder.app.name):
             asked()
             moved_ms.append(change.switch(to))
+            if to == change.name and items:
+                new_item = see_new_item(change.loop, change.items, event_time_ms + 1)
         asked()
         before = set(loop.served())
     own = {at: scores for version in before for at, scores in callers.answers.get(version, {}).items()}
@@ -200,6 +223,7 @@ def take_over(loop: Loop, folder: AppFolder, place: Path, messages: Sequence[byt
         unanswered=callers.unanswered,
         refusal=callers.refusal,
         answered=sum(count for version, count in callers.answered.items() if version not in before),
+        new_item=new_item,
         difference=max((float(np.abs(scores - own[at]).max()) for at, scores in others), default=float("nan")),
     )
 

@@ -10,6 +10,7 @@ from streamlearn.online.served_check import ServedCheck
 from tools.demo.board import Rows
 from tools.demo.burst import CANDIDATES, TIMES, WORTH_MORE, Burst
 from tools.demo.change import Takeover
+from tools.demo.new_item import NewItem
 from tools.demo.scenario import Observations
 from tools.demo.worker_loss import WorkerLoss
 
@@ -24,6 +25,8 @@ RECOVERED_S_MAX = 15.0
 SCORE_DIFFERENCE_MAX = 1e-5
 # The value that an overloaded node keeps, divided by the most that refusing requests could keep.
 KEPT_TO_SHED_MIN = 1.3
+# A version every three seconds, which the trainer writes, the judge passes and two busy nodes load.
+FOUND_S_MAX = 20.0
 # A version counts as bad if it lowers the served AUC by this much.
 BAD_AUC = 0.02
 
@@ -125,6 +128,7 @@ def facts_of(observed: Observations, rows: Rows, outcome: Outcome, label: str) -
         f"candidates scored of {CANDIDATES}, requests worth {WORTH_MORE:g} times as much": round(burst.scored_more, 1),
         f"candidates scored of {CANDIDATES}, the requests beside these": round(burst.scored_less, 1),
         "requests that the changed application answered": outcome.takeover.answered,
+        **_facts_of_new_item(outcome.takeover.new_item),
     }
 
 
@@ -195,6 +199,7 @@ def promises_of(observed: Observations, rows: Rows, outcome: Outcome) -> list[Pr
             f"{outcome.takeover.refusal and f' ({outcome.takeover.refusal})'}, at most "
             f"{max(outcome.takeover.moved_ms):.0f} ms, scores differ by {outcome.takeover.difference:.0e}",
         ),
+        *_of_new_item(outcome.takeover.new_item, len(outcome.served)),
     ]
 
 
@@ -239,6 +244,37 @@ def _of_columns(observed: Observations, outcome: Outcome) -> list[Promise]:
         "store was unusable"
     )
     return [Promise("computed columns are served as interactions say, or with defaults", is_kept, seen)]
+
+
+def _facts_of_new_item(new: NewItem | None) -> Facts:
+    if new is None:
+        return {}
+    return {
+        "time until all nodes found a new item, s": round(new.found_s, 2),
+        "time until the last node no longer found it after a rollback, ms": round(max(new.back_ms, default=0.0), 1),
+        "lists of items compared with the files of their version": new.lists,
+    }
+
+
+def _of_new_item(new: NewItem | None, nodes: int) -> list[Promise]:
+    """Return the promises on retrieval, if a changed application declares it."""
+    if new is None:
+        return []
+    slowest_ms = max(new.back_ms, default=float("inf"))
+    is_back = len(new.back_ms) == nodes and slowest_ms <= ROLLBACK_MS_MAX and not new.left
+    return [
+        Promise(
+            f"a new item is found within {FOUND_S_MAX:.0f} s, and lists are what the vectors of their version say",
+            new.found_s <= FOUND_S_MAX and new.lists > 0 and not new.wrong,
+            f"{new.found_s:.1f} s; {new.wrong or f'{new.lists} lists are as NumPy finds them in the files'}",
+        ),
+        Promise(
+            "a rollback takes back the items that are found, too",
+            is_back,
+            f"{len(new.back_ms)} of {nodes} nodes, {slowest_ms:.0f} ms; "
+            f"{new.left or 'all lists after it are of the version before, without the new item'}",
+        ),
+    ]
 
 
 def _has_taken_over(takeover: Takeover) -> bool:

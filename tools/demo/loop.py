@@ -136,6 +136,11 @@ class Loop:
         return [address for (_, what), address in self._addresses.items() if what == "grpc"]
 
     @property
+    def http(self) -> list[str]:
+        """The HTTP addresses of the nodes."""
+        return [address for (_, what), address in self._addresses.items() if what == "http"]
+
+    @property
     def doors(self) -> list[str]:
         """The gRPC addresses that callers use: Envoy's, if it is in front of the nodes, or those of all nodes."""
         return [address for (_, what), address in self._addresses.items() if what == "access"] or self.nodes

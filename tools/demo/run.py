@@ -36,6 +36,7 @@ from tools.demo.facts import Facts, Outcome, Promise, facts_of, promises_of
 from tools.demo.feed import Feed
 from tools.demo.figure import draw_demo
 from tools.demo.loop import Loop
+from tools.demo.new_item import items_of
 from tools.demo.place import one_machine_settings
 from tools.demo.poison import Poison, span_of
 from tools.demo.scenario import Scenario
@@ -50,6 +51,8 @@ _SHARDS, _NODES = 2, 2
 _WORKERS = ("workers.slices=2", "up.workers=1")
 # Requests that are sent again while the application is changed.
 _ASKED = 20
+# Items that the changed application finds.
+_ITEMS = 500
 # Some actions of the example come late, so that labels are corrected.
 _EXAMPLE, _EXAMPLE_OPTIONS = Path("examples/kuairand"), {"delayed": "0.05"}
 
@@ -74,13 +77,15 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
     speed = (span[1] - span[0]) / 1_000 / seconds
     with ExitStack() as ends:
         place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-demo-")))
-        changes = (*one_machine_settings(place, speed), *_WORKERS, *set_)
+        # Several workers cannot learn towers.
+        workers = () if load_app(app).app.retrieval else _WORKERS
+        changes = (*one_machine_settings(place, speed), *workers, *set_)
         folder = load_app(app, changes)
         board = Board(folder.app)
         view = ends.enter_context(open_view(f"{folder.app.name}, replayed {speed:,.0f} times as fast as recorded"))
         with open_replay_topics(folder):  # creates them
             pass
-        options = " ".join(f"--set {change}" for change in _WORKERS)
+        options = " ".join(f"--set {change}" for change in workers)
         view.tell(f"streamlearn up {app} --nodes {_NODES} --shards {_SHARDS} {options}")
         loop = ends.enter_context(closing(Loop(folder, changes, place, _NODES, _SHARDS)))
         loop.wait_up()
@@ -105,10 +110,11 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
             f"then half of the requests say that they are worth {WORTH_MORE:g} times as much as the others: it scores "
             f"{burst.scored_more:.0f} of their candidates, and {burst.scored_less:.0f} of the others'"
         )
-        view.tell("a copy of the application with one more feature is migrated, and started beside the first")
+        view.tell("a copy of the application with one more feature and retrieval is migrated, and started beside it")
         messages = [completed(folder.app, message, answer) for message, answer in asked]
         checked = check_served(folder, 0) if folder.app.features.entities else None
-        takeover = take_over(loop, folder, place / "changed", messages)
+        items = [] if folder.app.retrieval or not folder.app.features.user_slot else items_of(history, folder.app, _ITEMS)
+        takeover = take_over(loop, folder, place / "changed", messages, items, span[1])
         view.tell("it has answered all callers, and the first one answers them again: streamlearn switch")
         numbers = [label.number for label in folder.app.labels if label.number is not None]
         unlabelled = sum(number.missing == "unlabelled" for number in numbers)

@@ -35,10 +35,10 @@ class _VectorOwners(NamedTuple):
         """Return those of a version, given those of its parent."""
         items, vectors = (load_tensors(store, link, kind) for kind in ("library", "vectors"))
         changed = np.concatenate((items["key"], items[GONE]))
-        return _VectorOwners(
-            np.union1d(np.setdiff1d(self.items, changed), items["key"][are_present(items)]),
-            np.union1d(np.setdiff1d(self.vectors, vectors[GONE]), vectors["key"]),
-        )
+        now = np.union1d(np.setdiff1d(self.items, changed), items["key"][are_present(items)])
+        if not vectors:
+            return _VectorOwners(now, self.vectors)
+        return _VectorOwners(now, np.union1d(np.setdiff1d(self.vectors, vectors[GONE]), vectors["key"]))
 
 
 def ownerless_vectors(store: Store, links: Sequence[Committed]) -> list[VersionDefect]:
@@ -58,7 +58,7 @@ def ownerless_vectors(store: Store, links: Sequence[Committed]) -> list[VersionD
             children[manifest.parent] -= 1
             if not children[manifest.parent]:
                 owners.pop(manifest.parent, None)
-        if before is None or not (manifest.of_kind("library") and manifest.of_kind("vectors")):
+        if before is None or not manifest.of_kind("library"):
             continue
         try:
             owners[link.ref] = now = before.after(store, link)
@@ -68,7 +68,7 @@ def ownerless_vectors(store: Store, links: Sequence[Committed]) -> list[VersionD
             (now.vectors, now.items, "{} of its vectors have no item, the first key {}"),
             (now.items, now.vectors, "{} of its items have no vector, the first key {}"),
         ):
-            if len(without := np.setdiff1d(some, others)):
+            if manifest.of_kind("vectors") and len(without := np.setdiff1d(some, others)):
                 defects.append(defective(link.folder, "corrupted", what.format(len(without), without[0])))
         if not children[link.ref]:
             del owners[link.ref]

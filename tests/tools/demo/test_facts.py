@@ -13,6 +13,7 @@ from tools.demo.board import Rows
 from tools.demo.burst import Burst
 from tools.demo.change import Takeover
 from tools.demo.facts import Outcome, facts_of, promises_of
+from tools.demo.new_item import NewItem
 from tools.demo.scenario import Observations
 from tools.demo.worker_loss import WorkerLoss
 
@@ -70,6 +71,28 @@ def test_rows_that_were_served_with_defaults_need_not_be_learned() -> None:
     assert _broken(outcome=replace(fewer, unavailable=10)) == []
     assert len(_broken(outcome=replace(fewer, unavailable=9))) == 1
     assert len(promises_of(_OBSERVED, _rows(), replace(_OUTCOME, checked=None))) == 13
+
+
+def test_promises_on_items_that_are_found_are_broken_by_time_by_other_lists_and_by_what_stays() -> None:
+    new = NewItem(found_s=4.0, back_ms=(20.0, 30.0), lists=18, wrong="", left="")
+    kept = promises_of(_OBSERVED, _rows(), _with(new))
+    assert len(kept) == len(promises_of(_OBSERVED, _rows(), _OUTCOME)) + 2
+    assert _broken(outcome=_with(new)) == []
+    assert facts_of(_OBSERVED, _rows(), _with(new), "click")["time until all nodes found a new item, s"] == 4.0
+    for changed, text in (
+        ({"found_s": 21.0}, "a new item is found"),
+        ({"wrong": "version 3 has no item 7"}, "a new item is found"),
+        ({"lists": 0}, "a new item is found"),
+        ({"back_ms": (20.0,)}, "a rollback takes back the items"),
+        ({"back_ms": (20.0, 1_001.0)}, "a rollback takes back the items"),
+        ({"left": "1 lists of version 3"}, "a rollback takes back the items"),
+    ):
+        (broken,) = _broken(outcome=_with(replace(new, **changed)))  # type: ignore[arg-type]
+        assert broken.startswith(text), changed
+
+
+def _with(new: NewItem) -> Outcome:
+    return replace(_OUTCOME, takeover=replace(_OUTCOME.takeover, new_item=new))
 
 
 def test_all_are_kept_where_all_went_well() -> None:
