@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-
 from streamlearn.versions import Chain
 from streamlearn.versions.format.library_files import GONE
 from tests.cli.place import Verb

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from tools.chaos.hosts import figures_of_hosts, run_on_hosts
@@ -34,9 +35,14 @@ def main(words: list[str]) -> int:
         "--hosts", action="store_true", help="on several hosts: kill each role once, cut each host off once"
     )
     parser.add_argument(
+        "--retrieval", action="store_true", help="the application retrieves, and lists of items are checked; no workers"
+    )
+    parser.add_argument(
         "--only", action="append", default=[], help="only faults with this text in their name; may be repeated"
     )
     options = parser.parse_args(words)
+    if options.hosts and options.retrieval:
+        parser.error("--retrieval runs on one machine: leave out --hosts")
     if options.hosts and APART not in os.environ:
         command = apart([sys.executable, "-m", "tools.chaos", *words])
         return subprocess.run(command, env=os.environ | {APART: "1"}, check=False).returncode
@@ -54,6 +60,7 @@ def main(words: list[str]) -> int:
         within_s = _HOSTS_RECOVERY_S_MAX if options.hosts else _RECOVERY_S_MAX
         only = tuple(options.only)
         chaos_options = ChaosOptions(options.minutes * 60, seed, within_s, is_once=options.hosts, only=only)
+        chaos_options = replace(chaos_options, is_finding=options.retrieval)
         if options.hosts:
             outcome = run_on_hosts(chaos_options, place, (), on_progress)
         else:
@@ -77,6 +84,7 @@ def _print(outcome: Outcome, seed: int) -> None:
     print(f"{outcome.lost:,} rows or labels lost, {outcome.doubled:,} doubled")
     print(f"{outcome.requests:,} requests, {outcome.unanswered:,} of them without an answer")
     print(f"compared {sum(outcome.compared):,} replies of {len(outcome.compared)} versions with the store's")
+    print(f"{outcome.found:,} lists of items compared with the files of their version")
     for violation in outcome.violations:
         print(f"VIOLATION: {violation}")
     print(f"{len(outcome.violations)} violations, seed {seed}")

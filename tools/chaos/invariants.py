@@ -18,6 +18,7 @@ from tools.chaos.late_node import LateNode
 from tools.chaos.settled_labels import UNSETTLED, SettledLabels, row_id
 from tools.chaos.target import Target
 from tools.demo import Board
+from tools.demo.loop import run_verb
 
 __all__ = [
     "answer_violations",
@@ -103,9 +104,11 @@ def column_violations(target: Target) -> Iterator[str]:
 
 
 def verify_violations(target: Target) -> Iterator[str]:
-    """Check that every version verifies."""
+    """Check that every version verifies; and of the newest, that its vectors are what its rows and weights make."""
     try:
         target.loop.verb("verify")
+        if target.folder.app.retrieval:
+            run_verb("verify", "--app", str(target.folder.folder), "--store", target.loop.model.store_url, "--derived")
     except StreamlearnError as error:
         yield error.message
 

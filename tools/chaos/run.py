@@ -14,6 +14,7 @@ from streamlearn.errors import StreamlearnError
 from streamlearn.replay import History, HistoryBlock, load_history
 from tools.chaos.answer_log import AnswerLog
 from tools.chaos.faults import LONG_S, QUICK, Fault, faults_of
+from tools.chaos.finder import Finder, finding_copy
 from tools.chaos.invariants import (
     answer_violations,
     column_violations,
@@ -44,10 +45,9 @@ _SETTINGS = (
     # The judge must not reject versions for the noise of small samples: quality is not tested here.
     "judge.scored_rows_min=1099511627776",
     "judge.norm_ratio_max=0",
-    # Workers learn with the trainer. One of the three has nothing to learn at a time, and must follow all the same.
-    f"up.workers={len(WORKERS)}",
-    f"workers.slices={len(WORKERS)}",
 )
+# Workers learn with the trainer. One of the three has nothing to learn at a time, and must follow all the same.
+_WORKING = (f"up.workers={len(WORKERS)}", f"workers.slices={len(WORKERS)}")
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class ChaosOptions:
         is_once: End the load when each fault came once.
         faults_max: End the load after this number of faults; 0 for no limit.
         only: Use only faults whose name contains one of these texts; empty for all faults.
+        is_finding: Whether the application retrieves. Then no workers learn with the trainer.
     """
 
     seconds: float
@@ -71,6 +72,7 @@ class ChaosOptions:
     is_once: bool = False
     faults_max: int = 0
     only: tuple[str, ...] = ()
+    is_finding: bool = False
 
     @property
     def away_s(self) -> float:
@@ -93,6 +95,7 @@ class Outcome:
         lost: Number of rows and labels that were shown and not learned.
         doubled: Number of rows and labels that were learned twice.
         slices: Number of slices that workers were seen to have learned.
+        found: Number of lists of items that were held against the files of their version.
     """
 
     recovery_s: dict[str, list[float]] = field(default_factory=dict)
@@ -105,6 +108,7 @@ class Outcome:
     lost: int = 0
     doubled: int = 0
     slices: int = 0
+    found: int = 0
 
     def struck(self, text: str = "") -> int:
         """Return the number of faults whose name has a text."""
@@ -167,9 +171,11 @@ def run(
     share = min(1.0, options.seconds * _ROWS_PER_S_MAX / 94_000)
     until_ms = begin_ms + round((end_ms - begin_ms) * share)
     speed = (until_ms - begin_ms) / 1_000 / options.seconds
-    listen = f'workers.listen=["unix:{place}/leader"]'
-    changes = (*one_machine_settings(place, speed), *_SETTINGS, listen, *changes)
-    folder = load_app(_EXAMPLE, changes)
+    example, workers = _EXAMPLE, (*_WORKING, f'workers.listen=["unix:{place}/leader"]')
+    if options.is_finding:
+        example, workers = finding_copy(_EXAMPLE, place), ()
+    changes = (*one_machine_settings(place, speed), *_SETTINGS, *workers, *changes)
+    folder = load_app(example, changes)
     board = Board(folder.app)
     with ExitStack() as stack:
         loop = stack.enter_context(closing(start(folder, changes, place)))
@@ -193,14 +199,21 @@ def run(
             services=services,
             place=place,
         )
+        finder = (
+            stack.enter_context(closing(Finder(loop, folder, answer_log, options.seed))) if options.is_finding else None
+        )
         _inject_faults(target, faults_of(target, options.away_s), options, outcome, on_progress)
         beginning.cut()
         try:
             _check_invariants(target, board, outcome, on_progress)
+            if finder is not None:
+                finder.close()
+                outcome.violations += finder.violations(loop.model.store)
+                outcome.found = sum(map(len, finder.lists.values()))
         except StreamlearnError as error:
             outcome.violations.append(f"the end: {error.message}")
         outcome.slices = target.slices
-        if not outcome.slices:
+        if not outcome.slices and not options.is_finding:
             outcome.violations.append("no worker learned a slice")
     outcome.rows, outcome.requests, outcome.unanswered = len(board), feed.requests, feed.unanswered
     return outcome
@@ -217,6 +230,7 @@ def _inject_faults(
     ends_s = time.monotonic() + options.seconds - _LAST_S
     names = [name for name in faults if name in QUICK] if options.is_quick else list(faults)
     names = [name for name in names if not options.only or any(text in name for text in options.only)]
+    names = [name for name in names if not (options.is_finding and "worker" in name)]
     injected_max = len(names) if options.is_once else options.faults_max
     target.wait_recovered(options.recovery_s_max)
     for quiet_s, name in planned(options.seed, names):

@@ -1,4 +1,4 @@
-"""NewItem: an item that is written while nodes answer. How long until they find it, and how a rollback takes it back."""
+"""NewItem: an item that is written while nodes answer, how soon they find it, and how a rollback takes it back."""
 
 from __future__ import annotations
 

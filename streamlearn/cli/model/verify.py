@@ -47,7 +47,7 @@ def verify(
         bool,
         typer.Option(
             "--derived",
-            help="Also make the vectors of all items of VERSION, or of the newest version, once more, and compare them. "
+            help="Make the vectors of all items of the newest version, or of VERSION, once more, and compare them. "
             "Needs the application's folder.",
         ),
     ] = False,
@@ -71,7 +71,11 @@ def verify(
     if json:
         counts = {"versions": list(result.versions), "files": result.files, "bytes": result.bytes}
         found = {"defects": defects, "not_finite": [asdict(number) for number in result.not_finite]}
-        derived_counts = {} if vectors is None else {"derived": {"version": vectors.version, "vectors": vectors.made, "rounded": vectors.rounded}}
+        derived_counts = (
+            {}
+            if vectors is None
+            else {"derived": {"version": vectors.version, "vectors": vectors.made, "rounded": vectors.rounded}}
+        )
         print_json(counts | derived_counts | found)
     else:
         files = f"{counted(len(result.versions), 'version')}, {counted(result.files, 'file')}"
@@ -103,9 +107,7 @@ def _folder(name: str | None, place: Place) -> AppFolder:
     return load_app(path, place.set_ or ())
 
 
-def _derived(
-    folder: AppFolder, model: Model, version: int | None, wrong: list[VersionDefect]
-) -> DerivedVectors | None:
+def _derived(folder: AppFolder, model: Model, version: int | None, wrong: list[VersionDefect]) -> DerivedVectors | None:
     """Make vectors once more, and add what is wrong to `wrong`; None if the version cannot be read."""
     from streamlearn.models.tensorflow_load import load_tensorflow
     from streamlearn.versions import Chain

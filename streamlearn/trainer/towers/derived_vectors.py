@@ -29,7 +29,8 @@ __all__ = ["DerivedVectors", "derived_vectors"]
 
 _AT_ONCE = 1 << 14
 _NAMED_MAX, _NUMBER_MAX = 20, 1e15
-# Floats are rounded otherwise in a batch of another size or on another processor: a number may cross the edge of its step.
+# In a batch of another size or on another processor floats are rounded otherwise, which may move a number to the next
+# step.
 _STEPS_MAX, _SCALE_SHARE_MAX = 1.01, 1e-3
 _Bools = npt.NDArray[np.bool_]
 
@@ -56,7 +57,9 @@ def derived_vectors(folder: AppFolder, chain: Chain) -> DerivedVectors:
     app, record = folder.app, chain.manifest.retrieval
     if app.towers is None or not record or record.fingerprint != app.retrieval_fingerprint:
         message = f"version {chain.version} of {app.name!r} was not made by the towers that {folder.folder} declares"
-        raise UsageError(message, help="give the folder that the version was trained with, with retrieval=Retrieval(...)")
+        raise UsageError(
+            message, help="give the folder that the version was trained with, with retrieval=Retrieval(...)"
+        )
     library = Library(app)
     library.restore(chain)
     items, stored = library.view(), vectors_in(chain.store, chain.links)

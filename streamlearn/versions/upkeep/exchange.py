@@ -204,9 +204,7 @@ def import_version(
         writer.add_vectors(vectors)
     # The count of requests belongs to the other store; this store counts from the start.
     metrics = {name: value for name, value in exported.metrics.items() if name != OBEYED}
-    cut = Cut(
-        watermark_ms=exported.watermark_ms, graph=exported.graph, metrics=metrics, retrieval=exported.retrieval
-    )
+    cut = Cut(watermark_ms=exported.watermark_ms, graph=exported.graph, metrics=metrics, retrieval=exported.retrieval)
     return writer.finish(cut)
 
 

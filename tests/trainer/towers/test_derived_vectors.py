@@ -101,7 +101,9 @@ def test_vectors_that_did_not_follow_their_rows_are_named_up_to_a_bound(trained:
     record = next(table for table in Chain.find(store, name).manifest.tables if table.name == TOWERS)
     width = 0 if record.optimizer is None else record.optimizer.state_width(dim)
     state = np.ones((len(keys), width), np.float32)
-    changes = Changes(TOWERS, keys, rows, state=state, ticks=np.ones(len(keys), np.uint32), counts=np.ones(len(keys), np.uint8))
+    changes = Changes(
+        TOWERS, keys, rows, state=state, ticks=np.ones(len(keys), np.uint32), counts=np.ones(len(keys), np.uint8)
+    )
     found = derived_vectors(trained, with_next(trained, tmp_path, {}, [changes], {}))
     assert len(found.defects) == 20
     assert f"so are those of {len(keys) - 20} other items" in found.defects[-1].message

@@ -1,0 +1,84 @@
+"""Lists that nodes find are held against files: a list that is not what its version says does not pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamlearn.apps import load_app
+from streamlearn.errors import ServiceError
+from streamlearn.models.tf_calls import Place
+from streamlearn.replay import load_history
+from streamlearn.serving.node import Node
+from streamlearn.testing import small_app
+from streamlearn.topics import create_topic
+from streamlearn.versions import Chain
+from tests.library.trained import write_items
+from tests.serving.test_trained_retrieval import SETTINGS, learn, written
+from tests.tools.demo.happened import Happened
+from tests.trainer.processes import write_app
+from tests.trainer.runs import store_of
+from tests.trainer.stream import learnable_app
+from tools.demo.found_items import VersionItems, find, retrieval_of, user_of
+from tools.demo.new_item import items_of
+
+APP = """
+import sys
+from dataclasses import replace
+
+sys.path.insert(0, {{root!r}})
+from streamlearn.features import Library, Retrieval
+from tests.trainer.stream import learnable_app
+
+app = replace(learnable_app(), model={{model!r}})
+app = replace(app, retrieval={retrieval!r})
+"""
+
+
+def test_a_list_passes_only_if_it_is_what_a_scan_of_the_files_finds(tmp_path: Path) -> None:
+    retrieval = retrieval_of(learnable_app())
+    assert (retrieval.user, retrieval.item) == (("user_id", "history"), ("video_id", "tags"))
+    folder = write_app(tmp_path / "app", SETTINGS, model="logistic", text=APP.format(retrieval=retrieval))
+    create_topic(folder.topic_url("items"), folder.topic_settings("items", 2), folder.access).close()
+    write_items(folder, [(item, 1, item) for item in range(9_000, 9_012)])
+    written(folder, 0, 99)
+    learn(folder)
+    store, name = store_of(folder), folder.app.name
+    items, first = (VersionItems(folder.app, store, version) for version in (Chain.find(store, name).version, 1))
+    assert len(items.ids) > 100
+    with Node(folder, places=[Place("/CPU:0")]) as node:
+        node.wait_ready()
+        assert node.http is not None
+        for user_id, watched, exclude in ((1, [], []), (7, [9_001, 9_002], [9_003]), (499, [5], items.ids[:50])):
+            user = user_of(folder.app, user_id, watched)
+            found = find(node.http, user, 20, exclude=exclude)
+            assert items.wrong(found, user, 20, exclude) == ""
+            # What a node found is not what another user, or another version, finds.
+            assert "scores differ" in items.wrong(found, user_of(folder.app, user_id + 1, watched), 20, exclude)
+            assert "has no item" in first.wrong(found, user, 20, exclude)
+            # An item that is left out, found twice, excluded, or changed for a worse one is noticed.
+            worst = min({*items.ids} - {*exclude} - {*found.ids})
+            for ids, scores, what in (
+                (found.ids[1:], found.scores[1:], "expected 20"),
+                ((*found.ids[:-1], found.ids[0]), found.scores, "19 distinct"),
+                ((worst, *found.ids[1:]), found.scores, "from the products of its items"),
+                (found.ids[::-1], found.scores[::-1], "from the highest products"),
+            ):
+                assert what in items.wrong(found._replace(ids=ids, scores=scores), user, 20, exclude), what
+            assert "expected 20" in items.wrong(found, user, 20, [*exclude, found.ids[0]])
+        with pytest.raises(ServiceError, match="refuses: "):
+            find(node.http, user, 0)
+    with pytest.raises(ServiceError, match="no answer"):
+        find("127.0.0.1:1", user, 1)
+
+
+def test_items_of_a_history_are_distinct_and_have_their_features() -> None:
+    assert items_of(Happened(5), small_app(), 9) == [(10, {}), (11, {})]
+    history = load_history(Path("examples/kuairand"), {})
+    items = items_of(history, load_app(Path("examples/kuairand")).app, 50)
+    assert len({item for item, _ in items}) == len(items) == 50
+    _, features = items[0]
+    assert {*features} == {"author_id", "music_id", "tags", "music_type", "video_type", "duration_bucket", "duration"}
+    assert isinstance(features["tags"], list)
+    assert isinstance(features["video_type"], str)
