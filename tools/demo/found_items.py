@@ -120,7 +120,9 @@ class VersionItems:
         weights = {name: weight.astype(np.float64) for name, weight in self._weights.items()}
         rows = np.zeros(len(weights["user_0"]))
         for name, value in user.items():
-            values = value if isinstance(value, list) else [value]
+            # Of a sequence the newest count, which come last.
+            length = self._app.features.slot(name).length
+            values = value[-length:] if isinstance(value, list) else [value]
             if values:
                 rows += self._rows(name, values).mean(axis=0, dtype=np.float64)
         rows = rows + np.maximum(rows @ weights["user_0"] + weights["user_0_bias"], 0) @ weights["user_1"]

@@ -101,8 +101,7 @@ def _shown(part: Columns, app: App) -> Iterator[Item]:
     slots, dense = app.features.of_library
     name = f"items.{app.features.item_id}"
     ids, columns = ids_of(part, name), dict[str, list[Any]]()
-    for column in (*slots, *dense):
-        path = f"items.{column.name}"
+    for path in (f"items.{name}" for name in (*(slot.name for slot in slots), *(column.name for column in dense))):
         for key in (path, f"{path}_weights"):
             if key in part:
                 columns[key.removeprefix("items.")] = _values(part, key)

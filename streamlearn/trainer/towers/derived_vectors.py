@@ -102,7 +102,8 @@ def _are_near(made: tuple[Any, Any], held: tuple[Any, Any]) -> _Bools:
     largest = np.maximum(scales, other_scales)
     numbers = values * scales[:, None] - others * other_scales[:, None]
     are: _Bools = (np.abs(numbers) <= _STEPS_MAX * largest[:, None]).all(axis=1)
-    return are & (np.abs(scales - other_scales) <= _SCALE_SHARE_MAX * largest)
+    are &= np.abs(scales - other_scales) <= _SCALE_SHARE_MAX * largest
+    return are
 
 
 def _named(chain: Chain, items: LibraryView, wrong: npt.NDArray[np.int64]) -> Iterator[VersionDefect]:
