@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import ServiceError, StreamlearnError
@@ -16,7 +16,7 @@ from tools.chaos.answer_log import AnswerLog
 from tools.demo import Loop
 from tools.demo.found_items import FoundItems, VersionItems, find, retrieval_of, user_of
 
-__all__ = ["Finder", "FoundList", "finding_copy"]
+__all__ = ["Finder", "finding_copy"]
 
 _APP = """
 import runpy
@@ -30,15 +30,6 @@ app = replace(plain, retrieval={retrieval!r})
 """
 _EVERY_S, _OF_VERSION_MAX, _K_MAX, _USERS = 0.2, 8, 50, 1_000
 _KNOWN_MAX, _WATCHED_MAX, _EXCLUDED_MAX = 200, 20, 30
-
-
-class FoundList(NamedTuple):
-    """A request for items and its answer."""
-
-    user: dict[str, Any]
-    k: int
-    exclude: list[Any]
-    found: FoundItems
 
 
 def finding_copy(example: Path, place: Path) -> Path:
@@ -58,14 +49,12 @@ class Finder:
     Attributes:
         ids: By version, all ids that were found.
         lists: By version, some lists.
-        unanswered: Requests without an answer.
     """
 
     def __init__(self, loop: Loop, folder: AppFolder, pause: AnswerLog, seed: int) -> None:
         self._loop, self._app, self._pause, self._chance = loop, folder.app, pause, random.Random(seed)
         self.ids: dict[int, set[Any]] = {}
-        self.lists: dict[int, list[FoundList]] = {}
-        self.unanswered = 0
+        self.lists: dict[int, list[FoundItems]] = {}
         self._known: list[Any] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chaos-finder", daemon=True)
@@ -83,12 +72,11 @@ class Finder:
                 items = VersionItems(self._app, store, version)
                 if unknown := ids - {*items.ids}:
                     yield f"version {version} has no item {sorted(unknown)[0]}, which a node found"
-                for one in self.lists[version]:
-                    if wrong := items.wrong(one.found, one.user, one.k, one.exclude):
-                        yield f"a node found other items than a scan: {wrong}"
+                wrong = filter(None, map(items.wrong, self.lists[version]))
+                yield from (f"a node found other items than a scan: {text}" for text in wrong)
             except StreamlearnError as error:
                 yield f"version {version}, whose items a node found: {error.message}"
-        if not any(one.found.ids for lists in self.lists.values() for one in lists):
+        if not any(self.ids.values()):
             yield "no node found an item"
 
     def _run(self) -> None:
@@ -100,16 +88,15 @@ class Finder:
             user, k = user_of(self._app, self._chance.randrange(_USERS), watched), self._chance.randint(1, _K_MAX)
             was_paused = self._pause.is_paused
             try:
-                found = find(address, user, k, self._loop.token, exclude=exclude)
-            except ServiceError:
-                self.unanswered += 1
+                found = find(address, user, k, exclude, self._loop.token)
+            except ServiceError:  # a fault hit the node
                 continue
             if was_paused or self._pause.is_paused:
                 continue
             self.ids.setdefault(found.version, set()).update(found.ids)
             lists = self.lists.setdefault(found.version, [])
             if len(lists) < _OF_VERSION_MAX:
-                lists.append(FoundList(user, k, exclude, found))
+                lists.append(found)
             self._known = [*{*self._known[-_KNOWN_MAX:], *found.ids}]
 
     def _some(self, most: int) -> list[Any]:

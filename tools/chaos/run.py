@@ -171,9 +171,8 @@ def run(
     share = min(1.0, options.seconds * _ROWS_PER_S_MAX / 94_000)
     until_ms = begin_ms + round((end_ms - begin_ms) * share)
     speed = (until_ms - begin_ms) / 1_000 / options.seconds
-    example, workers = _EXAMPLE, (*_WORKING, f'workers.listen=["unix:{place}/leader"]')
-    if options.is_finding:
-        example, workers = finding_copy(_EXAMPLE, place), ()
+    example = finding_copy(_EXAMPLE, place) if options.is_finding else _EXAMPLE
+    workers = () if options.is_finding else (*_WORKING, f'workers.listen=["unix:{place}/leader"]')
     changes = (*one_machine_settings(place, speed), *_SETTINGS, *workers, *changes)
     folder = load_app(example, changes)
     board = Board(folder.app)

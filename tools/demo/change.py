@@ -80,7 +80,6 @@ class Change:
         place: A folder for the changed application.
         name: The name of the changed application.
         items: If there are any, it declares retrieval, too, and finds these items.
-        event_time_ms: Since when the items are as they are.
 
     Attributes:
         name: Its name.
@@ -89,9 +88,7 @@ class Change:
         items: The items, with all features of its own.
     """
 
-    def __init__(
-        self, loop: Loop, folder: AppFolder, place: Path, name: str, items: Sequence[Item] = (), event_time_ms: int = 0
-    ) -> None:
+    def __init__(self, loop: Loop, folder: AppFolder, place: Path, name: str, items: Sequence[Item] = ()) -> None:
         old, new = place / "old", place / "new"
         self.name = name
         for copy in (old, new):
@@ -114,7 +111,7 @@ class Change:
         changed = load_app(new, own)
         self.items = [(item, {**features, _ADDED: 0}) for item, features in items]
         if items:
-            write_items(changed, self.items, event_time_ms)
+            write_items(changed, self.items)
         self.loop = Loop(changed, own, place, len(loop.nodes), _SHARDS, beside=folder.folder)
         try:
             self.loop.wait_up()
@@ -177,23 +174,18 @@ class _Callers:
         self._thread.join()
 
 
-def take_over(
-    loop: Loop, folder: AppFolder, place: Path, messages: Sequence[bytes], items: Sequence[Item], event_time_ms: int
-) -> Takeover:
+def take_over(loop: Loop, folder: AppFolder, place: Path, messages: Sequence[bytes], items: Sequence[Item]) -> Takeover:
     """Move the callers of a loop that learns nothing more to a changed application, and back.
-
-    If there are `items`, the changed application finds them, and one more that is written meanwhile.
 
     Args:
         loop: The loop.
         folder: Its application, with the settings that it runs with.
         place: A folder for the changed application.
         messages: Requests that are sent meanwhile.
-        items: Items of its library.
-        event_time_ms: Since when the items are as they are.
+        items: If there are any, the changed application finds them, and one more that is written meanwhile.
     """
     with (
-        closing(Change(loop, folder, place, f"{folder.app.name}_next", items, event_time_ms)) as change,
+        closing(Change(loop, folder, place, f"{folder.app.name}_next", items)) as change,
         closing(_Callers(loop.doors, messages)) as callers,
     ):
         moved_ms, new_item = [], None
@@ -206,7 +198,7 @@ def take_over(
             asked()
             moved_ms.append(change.switch(to))
             if to == change.name and items:
-                new_item = see_new_item(change.loop, change.items, event_time_ms + 1)
+                new_item = see_new_item(change.loop, change.items)
         asked()
         before = set(loop.served())
     own = {at: scores for version in before for at, scores in callers.answers.get(version, {}).items()}

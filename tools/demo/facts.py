@@ -93,7 +93,7 @@ def facts_of(observed: Observations, rows: Rows, outcome: Outcome, label: str) -
     """Return the figures of a demo by name; `label` is the name of the first label."""
     served, frozen = _compared(observed, rows)
     before, bad, after = _around(observed, rows)
-    burst = outcome.burst
+    burst, new = outcome.burst, outcome.takeover.new_item
     return {
         "impressions replayed, each scored before its actions": outcome.impressions,
         "actions replayed": outcome.actions,
@@ -128,7 +128,7 @@ def facts_of(observed: Observations, rows: Rows, outcome: Outcome, label: str) -
         f"candidates scored of {CANDIDATES}, requests worth {WORTH_MORE:g} times as much": round(burst.scored_more, 1),
         f"candidates scored of {CANDIDATES}, the requests beside these": round(burst.scored_less, 1),
         "requests that the changed application answered": outcome.takeover.answered,
-        **_facts_of_new_item(outcome.takeover.new_item),
+        **({} if new is None else {"time until all nodes found a new item, s": round(new.found_s, 2)}),
     }
 
 
@@ -244,16 +244,6 @@ def _of_columns(observed: Observations, outcome: Outcome) -> list[Promise]:
         "store was unusable"
     )
     return [Promise("computed columns are served as interactions say, or with defaults", is_kept, seen)]
-
-
-def _facts_of_new_item(new: NewItem | None) -> Facts:
-    if new is None:
-        return {}
-    return {
-        "time until all nodes found a new item, s": round(new.found_s, 2),
-        "time until the last node no longer found it after a rollback, ms": round(max(new.back_ms, default=0.0), 1),
-        "lists of items compared with the files of their version": new.lists,
-    }
 
 
 def _of_new_item(new: NewItem | None, nodes: int) -> list[Promise]:

@@ -6,8 +6,6 @@ the packing of rows, nor the scan. So a list that passes is what the version say
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamlearn.apps import App
-from streamlearn.errors import ServiceError
+from streamlearn.cli.model.retrieve import ask_items
 from streamlearn.features import Retrieval, keys_of
 from streamlearn.features.retrieval import TOWERS, of_retrieval
 from streamlearn.samples.item_ids import ItemIds
@@ -29,12 +27,14 @@ __all__ = ["FoundItems", "VersionItems", "find", "retrieval_of", "user_of"]
 
 # Products are rounded otherwise in another order; they are below 20, as temperatures are learned.
 _DIFFERENCE_MAX = 1e-3
-_WAIT_S, _ANSWER_BYTES_MAX = 20.0, 1 << 24
 
 
 class FoundItems(NamedTuple):
-    """The answer of a node: its version, and ids with their scores, best first."""
+    """What a node found for a user: ids with their scores, best first, of a version."""
 
+    user: Mapping[str, Any]
+    k: int
+    exclude: Sequence[Any]
     version: int
     ids: tuple[Any, ...]
     scores: tuple[float, ...]
@@ -55,28 +55,13 @@ def user_of(app: App, user_id: Any, watched: Sequence[Any]) -> dict[str, Any]:
     return {column: user_id if column == name else list(watched) for column in app.retrieval.user}
 
 
-def find(address: str, user: Mapping[str, Any], k: int, token: str | None = None, **more: Any) -> FoundItems:
-    """Ask a node, or what leads to nodes, at its HTTP address.
-
-    Raises:
-        ServiceError: It does not answer, or refuses.
-    """
-    headers = {"content-type": "application/json"} | ({} if token is None else {"authorization": f"Bearer {token}"})
-    connection = http.client.HTTPConnection(address, timeout=_WAIT_S)
-    try:
-        connection.request("POST", "/retrieve", json.dumps({"user": dict(user), "k": k, **more}), headers)
-        response = connection.getresponse()
-        answer = json.loads(response.read(_ANSWER_BYTES_MAX))
-        if response.status != http.client.OK:
-            message = f"{address} refuses: {answer['error']}"
-            raise ServiceError(message, help="see its log")
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        message = f"no answer from {address}: {error or type(error).__name__}"
-        raise ServiceError(message, help="see its log") from None
-    finally:
-        connection.close()
-    items = answer["items"]
-    return FoundItems(answer["version"], tuple(i["id"] for i in items), tuple(i["score"] for i in items))
+def find(
+    address: str, user: Mapping[str, Any], k: int, exclude: Sequence[Any] = (), token: str | None = None
+) -> FoundItems:
+    """Ask a node at its HTTP address; raises ServiceError if it does not answer, or refuses."""
+    answer = ask_items(address, "/retrieve", {"user": user, "k": k, "exclude": exclude}, token)
+    ids, scores = (tuple(item[name] for item in answer["items"]) for name in ("id", "score"))
+    return FoundItems(user, k, exclude, answer["version"], ids, scores)
 
 
 class VersionItems:
@@ -99,14 +84,14 @@ class VersionItems:
         self._vectors = vectors["row"][at].astype(np.float64) * vectors["scale"][at, None]
         self._weights = of_retrieval(load_tensors(store, self._chain.head))
 
-    def wrong(self, found: FoundItems, user: Mapping[str, Any], k: int, exclude: Sequence[Any] = ()) -> str:
-        """Return what is wrong with the items that a node found for a user, in words; empty if nothing is."""
-        name = f"version {found.version}"
+    def wrong(self, found: FoundItems) -> str:
+        """Return what is wrong with the items that a node found, in words; empty if nothing is."""
+        name, exclude = f"version {found.version}", {*found.exclude}
         if unknown := {*found.ids} - {*self.ids}:
             return f"{name} has no item {sorted(unknown)[0]}, which was found"
-        scores = dict(zip(self.ids, (self._vectors @ self._user(user)).tolist(), strict=True))
-        best = sorted((score for item, score in scores.items() if item not in {*exclude}), reverse=True)[:k]
-        if len({*found.ids}) != len(found.ids) or len(found.ids) != len(best) or {*found.ids} & {*exclude}:
+        scores = dict(zip(self.ids, (self._vectors @ self._user(found.user)).tolist(), strict=True))
+        best = sorted((score for item, score in scores.items() if item not in exclude), reverse=True)[: found.k]
+        if len({*found.ids}) != len(found.ids) or len(found.ids) != len(best) or {*found.ids} & exclude:
             return f"{name}: {len(found.ids)} items were found, {len({*found.ids})} distinct; expected {len(best)}"
         own = [scores[item] for item in found.ids]
         for what, expected in (("the products of its items", own), ("the highest products", best)):

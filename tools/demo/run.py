@@ -113,10 +113,8 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
         view.tell("a copy of the application with one more feature and retrieval is migrated, and started beside it")
         messages = [completed(folder.app, message, answer) for message, answer in asked]
         checked = check_served(folder, 0) if folder.app.features.entities else None
-        items = (
-            [] if folder.app.retrieval or not folder.app.features.user_slot else items_of(history, folder.app, _ITEMS)
-        )
-        takeover = take_over(loop, folder, place / "changed", messages, items, span[1])
+        items = [] if folder.app.retrieval or not folder.app.features.user_slot else items_of(folder, _ITEMS)
+        takeover = take_over(loop, folder, place / "changed", messages, items)
         view.tell("it has answered all callers, and the first one answers them again: streamlearn switch")
         numbers = [label.number for label in folder.app.labels if label.number is not None]
         unlabelled = sum(number.missing == "unlabelled" for number in numbers)

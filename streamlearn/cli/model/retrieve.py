@@ -14,7 +14,7 @@ from streamlearn.errors import ServiceError, UsageError
 from streamlearn.features import Dense, FeatureSpec, Slot
 from streamlearn.struct_decoder import from_json
 
-__all__ = ["retrieve"]
+__all__ = ["ask_items", "retrieve"]
 
 _ANSWER_BYTES_MAX = 64 << 20
 _WAIT_S = 30.0
@@ -55,7 +55,7 @@ def retrieve(
         body["version"] = version
     token = None if token_file is None else read_token(token_file).decode("latin-1")
     path = "/recommend" if rank else "/retrieve"
-    answer = _asked(at or folder.settings.front.http, path, body, token)
+    answer = ask_items(at or folder.settings.front.http, path, body, token)
     if json:
         print_json(answer)
     else:
@@ -85,8 +85,8 @@ def _feature(features: FeatureSpec, text: str) -> tuple[str, Any]:
         raise UsageError(message, help=f"{name} takes numbers, such as {name}=42") from None
 
 
-def _asked(address: str, path: str, body: dict[str, Any], token: str | None) -> Any:
-    """Return the answer of a node; raises ServiceError if there is none."""
+def ask_items(address: str, path: str, body: dict[str, Any], token: str | None) -> Any:
+    """Return the answer of the node at an HTTP address; raises ServiceError if there is none."""
     headers = {"content-type": "application/json"} | ({} if token is None else {"authorization": f"Bearer {token}"})
     connection = http.client.HTTPConnection(address, timeout=_WAIT_S)
     try:

@@ -87,7 +87,7 @@ def test_promises_on_items_that_are_found_are_broken_by_time_by_other_lists_and_
         ({"back_ms": (20.0, 1_001.0)}, "a rollback takes back the items"),
         ({"left": "1 lists of version 3"}, "a rollback takes back the items"),
     ):
-        (broken,) = _broken(outcome=_with(replace(new, **changed)))  # type: ignore[arg-type]
+        (broken,) = _broken(outcome=_with(replace(new, **changed)))
         assert broken.startswith(text), changed
 
 

@@ -14,15 +14,15 @@ import pytest
 
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import ServiceError
+from streamlearn.events import Producer
 from streamlearn.models.tf_calls import Place
-from streamlearn.replay import load_history
+from streamlearn.replay import Replayer, load_history, open_replay_topics
 from streamlearn.serving.node import Node
-from streamlearn.testing import small_app, wait_until
+from streamlearn.testing import wait_until
 from streamlearn.topics import create_topic
 from streamlearn.versions import Chain
 from tests.library.trained import write_items
 from tests.serving.test_trained_retrieval import SETTINGS, learn, written
-from tests.tools.demo.happened import Happened
 from tests.trainer.processes import write_app
 from tests.trainer.runs import store_of
 from tests.trainer.stream import learnable_app
@@ -74,10 +74,10 @@ def test_a_list_passes_only_if_it_is_what_a_scan_of_the_files_finds(folder: AppF
     for user_id, watched, exclude in ((1, [], []), (7, [9_001, 9_002], [9_003]), (499, [5], items.ids[:50])):
         user = user_of(folder.app, user_id, watched)
         found = find(node.http, user, 20, exclude=exclude)
-        assert items.wrong(found, user, 20, exclude) == ""
+        assert items.wrong(found) == ""
         # What a node found is not what another user, or another version, finds.
-        assert "scores differ" in items.wrong(found, user_of(folder.app, user_id + 1, watched), 20, exclude)
-        assert "has no item" in first.wrong(found, user, 20, exclude)
+        assert "scores differ" in items.wrong(found._replace(user=user_of(folder.app, user_id + 1, watched)))
+        assert "has no item" in first.wrong(found)
         # An item that is left out, found twice, excluded, or changed for a worse one is noticed.
         worst = min({*items.ids} - {*exclude} - {*found.ids})
         for ids, scores, what in (
@@ -86,8 +86,8 @@ def test_a_list_passes_only_if_it_is_what_a_scan_of_the_files_finds(folder: AppF
             ((worst, *found.ids[1:]), found.scores, "from the products of its items"),
             (found.ids[::-1], found.scores[::-1], "from the highest products"),
         ):
-            assert what in items.wrong(found._replace(ids=ids, scores=scores), user, 20, exclude), what
-        assert "expected 20" in items.wrong(found, user, 20, [*exclude, found.ids[0]])
+            assert what in items.wrong(found._replace(ids=ids, scores=scores)), what
+        assert "expected 20" in items.wrong(found._replace(exclude=[*exclude, found.ids[0]]))
     with pytest.raises(ServiceError, match="refuses: "):
         find(node.http, user, 0)
     with pytest.raises(ServiceError, match="no answer"):
@@ -102,8 +102,8 @@ def test_a_finder_names_lists_that_no_version_explains_and_leaves_out_those_of_a
         wait_until(lambda: sum(map(len, finder.lists.values())) >= 4, "lists", 60)
     assert [*finder.violations(store_of(folder))] == []
     ((version, lists),) = finder.lists.items()
-    first = next(number for number, one in enumerate(lists) if len(one.found.ids) > 1)
-    lists[first] = lists[first]._replace(found=lists[first].found._replace(ids=lists[first].found.ids[::-1]))
+    first = next(number for number, one in enumerate(lists) if len(one.ids) > 1)
+    lists[first] = lists[first]._replace(ids=lists[first].ids[::-1])
     (violation,) = finder.violations(store_of(folder))
     assert f"other items than a scan: version {version}: scores differ" in violation
     finder.ids[version].add(123_456)
@@ -112,7 +112,8 @@ def test_a_finder_names_lists_that_no_version_explains_and_leaves_out_those_of_a
     with closing(Finder(loop, folder, log, 1)) as finder:
         answered = requests_of(node)
         wait_until(lambda: requests_of(node) >= answered + 2, "requests", 60)
-    assert finder.lists == finder.ids == {}
+    assert not finder.lists
+    assert not finder.ids
     assert [*finder.violations(store_of(folder))] == ["no node found an item"]
 
 
@@ -128,12 +129,21 @@ def test_the_copy_of_an_application_declares_retrieval(tmp_path: Path) -> None:
     assert (app.retrieval.user, app.name) == (("user_id", "watched"), "kuairand")
 
 
-def test_items_of_a_history_are_distinct_and_have_their_features() -> None:
-    assert items_of(Happened(5), small_app(), 9) == [(10, {}), (11, {})]
-    history = load_history(Path("examples/kuairand"), {})
-    items = items_of(history, load_app(Path("examples/kuairand")).app, 50)
+def test_items_that_were_shown_are_distinct_and_have_their_features(tmp_path: Path) -> None:
+    folder = load_app(Path("examples/kuairand"), (f"topics.root=file://{tmp_path}/topics", "replay.partitions=1"))
+    with open_replay_topics(folder) as topics, Producer(folder, impressions=topics[0], actions=topics[1]) as producer:
+        Replayer(load_history(folder.folder, {}), producer, folder.settings.replay).run(events_max=300)
+    items = items_of(folder, 50)
     assert len({item for item, _ in items}) == len(items) == 50
     _, features = items[0]
-    assert {*features} == {"author_id", "music_id", "tags", "music_type", "video_type", "duration_bucket", "duration"}
+    assert {*features} == {
+        "author_id",
+        "music_id",
+        "tags",
+        "music_type",
+        "video_type",
+        "duration_bucket",
+        "duration",
+    }
     assert isinstance(features["tags"], list)
     assert isinstance(features["video_type"], str)
