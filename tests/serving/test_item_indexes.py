@@ -26,6 +26,7 @@ from streamlearn.versions import (
     verify,
     write_revert,
 )  # fmt: skip
+from streamlearn.versions.upkeep.vector_owners import ownerless_vectors
 from tests.campaign import examples
 from tests.serving.item_history import DIM, ItemHistory, Vectors, finding_app, nearest
 
@@ -89,6 +90,7 @@ def test_each_version_finds_what_a_scan_of_its_vectors_finds(
         versions.append(version)
     for version in versions:
         check(found, version, made, seed)
+    assert ownerless_vectors(store, versions) == []
     if len(steps) > 1:
         made.last = versions[-2]
         base = made.cut(len(steps), vectors(seed + len(steps) - 1, [*map(name, sorted(steps[-1][0]))]), kind="base")

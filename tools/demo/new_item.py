@@ -42,7 +42,8 @@ class NewItem:
 
 def items_of(folder: AppFolder, count: int) -> list[Item]:
     """Return some distinct items that were shown, from the topic of impressions."""
-    show, item_id, found = shown_records(folder, "impressions", controls=False), folder.app.features.item_id, {}
+    show, item_id = shown_records(folder, "impressions", controls=False), folder.app.features.item_id
+    found: dict[Any, Mapping[str, Any]] = {}
     with folder.open_topic("impressions") as topic, topic.reader() as reader:
         at, end = reader.earliest(0), reader.end(0)
         while at < end and len(found) < count:

@@ -35,10 +35,11 @@ class _VectorOwners(NamedTuple):
         """Return those of a version, given those of its parent."""
         items, vectors = (load_tensors(store, link, kind) for kind in ("library", "vectors"))
         changed = np.concatenate((items["key"], items[GONE]))
-        now = np.union1d(np.setdiff1d(self.items, changed), items["key"][are_present(items)])
+        now = _replaced(self.items, changed, items["key"][are_present(items)])
         if not vectors:
             return _VectorOwners(now, self.vectors)
-        return _VectorOwners(now, np.union1d(np.setdiff1d(self.vectors, vectors[GONE]), vectors["key"]))
+        changed = np.concatenate((vectors["key"], vectors[GONE]))
+        return _VectorOwners(now, _replaced(self.vectors, changed, vectors["key"]))
 
 
 def ownerless_vectors(store: Store, links: Sequence[Committed]) -> list[VersionDefect]:
@@ -64,12 +65,22 @@ def ownerless_vectors(store: Store, links: Sequence[Committed]) -> list[VersionD
             owners[link.ref] = now = before.after(store, link)
         except (VersionDefect, KeyError, ValueError):  # named where its files are read
             continue
-        for some, others, what in (
-            (now.vectors, now.items, "{} of its vectors have no item, the first key {}"),
-            (now.items, now.vectors, "{} of its items have no vector, the first key {}"),
-        ):
-            if manifest.of_kind("vectors") and len(without := np.setdiff1d(some, others)):
-                defects.append(defective(link.folder, "corrupted", what.format(len(without), without[0])))
+        if manifest.of_kind("vectors") and not np.array_equal(now.items, now.vectors):
+            for some, others, what in (
+                (now.vectors, now.items, "{} of its vectors have no item, the first key {}"),
+                (now.items, now.vectors, "{} of its items have no vector, the first key {}"),
+            ):
+                if len(without := np.setdiff1d(some, others)):
+                    defects.append(defective(link.folder, "corrupted", what.format(len(without), without[0])))
         if not children[link.ref]:
             del owners[link.ref]
     return defects
+
+
+def _replaced(keys: _Keys, gone: _Keys, new: _Keys) -> _Keys:
+    """Return ascending keys without some, and with others; few keys cost little, however many there are."""
+    at = np.searchsorted(keys, gone)
+    is_there = at < len(keys)
+    is_there[is_there] = keys[at[is_there]] == gone[is_there]
+    left, added = np.delete(keys, at[is_there]), np.sort(new)
+    return np.insert(left, np.searchsorted(left, added), added)
