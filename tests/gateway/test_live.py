@@ -73,6 +73,9 @@ def test_requests_for_items_go_the_same_way(running: Access, client: triton.Infe
     answer = running.call("/v2/models/ctr.retrieve/infer", INPUTS)
     assert (answer.status, answer.body["model_name"]) == (200, "ctr.retrieve")
     assert running.call("/retrieve", USER).body["model"] == "ctr.retrieve"
+    # What Envoy passes on, a node answers, if only to say that it has no such path.
+    assert "name the model in the header" in str(running.call("/metrics").body)
+    assert "name the model in the header" not in str(running.call("/recommend").body)
 
 
 def test_its_metrics_say_how_many_nodes_get_requests(
