@@ -24,6 +24,7 @@ import numpy as np
 from streamlearn.features import FeatureSpec, Label, Slot
 from streamlearn.native import native
 from streamlearn.serving.front import FrontLimits
+from streamlearn.serving.item_indexes import VersionItems
 from streamlearn.serving.model_schema import ItemInputs, described
 from streamlearn.serving.node import NodeLimits
 from streamlearn.settings.versions import RegistrySettings
@@ -132,10 +133,10 @@ def _finder(tables: TableSet, limits: FrontLimits) -> Any:
     return native.Front(text, ([1, 4], [4, 16], [1]), limits, 8)
 
 
-def _one_item(version: int) -> tuple[Any, Any, int | None]:
+def _one_item(version: int) -> VersionItems:
     keys, none = np.array([1], np.uint64), np.zeros(0, np.uint64)
     blocks = native.Blocks(_DIM).apply(keys, np.ones((1, _DIM), np.int8), np.ones(1, np.float32), none)
-    return blocks, native.RawIds(False).apply(keys, np.array([version]), none), None
+    return VersionItems(blocks, native.RawIds(False).apply(keys, np.array([version]), none), None)
 
 
 class SmallNode:

@@ -17,7 +17,7 @@ from streamlearn.features.retrieval import TOWERS, of_retrieval
 from streamlearn.library.items import LibraryView
 from streamlearn.library.library import Library
 from streamlearn.table import Packing
-from streamlearn.trainer.towers.item_vectors import encoded
+from streamlearn.trainer.towers.item_vectors import VECTOR_MAX, encoded
 from streamlearn.trainer.towers.tower_learner import TowerLearner
 from streamlearn.trainer.towers.tower_state import towers_of
 from streamlearn.versions import Chain, load, load_tensors
@@ -28,7 +28,7 @@ from streamlearn.versions.store.defect import defective
 __all__ = ["DerivedVectors", "derived_vectors"]
 
 _AT_ONCE = 1 << 14
-_NAMED_MAX, _NUMBER_MAX = 20, 1e15
+_NAMED_MAX = 20
 # In a batch of another size or on another processor floats are rounded otherwise, which may move a number to the next
 # step.
 _STEPS_MAX, _SCALE_SHARE_MAX = 1.01, 1e-3
@@ -94,7 +94,7 @@ def _made(folder: AppFolder, chain: Chain, items: LibraryView) -> Iterator[tuple
         flat = packing.flat(items.items(at).features, len(at), at=chain.version)
         vectors = learner.items(flat, weights)
         # No version can hold such a vector, so that any other differs from zeros.
-        yield at, *encoded(np.where(np.abs(vectors) <= _NUMBER_MAX, vectors, np.float32(0.0)))
+        yield at, *encoded(np.where(np.abs(vectors) <= VECTOR_MAX, vectors, np.float32(0.0)))
 
 
 def _are_near(made: tuple[Any, Any], held: tuple[Any, Any]) -> _Bools:
