@@ -84,7 +84,7 @@ def _serve(order: Order) -> None:
     front.activate(handles[order.version])
     front.set_canary((handles[order.canary], 0.0) if order.canary else None)
     finder = _finder(tables, limits)
-    found = {version: finder.add(version, tables.native, items=_one_item(version)) for version in staged}
+    found = {version: finder.add(version, tables.native, items=_one_item(version).found) for version in staged}
     finder.activate(found[order.version])
     finder.set_canary((found[order.canary], 0.0) if order.canary else None)
     node.retrieve_by(finder)
