@@ -38,7 +38,7 @@ lock: $(VENV)/.python ## pin every package again, with hashes
 	  --no-emit-index-url --no-annotate --group dev --extra access --extra ingest --extra train pyproject.toml -o requirements.lock
 	@$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	  --no-emit-index-url --no-annotate packaging/zig.in -o packaging/zig.lock
-	@for name in feast mosec river tensorflow tfra torch triton; do \
+	@for name in feast mosec river tensorflow tfra torch triton vectors; do \
 	  case $$name in triton) glibc=2_35;; *) glibc=2_28;; esac; \
 	  $(VENV)/bin/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_$$glibc --generate-hashes \
 	    --no-header --no-emit-index-url --no-annotate \

@@ -17,6 +17,7 @@ NAMES = (
     "join",
     "features",
     "library",
+    "retrieval",
     "ingest",
     "trainer",
     "learning",
@@ -36,9 +37,10 @@ _MODULES = {
     "access": "nodes.access",
     "learning": "learning_loss",
     "library": "streams.library_items",
+    "retrieval": "retrieval.whole",
     "workers": "workers.whole",
 }
-_WORDS = {"ingest": {"before", "only"}, "serving": {"only"}}
+_WORDS = {"ingest": {"before", "only"}, "retrieval": {"only"}, "serving": {"only"}}
 
 
 def main() -> int:
@@ -48,7 +50,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="use smaller sizes, and end within 60 seconds")
     parser.add_argument("--before", default="", metavar="COMMIT", help="ingest: build it too, and take turns")
     parser.add_argument(
-        "--only", default="", metavar="PART", help="ingest, serving: measure one part, such as rescale or life"
+        "--only", default="", metavar="PART", help="ingest, retrieval, serving: measure one part, such as rescale, scans or life"
     )
     options = parser.parse_args()
     words = {name: value for name in ("before", "only") if (value := getattr(options, name))}

@@ -141,13 +141,21 @@ class ReadsOfPeer(Resource):
         Raises:
             ServiceError: It ended.
         """
+        return list(map(float, self.ask(f"{seconds}")["durations_s"]))
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Write a line to it, and return its answer.
+
+        Raises:
+            ServiceError: It ended.
+        """
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"{seconds}\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._failure() from None
-        return list(map(float, self._answer()["durations_s"]))
+        return self._answer()
 
     def close(self) -> None:
         """End it."""

@@ -821,10 +821,12 @@ class Blocks:
         excluded: Sequence[npt.NDArray[np.uint64]] = (),
         allowed: npt.NDArray[np.uint64] | None = None,
         threads: int = 1,
+        probes: int | None = None,
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """The k items with the highest product for each user, float32[users, dim]: keys, scores, and each user's end.
 
         It is exact; items of one score are in the order of their keys. `excluded` has keys for each user, or is empty.
+        With `probes` it looks into as many cells, those nearest to the user, and is not exact.
 
         Raises:
             ValueError: Arrays do not fit each other, or a number is not finite.

@@ -5,6 +5,7 @@ They are the samples that ingest makes from the replayed week, without topics an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -32,11 +33,15 @@ class Week:
         batch: The samples in the order of impressions.
         shown_ms: int64[n], increasing.
         settled_ms: int64[n]. Times at which the labels were known.
+        shown: Columns of impressions as the history has them.
+        places: int64[requests]. The impression of each request.
     """
 
     batch: SampleBatch
     shown_ms: Int64s
     settled_ms: Int64s
+    shown: Mapping[str, npt.NDArray[Any]]
+    places: Int64s
 
 
 def read_week(folder: AppFolder, *, lag_ms: int | None = None) -> Week:
@@ -75,7 +80,7 @@ def read_week(folder: AppFolder, *, lag_ms: int | None = None) -> Week:
         segments=(),
         item_ids=ItemIds(np.asarray(shown[f"items.{features.item_id}"])[rows]) if folder.app.retrieval else None,
     )
-    return Week(batch, shown_ms[request_index], settled_ms)
+    return Week(batch, shown_ms[request_index], settled_ms, shown, first)
 
 
 def _labels(folder: AppFolder, of: tuple[Any, Int64s], shown: Any, done: Any) -> tuple[LabelColumns, ...]:

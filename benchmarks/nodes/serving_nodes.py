@@ -8,18 +8,30 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from benchmarks.nodes.serving_model import ServingModel
+from streamlearn.apps import AppFolder
 from streamlearn.load.load_run import Load
 from tools.services.process import OwnedProcess
 
-__all__ = ["ServingNode", "cpu_s_of"]
+__all__ = ["Served", "ServingNode", "cpu_s_of"]
 
 _ROOT = Path(__file__).parents[2]
 _READY_S_MAX = 300.0
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 _ADDRESS_PREFIX = " is served at grpc "
+
+
+class Served(Protocol):
+    """What a node serves."""
+
+    @property
+    def folder(self) -> AppFolder:
+        """The application."""
+
+    @property
+    def registry_url(self) -> str:
+        """The registry of its nodes."""
 
 
 class ServingNode:
@@ -34,7 +46,7 @@ class ServingNode:
     """
 
     def __init__(
-        self, model: ServingModel, name: str, place: Path, settings: Sequence[str] = (), *, cache: str = "compiled"
+        self, model: Served, name: str, place: Path, settings: Sequence[str] = (), *, cache: str = "compiled"
     ) -> None:
         folder = model.folder
         command = [sys.executable, "-m", "streamlearn", "serve", str(folder.folder), "--name", name]

@@ -10,9 +10,11 @@ from benchmarks.nodes.serving_peers import SERVING_PEERS, ready_servers
 from benchmarks.online_reads import READING_PEERS
 from benchmarks.peers.environment import ready_environments
 from benchmarks.peers.peer import PEERS, ready_peers, run_peer
+from benchmarks.retrieval.scans import INDEX_PEERS
 from streamlearn.errors import EXIT_DONE, EXIT_FAILED, EXIT_PARTLY, StreamlearnError, UsageError
 
-_ALL = [*PEERS, *SERVING_PEERS, *READING_PEERS]
+_OTHERS = READING_PEERS | INDEX_PEERS
+_ALL = [*PEERS, *SERVING_PEERS, *_OTHERS]
 
 
 def main() -> int:
@@ -47,7 +49,7 @@ def _build(names: list[str]) -> int:
     chosen = names or _ALL
     ready = ready_peers([name for name in chosen if name in PEERS], _note)
     ready += ready_servers([name for name in chosen if name in SERVING_PEERS], _note)
-    ready += ready_environments({name: READING_PEERS[name] for name in chosen if name in READING_PEERS}, _note)
+    ready += ready_environments({name: _OTHERS[name] for name in chosen if name in _OTHERS}, _note)
     for name in ready:
         _note(f"peer {name}: ready")
     if len(ready) == len(chosen):

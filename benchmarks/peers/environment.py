@@ -38,11 +38,13 @@ class Environment:
         is_system: Whether it must use the system's Python: a program that embeds the interpreter finds no other
             library.
         folder: The folder of the lock.
+        is_compiled: Whether a package has no wheel, so that it is compiled here, for this processor.
     """
 
     name: str
     is_system: bool = False
     folder: Path = _FOLDER
+    is_compiled: bool = False
 
     @property
     def lock(self) -> Path:
@@ -74,8 +76,9 @@ class Environment:
         # Relocatable, because the cache renames a complete entry.
         create = [uv, "venv", "--quiet", "--relocatable", "--python", self._interpreter(), str(venv)]
         run_to_end("uv-venv", create, folder, wait_s_max=_BUILD_WAIT_S_MAX)
-        # The lock is complete and nothing is built from source, so that all machines install the same.
-        install = [uv, "pip", "install", "--quiet", "--no-build", "--no-deps", "--require-hashes"]
+        # The lock is complete and nothing else is built from source, so that all machines install the same.
+        install = [uv, "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+        install += [] if self.is_compiled else ["--no-build"]
         install += ["--python", str(venv / "bin" / "python"), "--requirement", str(self.lock)]
         run_to_end("uv-install", install, folder, wait_s_max=_BUILD_WAIT_S_MAX)
         for log in folder.glob("*.log"):

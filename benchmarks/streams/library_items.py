@@ -23,7 +23,7 @@ from streamlearn.samples.item_ids import ItemIds
 from streamlearn.settings import Settings
 from streamlearn.topics import Records
 
-__all__ = ["run"]
+__all__ = ["retrieving_app", "run", "shown_items"]
 
 ITEMS, ITEMS_QUICK = 1_000_000, 100_000
 STEP_ROWS, NEW, FOUND, RECORDS, PIECE = 1_024, 20, 4_096, 4_096, 16_384
@@ -34,12 +34,12 @@ Int64s = npt.NDArray[np.int64]
 def run(quick: bool, note: Callable[[str], None]) -> Result:
     """Measure everything, on one core."""
     items, timer, result = ITEMS_QUICK if quick else ITEMS, Timer(seconds=0.5 if quick else 3.0), Result("library")
-    app, chance = _app(), np.random.default_rng(1)
+    app, chance = retrieving_app(), np.random.default_rng(1)
     library, clock = Library(app), [T_MS]
 
     def shown(ids: Int64s, author: int = 0) -> ItemUpdates:
         clock[0] += 1_000
-        return _shown(app, ids, clock[0], author)
+        return shown_items(app, ids, clock[0], author)
 
     def some(count: int) -> Int64s:
         return (items * chance.random(count) ** 3).astype(np.int64)
@@ -84,8 +84,8 @@ def _apply(library: Library, make: Callable[[], ItemUpdates]) -> None:
     library.apply(make())
 
 
-def _app() -> App:
-    """An application of items with an author and up to three tags."""
+def retrieving_app() -> App:
+    """Return an application of items with an author and up to three tags."""
     slots = (
         Slot("user_id", "user"),
         Slot("video_id", "item"),
@@ -97,7 +97,8 @@ def _app() -> App:
     return App("library", spec, (group,), (Label("click", "click", "fast"),), retrieval=retrieval)
 
 
-def _shown(app: App, ids: Int64s, now_ms: int, author: int) -> ItemUpdates:
+def shown_items(app: App, ids: Int64s, now_ms: int, author: int) -> ItemUpdates:
+    """Return items as a step shows them."""
     keys, counts = keys_of(app.features.slot("video_id"), ids), ids % 4
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     tags = SlotColumns((np.repeat(ids, counts) % 1_000).astype(np.uint64), offsets)

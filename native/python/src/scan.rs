@@ -85,7 +85,8 @@ impl NativeBlocks {
     }
 
     /// `excluded` has keys for each user, or is empty.
-    #[pyo3(signature = (users, k, excluded=Vec::new(), allowed=None, threads=1))]
+    #[pyo3(signature = (users, k, excluded=Vec::new(), allowed=None, threads=1, probes=None))]
+    #[expect(clippy::too_many_arguments, reason = "private: the Python class is what people call")]
     fn search<'py>(
         &self,
         py: Python<'py>,
@@ -94,6 +95,7 @@ impl NativeBlocks {
         excluded: Vec<Bound<'py, PyAny>>,
         allowed: Option<Bound<'py, PyAny>>,
         threads: usize,
+        probes: Option<usize>,
     ) -> PyResult<Found<'py>> {
         if users.shape()[1] != self.blocks.dim() {
             let text = format!("users: expected {} columns, got {}", self.blocks.dim(), users.shape()[1]);
@@ -107,7 +109,7 @@ impl NativeBlocks {
         let allowed = allowed.map(|allowed| flat::<u64>(&allowed, "allowed", "uint64")).transpose()?;
         let allowed = allowed.as_ref().map(|allowed| allowed.as_slice()).transpose()?;
         let excluded = Excluded { keys: &keys, ends: &ends };
-        let (search, users) = (Search { excluded, allowed, threads, ..Search::new(k) }, users.as_slice()?);
+        let (search, users) = (Search { excluded, allowed, threads, probes, ..Search::new(k) }, users.as_slice()?);
         let top = py.detach(|| self.blocks.search(users, &search)).map_err(wrong)?;
         let ends = top.ends.into_iter().map(|end| end as i64).collect();
         Ok((
