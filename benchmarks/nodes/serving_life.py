@@ -22,6 +22,7 @@ from streamlearn.load.load_run import Load, LoadResult
 from streamlearn.versions.pointer.mover import Moved
 
 __all__ = [
+    "Asker",
     "InterleavedLoad",
     "apart",
     "publications",
@@ -156,7 +157,7 @@ def switches(
 def rollbacks(nodes: Sequence[ServingNode], pointing: Pointing, model: ServingModel, times: int) -> list[float]:
     """Return the milliseconds from before the write of the pointer until all nodes answer with the older version."""
     older, newer = 1, 2
-    askers = [_Asker(node.load(model.messages(model.requests_of_size(8, 1)), connections=1)) for node in nodes]
+    askers = [Asker(node.load(model.messages(model.requests_of_size(8, 1)), connections=1)) for node in nodes]
     taken_s = []
     try:
         for _ in range(times):
@@ -243,7 +244,7 @@ def unseen(node: ServingNode, model: ServingModel) -> dict[str, float]:
     }
 
 
-class _Asker:
+class Asker:
     """A thread that sends requests constantly, and records changes of the answering version."""
 
     def __init__(self, load: Load) -> None:
@@ -270,6 +271,7 @@ class _Asker:
         return first_s
 
     def close(self) -> None:
+        """End it."""
         self._stop.set()
         self._thread.join()
 

@@ -39,7 +39,7 @@ from streamlearn.versions.format.manifest import RetrievalRecord
 from streamlearn.versions.pointer.model import Model as VersionedModel
 from streamlearn.versions.upkeep.cleanup import clean_up, plan_cleanup
 
-__all__ = ["ends_of", "put_graphs", "samples_of", "train"]
+__all__ = ["ends_of", "put_graphs", "put_user_graph", "samples_of", "train"]
 
 
 def train(
@@ -86,7 +86,7 @@ def train(
                 raise ConfigError(message, help=help)
             items = ends.enter_context(ItemFeed.open(folder, clock=clock))
             leads = towers = TowerMaker(folder, client, items.library)
-            record, label = _put_user_graph(folder, store), folder.app.label_names.index(folder.app.retrieval.label)
+            record, label = put_user_graph(folder, store), folder.app.label_names.index(folder.app.retrieval.label)
             items.retrieve_by(towers, record, VersionHits(store, folder.app.name, record.dim, label, towers))
         elif workers.slices > 1 or workers.reduce != "shards":
             leads = lead(folder, client, token, tls, ends, stop=stop, clock=clock)
@@ -147,7 +147,7 @@ def put_graphs(folder: AppFolder, model: Model, store: Store) -> str:
         return put_graph(store, app.name, exported)
 
 
-def _put_user_graph(folder: AppFolder, store: Store) -> RetrievalRecord:
+def put_user_graph(folder: AppFolder, store: Store) -> RetrievalRecord:
     """Export the user tower to the store, and return what versions say of retrieval."""
     app = folder.app
     assert app.retrieval is not None

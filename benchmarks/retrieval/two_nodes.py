@@ -1,0 +1,160 @@
+"""A library of a million items on two nodes: from the commit of a version until both answer with it, and a rollback.
+
+The versions have the files that a publisher writes; their vectors are drawn by chance.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import structs
+
+from benchmarks.nodes.serving_life import Asker
+from benchmarks.nodes.serving_model import Pointing
+from benchmarks.nodes.serving_nodes import ServingNode
+from benchmarks.result import Result
+from benchmarks.retrieval.vectors import DIM, encoded, none
+from benchmarks.streams.library_items import retrieving_app, shown_items
+from streamlearn.apps import AppFolder, load_app
+from streamlearn.features.keys import keys_of
+from streamlearn.features.retrieval import TOWERS
+from streamlearn.library.library import Library
+from streamlearn.load.load_run import Load
+from streamlearn.models.chosen import model_of
+from streamlearn.serving.infer import InferRequest, numbers_tensor
+from streamlearn.table import Changes
+from streamlearn.trainer.evaluation import own_tables
+from streamlearn.trainer.learner import Learner
+from streamlearn.trainer.rows import Rows
+from streamlearn.trainer.towers.tower_steps import TowerMaker
+from streamlearn.trainer.trainer_setup import put_graphs, put_user_graph
+from streamlearn.versions import (
+    Committed, Cut, Head, History, PointerLog, Verdict, VersionWriter, open_registry, open_store, record_of,
+    write_verdict,
+)  # fmt: skip
+from streamlearn.table import declared_tables
+from streamlearn.versions.pointer.mover import Mover
+
+__all__ = ["measure"]
+
+Note = Callable[[str], None]
+Keys = npt.NDArray[np.uint64]
+_APP = "from benchmarks.streams.library_items import retrieving_app\n\napp = retrieving_app()\n"
+_ITEMS, _QUICK_ITEMS, _CHANGED_SHARE = 1_000_000, 20_000, 10
+_ROUNDS, _QUICK_ROUNDS, _K = 7, 3, 100
+_USERS, _PIECE, _NOW_MS = 1_000, 1 << 14, 1_700_000_000_000
+_SETTINGS = ("replica.beat_s=0.25", "front.deadline_ms=30000")
+
+
+def measure(note: Note, result: Result, *, quick: bool) -> None:
+    """Measure both; all times are of the wall."""
+    items, rounds = (_QUICK_ITEMS, _QUICK_ROUNDS) if quick else (_ITEMS, _ROUNDS)
+    with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as place, ExitStack() as ends:
+        note(f"a version of {items:,} items")
+        model = _Model(Path(place), items)
+        model.commit(model.prepare())
+        pointing = ends.enter_context(model.pointing())
+        pointing.publish(1)
+        nodes = [ends.enter_context(ServingNode(model, name, Path(place), _SETTINGS)) for name in ("node-1", "node-2")]
+        askers = [ends.enter_context(closing(Asker(Load(node.grpc, [model.message], connections=1)))) for node in nodes]
+        before = [node.anonymous_bytes() for node in nodes]
+        note("versions with a tenth of the vectors")
+        taken_s, back_ms = list[float](), list[float]()
+        for _ in range(rounds):
+            writer, begin_s = model.prepare(), time.perf_counter()
+            version = model.commit(writer)
+            pointing.look()
+            pointing.publish(version)
+            taken_s.append(max(asker.first(version, begin_s) for asker in askers) - begin_s)
+        for _ in range(rounds):
+            begin_s = time.perf_counter()
+            pointing.back(version - 1)
+            back_ms.append(1e3 * (max(asker.first(version - 1, begin_s) for asker in askers) - begin_s))
+            begin_s = time.perf_counter()
+            pointing.forward(version)
+            for asker in askers:
+                asker.first(version, begin_s)
+        grown = [node.anonymous_bytes() / at_first for node, at_first in zip(nodes, before, strict=True)]
+    result.figures["committed_to_retrievable_s"] = statistics.median(taken_s)
+    result.figures["committed_to_retrievable_max_s"] = max(taken_s)
+    result.figures["rollback_to_list_ms"] = statistics.median(back_ms)
+    result.figures["rollback_to_list_max_ms"] = max(back_ms)
+    result.ratios["node_memory_after_to_before"] = statistics.median(grown)
+
+
+class _Model:
+    """Versions of an application that retrieves; the first is a base, and later ones change a tenth of the vectors."""
+
+    def __init__(self, place: Path, items: int) -> None:
+        folder = place / "app"
+        folder.mkdir()
+        (folder / "app.py").write_text(_APP)
+        self.registry_url = f"sqlite://{place}/registry.db"
+        self.folder: AppFolder = load_app(folder, [f"versions.store={place}/store", f"registry.url={self.registry_url}"])
+        self._app, self._store = self.folder.app, open_store(self.folder.store_url)
+        self._rng, self._last = np.random.default_rng(4), None
+        self._library = Library(self._app)
+        for begin in range(0, items, _PIECE):
+            ids = np.arange(begin, min(begin + _PIECE, items))
+            self._library.apply(shown_items(self._app, ids, _NOW_MS + begin, 0))
+        with own_tables(self.folder) as client:
+            learner = Learner(self._app, model_of(self.folder), self.folder.settings.trainer)
+            steps = TowerMaker(self.folder, client, self._library)(learner, Rows(self._app, client, 1_024))
+            self._dense = steps.dense()
+        self._graph = put_graphs(self.folder, model_of(self.folder), self._store)
+        self._record = put_user_graph(self.folder, self._store)
+        inputs = (numbers_tensor("user_id", np.array([7])), numbers_tensor("k", np.array([_K])))
+        self.message = InferRequest(f"{self._app.name}.retrieve", inputs).encode()
+
+    @contextmanager
+    def pointing(self) -> Iterator[Pointing]:
+        """Return an object that moves the pointer."""
+        with open_registry(self.registry_url, self._app.name) as registry:
+            mover = Mover(PointerLog(self._store, self._app.name), registry)
+            yield Pointing(mover, History(self._store, self._app.name))
+
+    def prepare(self) -> VersionWriter:
+        """Write the files of the next version."""
+        last = self._last
+        options = declared_tables(self._app.tables, self.folder.settings.tables)
+        head = Head(
+            model=self._app.name,
+            run=1,
+            version=1 if last is None else last.manifest.version + 1,
+            kind="base" if last is None else "delta",
+            parent=None if last is None else last.ref,
+            fingerprint=self._app.model_fingerprint,
+            windows=self._app.window_settings,
+            labels=self._app.label_names,
+            tables=tuple(record_of(structs.replace(one, optimizer=None, admission=None)) for one in options),
+        )
+        keys = self._library.view().keys
+        if last is not None:
+            keys = np.sort(self._rng.choice(keys, len(keys) // _CHANGED_SHARE, replace=False))
+        values, scales = encoded(self._drawn(len(keys)))
+        users = keys_of(self._app.features.slot("user_id"), np.arange(_USERS))
+        cut, writer = self._library.cut(), VersionWriter(self._store, head)
+        writer.add_rows([Changes(TOWERS, users, self._drawn(_USERS))])
+        writer.add_vectors({"key": keys, "row": values, "scale": scales, "gone": none()})
+        writer.add_dense(self._dense)
+        writer.add_library(cut.tensors)
+        cut.committed()
+        return writer
+
+    def commit(self, writer: VersionWriter) -> int:
+        """Commit a version, and return its number."""
+        version = 1 if self._last is None else self._last.manifest.version + 1
+        cut = Cut(graph=self._graph, retrieval=self._record, watermark_ms=_NOW_MS + version)
+        self._last: Committed | None = writer.finish(cut)
+        write_verdict(self._store, self._last.folder, Verdict(version=self._last.ref, outcome="passed"))
+        return version
+
+    def _drawn(self, rows: int) -> npt.NDArray[np.float32]:
+        return self._rng.standard_normal((rows, DIM), np.float32)
