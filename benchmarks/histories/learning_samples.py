@@ -17,8 +17,9 @@ from streamlearn.apps import App
 from streamlearn.replay import HistoryBlock, computed_history
 from streamlearn.samples import LabelColumns, RequestColumns, SampleBatch, SampleHeader
 from streamlearn.samples.event_features import features_of
+from streamlearn.samples.item_ids import ItemIds
 
-__all__ = ["truths"]
+__all__ = ["drawn_batch", "truths"]
 
 # Events per sample, with a margin, because histories end with actions.
 _EVENTS_BY_SAMPLE = 0.85
@@ -39,7 +40,7 @@ def truths(app: App, samples: int, options: Mapping[str, str] | None = None) -> 
     for block in computed_history(known, app).blocks(_SPAN_MS):
         truth = known.truths.popleft()
         if made < samples and block.impressions_rows:
-            batch = _batch(app, block, truth, chance)
+            batch = drawn_batch(app, block, truth, chance)
             made += len(batch)
             yield batch, np.stack([truth.click, truth.long_view], axis=1)
 
@@ -61,7 +62,8 @@ class _WithoutComputed:
             yield block._replace(impressions=kept)
 
 
-def _batch(app: App, block: HistoryBlock, truth: Truth, chance: np.random.Generator) -> SampleBatch:
+def drawn_batch(app: App, block: HistoryBlock, truth: Truth, chance: np.random.Generator) -> SampleBatch:
+    """Return the samples of a block, with labels that are drawn from the truth."""
     shown, requests = block.impressions, block.impressions_rows
     counts = np.diff(shown["items[]"])
     request_index = np.repeat(np.arange(requests, dtype=np.int32), counts)
@@ -83,6 +85,7 @@ def _batch(app: App, block: HistoryBlock, truth: Truth, chance: np.random.Genera
         item=features_of(app.features, "item", shown),
         labels=_labels(app, truth, chance),
         segments=(),
+        item_ids=ItemIds(np.asarray(shown[f"items.{app.features.item_id}"])) if app.retrieval else None,
     )
 
 

@@ -12,7 +12,7 @@ __all__ = ["run"]
 
 Note = Callable[[str], None]
 # Modules of this package; some load TensorFlow, and searches do without.
-_PARTS = ("scans", "changes", "derived", "two_nodes", "logged_week")
+_PARTS = ("scans", "changes", "derived", "two_nodes", "learned", "logged_week")
 
 
 def run(quick: bool, note: Note, only: str = "") -> Result:
