@@ -50,7 +50,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="use smaller sizes, and end within 60 seconds")
     parser.add_argument("--before", default="", metavar="COMMIT", help="ingest: build it too, and take turns")
     parser.add_argument(
-        "--only", default="", metavar="PART", help="ingest, retrieval, serving: measure one part, such as rescale, scans or life"
+        "--only",
+        default="",
+        metavar="PART",
+        help="ingest, retrieval, serving: measure one part, such as rescale, scans or life",
     )
     options = parser.parse_args()
     words = {name: value for name in ("before", "only") if (value := getattr(options, name))}

@@ -105,6 +105,7 @@ WALLS = {
         ),
         ("benchmarks/peers/",),
     ),
+    **dict.fromkeys(("faiss", "hnswlib", "usearch"), ("benchmarks/retrieval/",)),
 }
 HEAVY = (
     "tensorflow",

@@ -115,7 +115,10 @@ def _cost(folder: AppFolder, batches: Iterator[SampleBatch] | Sequence[SampleBat
             if turn >= _WARM_TURNS and len(some) == _TURN_STEPS:
                 pairs.append(taken_s["without"] / taken_s["with"])
     positive = np.concatenate(labels) != 0
-    auc = {name: auc_of(np.concatenate(of).astype(np.float64), positive, np.ones(len(positive))) for name, of in logits.items()}
+    auc = {
+        name: auc_of(np.concatenate(of).astype(np.float64), positive, np.ones(len(positive)))
+        for name, of in logits.items()
+    }
     return {
         "trainer_to_without": statistics.median(pairs),
         "ranking_auc_difference": auc["with"] - auc["without"],

@@ -111,7 +111,7 @@ def measure(note: Note, result: Result, *, quick: bool) -> None:
             uncorrected = patch.object(Frequency, "chances", lambda self, keys, step, *, come: np.ones(len(keys)))
             with nullcontext() if is_corrected else uncorrected:
                 _learn(folder)
-            positives = _positives(folder, week, 1 if quick else _LAST_DAYS)
+            positives = _positives(week, 1 if quick else _LAST_DAYS, 8 if quick else 1)
             note(f"{prefix}: asking for the users of {len(positives.item):,} positives")
             ranks, learned_ms = _asked(_RetrievingApp(folder, f"sqlite://{place}/registry.db"), week, positives, note)
             rates = {"": ranks}
@@ -181,11 +181,11 @@ def _learn(folder: AppFolder) -> None:
     train(folder, threading.Event(), until=lambda topic: Until(ends_of(topic, "end")), show=show, clock=clock)
 
 
-def _positives(folder: AppFolder, week: Week, days: int) -> _Positives:
-    """Return the clicks of the last days."""
+def _positives(week: Week, days: int, every: int) -> _Positives:
+    """Return the clicks of the last days, or one of `every` so many."""
     (label,) = (one for one in week.batch.labels if one.name == "click")
     begin_ms = _midnight(int(week.shown_ms[-1])) - (days - 1) * _DAY_MS
-    rows = np.flatnonzero((label.value != 0) & (week.shown_ms >= begin_ms))
+    rows = np.flatnonzero((label.value != 0) & (week.shown_ms >= begin_ms))[::every]
     assert week.batch.item_ids is not None
     ids = np.array(week.batch.item_ids.take(rows).listed(), np.int64)
     return _Positives(rows, week.batch.request_index[rows].astype(np.int64), ids, week.shown_ms[rows])

@@ -56,9 +56,12 @@ def measure(note: Note, result: Result, *, quick: bool) -> None:
                 scans.measure(small, None)
                 continue
             python = INDEX_PEERS["vectors"].build(Cache())
-            with ReadsOfPeer([str(python), "-m", _MODULE, folder], Path(folder)) as peer:
-                note(f"in turns with {peer.way}")
-                scans.measure(small, peer)
+            try:
+                with ReadsOfPeer([str(python), "-m", _MODULE, folder], Path(folder)) as peer:
+                    note(f"in turns with {peer.way}")
+                    scans.measure(small, peer)
+            except ServiceError as error:
+                note(f"peers are left out: {error}")
 
 
 class _Scans:

@@ -21,7 +21,7 @@ from benchmarks.nodes.serving_model import Pointing
 from benchmarks.nodes.serving_nodes import ServingNode
 from benchmarks.result import Result
 from benchmarks.retrieval.vectors import DIM, encoded, none
-from benchmarks.streams.library_items import retrieving_app, shown_items
+from benchmarks.streams.library_items import shown_items
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.features.keys import keys_of
 from streamlearn.features.retrieval import TOWERS
@@ -29,17 +29,25 @@ from streamlearn.library.library import Library
 from streamlearn.load.load_run import Load
 from streamlearn.models.chosen import model_of
 from streamlearn.serving.infer import InferRequest, numbers_tensor
-from streamlearn.table import Changes
+from streamlearn.table import Changes, declared_tables
 from streamlearn.trainer.evaluation import own_tables
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.towers.tower_steps import TowerMaker
 from streamlearn.trainer.trainer_setup import put_graphs, put_user_graph
 from streamlearn.versions import (
-    Committed, Cut, Head, History, PointerLog, Verdict, VersionWriter, open_registry, open_store, record_of,
+    Committed,
+    Cut,
+    Head,
+    History,
+    PointerLog,
+    Verdict,
+    VersionWriter,
+    open_registry,
+    open_store,
+    record_of,
     write_verdict,
 )  # fmt: skip
-from streamlearn.table import declared_tables
 from streamlearn.versions.pointer.mover import Mover
 
 __all__ = ["measure"]
@@ -97,7 +105,9 @@ class _Model:
         folder.mkdir()
         (folder / "app.py").write_text(_APP)
         self.registry_url = f"sqlite://{place}/registry.db"
-        self.folder: AppFolder = load_app(folder, [f"versions.store={place}/store", f"registry.url={self.registry_url}"])
+        self.folder: AppFolder = load_app(
+            folder, [f"versions.store={place}/store", f"registry.url={self.registry_url}"]
+        )
         self._app, self._store = self.folder.app, open_store(self.folder.store_url)
         self._rng, self._last = np.random.default_rng(4), None
         self._library = Library(self._app)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from streamlearn.native import native
 
-__all__ = ["DIM", "TRUTH", "Vectors", "blocks_of", "encoded", "normalised", "none"]
+__all__ = ["DIM", "TRUTH", "Vectors", "blocks_of", "encoded", "none", "normalised"]
 
 DIM, TRUTH = 64, 100
 Floats = npt.NDArray[np.float32]

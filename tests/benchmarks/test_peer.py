@@ -139,7 +139,7 @@ def test_a_peer_whose_environment_cannot_be_built_is_named_and_left_out(
 
 
 @pytest.mark.parametrize(
-    "name", sorted({*(peer.environment.name for peer in PEERS.values()), "feast", "mosec", "triton"})
+    "name", sorted({*(peer.environment.name for peer in PEERS.values()), "feast", "mosec", "triton", "vectors"})
 )
 def test_an_environment_is_pinned_with_hashes_and_named_by_them(name: str) -> None:
     environment = Environment(name)

@@ -56,11 +56,6 @@ class _Rows:
     values: npt.NDArray[np.int8]
     scales: Float32s
 
-    def at(self, keys: Uint64s) -> tuple[npt.NDArray[np.int64], Bools]:
-        """Return the place of each key, and whether it is there."""
-        at = np.minimum(np.searchsorted(self.keys, keys), max(len(self.keys) - 1, 0))
-        return at, self.keys[at] == keys if len(self.keys) else np.zeros(len(keys), np.bool_)
-
     def take(self, rows: Any) -> _Rows:
         return _Rows(self.keys[rows], self.values[rows], self.scales[rows])
 
@@ -147,13 +142,13 @@ class VectorsCut:
     def tensors(self, version: int, changed: Uint64s) -> dict[str, npt.NDArray[Any]]:
         """Return what a version changes; `changed` are the keys of tower rows that it changes."""
         before, keys = self._newest._rows, self._items.keys
-        at, is_known = before.at(keys)
+        at, is_known = _places(before.keys, keys)
         parts = list(self._parts(version, changed, is_known))
         stale = np.concatenate([np.zeros(0, np.int64), *(places for places, _ in parts)])
         made = _joined([part for _, part in parts], before)
         was = before.take(at[stale]) if len(before.keys) else made
         differ = ~is_known[stale] | (made.scales != was.scales) | (made.values != was.values).any(axis=1)
-        gone = before.keys[~np.isin(before.keys, keys)]
+        gone = before.keys[~_places(keys, before.keys)[1]]
         now = _Rows(keys, np.empty((len(keys), before.values.shape[1]), np.int8), np.empty(len(keys), np.float32))
         if len(before.keys):
             now.values[...], now.scales[...] = before.values[at], before.scales[at]
@@ -199,13 +194,19 @@ class _Among:
     """Tells which keys are among some."""
 
     def __init__(self, keys: Uint64s) -> None:
-        self._keys, self._may_be = keys, np.zeros(1 << 22, np.bool_)
+        self._keys, self._may_be = np.sort(keys), np.zeros(1 << 22, np.bool_)
         self._may_be[keys >> _SHIFT] = True
 
     def __call__(self, keys: Uint64s) -> Bools:
         are: Bools = self._may_be[keys >> _SHIFT]
-        are[are] = np.isin(keys[are], self._keys)
+        are[are] = _places(self._keys, keys[are])[1]
         return are
+
+
+def _places(keys: Uint64s, wanted: Uint64s) -> tuple[npt.NDArray[np.int64], Bools]:
+    """Return the place of each wanted key among ascending ones, and whether it is there."""
+    at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+    return at, keys[at] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)
 
 
 def encoded(vectors: Float32s) -> tuple[npt.NDArray[np.int8], Float32s]:
@@ -218,6 +219,8 @@ def _touched(items: LibraryItems, is_among: _Among) -> Bools:
     """Return which items have a key that is among the changed ones."""
     touched = np.zeros(len(items.keys), np.bool_)
     for slot in items.features.slots.values():
+        if touched.all():
+            break
         are = is_among(slot.keys)
         if slot.offsets is None:
             touched |= are
