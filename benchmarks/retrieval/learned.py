@@ -48,7 +48,7 @@ _RETRIEVAL = Retrieval(
     user=("user_id", "cohort", "device", "recent_items", "recent_categories", "taste"),
     item=("item_id", "author_id", "category", "length_band"),
 )
-# Few items, shown equally often, whose appeal does not change: what is found follows from the truth, and can be learned.
+# Few items, shown equally often, whose appeal does not change: what is found hangs on the truth alone.
 _WORLD = {"users": "5000", "items": "2000", "zipf": "0", "click_rate": "0.2", "new_items": "0", "drift_s": "1e9"}
 _SAMPLES, _QUICK_SAMPLES, _HELD_SHARE, _TOP = 2_000_000, 60_000, 0.05, 100
 _AT_ONCE, _DRAWS, _SPAN_MS, _TURN_STEPS, _WARM_TURNS, _TURNS, _QUICK_TURNS = 1_024, 10_000_000, 10_000, 16, 2, 12, 2
@@ -189,7 +189,7 @@ def _tower_ranks(side: _Steps, batch: SampleBatch, rows: npt.NDArray[np.int64]) 
     own = packed.keys[packed.item_index[: len(rows)]]
     at = np.minimum(np.searchsorted(view.keys, own), len(view.keys) - 1)
     logits = users @ vectors.T
-    before = np.count_nonzero(logits > logits[np.arange(len(rows)), at][:, None], axis=1).astype(np.float64)
+    before: Float64s = np.count_nonzero(logits > logits[np.arange(len(rows)), at][:, None], axis=1).astype(np.float64)
     before[view.keys[at] != own] = len(view.keys)
     return before
 
@@ -220,4 +220,5 @@ class _Oracle:
     def popular(self, shown: Any, rows: npt.NDArray[np.int64]) -> Float64s:
         """Return how many items are shown more often than each positive."""
         own = self._shown[shown["items.item_id"][rows]]
-        return np.count_nonzero(self._shown > own[:, None], axis=1).astype(np.float64)
+        before: Float64s = np.count_nonzero(self._shown > own[:, None], axis=1).astype(np.float64)
+        return before
