@@ -109,7 +109,8 @@ impl NativeBlocks {
         let allowed = allowed.map(|allowed| flat::<u64>(&allowed, "allowed", "uint64")).transpose()?;
         let allowed = allowed.as_ref().map(|allowed| allowed.as_slice()).transpose()?;
         let excluded = Excluded { keys: &keys, ends: &ends };
-        let (search, users) = (Search { excluded, allowed, threads, probes, ..Search::new(k) }, users.as_slice()?);
+        let (search, users) =
+            (Search { excluded, allowed, threads, probes, ..Search::new(k) }, users.as_slice()?);
         let top = py.detach(|| self.blocks.search(users, &search)).map_err(wrong)?;
         let ends = top.ends.into_iter().map(|end| end as i64).collect();
         Ok((

@@ -56,6 +56,17 @@ class _Rows:
     values: npt.NDArray[np.int8]
     scales: Float32s
 
+    def placed(self, keys: Uint64s, at: npt.NDArray[np.int64]) -> _Rows:
+        """Return a row for each key, from its place here; that of a key that is not here means nothing."""
+        if np.array_equal(keys, self.keys):
+            return _Rows(keys, self.values.copy(), self.scales.copy())
+        rows = _Rows(keys, np.empty((len(keys), self.values.shape[1]), np.int8), np.empty(len(keys), np.float32))
+        if len(self.keys):
+            # "clip" writes in place; all places are valid.
+            self.values.take(at, axis=0, out=rows.values, mode="clip")
+            self.scales.take(at, out=rows.scales, mode="clip")
+        return rows
+
     def take(self, rows: Any) -> _Rows:
         return _Rows(self.keys[rows], self.values[rows], self.scales[rows])
 
@@ -149,9 +160,7 @@ class VectorsCut:
         was = before.take(at[stale]) if len(before.keys) else made
         differ = ~is_known[stale] | (made.scales != was.scales) | (made.values != was.values).any(axis=1)
         gone = before.keys[~_places(keys, before.keys)[1]]
-        now = _Rows(keys, np.empty((len(keys), before.values.shape[1]), np.int8), np.empty(len(keys), np.float32))
-        if len(before.keys):
-            now.values[...], now.scales[...] = before.values[at], before.scales[at]
+        now = before.placed(keys, at)
         now.values[stale], now.scales[stale] = made.values, made.scales
         changes = made.take(differ).changes(gone)
         self._commit = lambda: self._newest._continue(now, self._weights, version, changes)
