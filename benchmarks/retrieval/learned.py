@@ -1,11 +1,12 @@
-"""What towers cost a trainer and what they find: steps with and without them in turns, and a world with known truth."""
+"""What towers cost a trainer and what they find: trainers with and without them, and a world with known truth."""
 
 from __future__ import annotations
 
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,25 +18,27 @@ from msgspec import structs
 
 from benchmarks.histories.learning_samples import drawn_batch
 from benchmarks.result import Result
-from benchmarks.retrieval.logged_week import retrieving_week
+from benchmarks.retrieval.logged_week import copied_app, retrieving_week, write_samples
 from examples.synthetic.history import SyntheticHistory
 from examples.synthetic.options import Options, options_of
 from examples.synthetic.world import Shown, World
-from streamlearn.apps import AppFolder, load_app
-from streamlearn.features import Retrieval
+from streamlearn.apps import AppFolder
 from streamlearn.features.retrieval import TOWERS
 from streamlearn.library.library import Library
 from streamlearn.models import model_of
 from streamlearn.publisher.logit_scores import auc_of
 from streamlearn.samples import SampleBatch
+from streamlearn.trainer import train
 from streamlearn.trainer.columns import StepColumns, columns_of
 from streamlearn.trainer.evaluation import own_tables
+from streamlearn.trainer.intake.feed import Until
 from streamlearn.trainer.intake.item_feed import learn_shown
 from streamlearn.trainer.intake.message import Reached
 from streamlearn.trainer.learner import Learner
 from streamlearn.trainer.rows import Rows
 from streamlearn.trainer.step import Piece, Step
 from streamlearn.trainer.towers.tower_steps import TowerSteps, own_steps
+from streamlearn.trainer.trainer_setup import ends_of
 
 __all__ = ["measure"]
 
@@ -43,33 +46,81 @@ Note = Callable[[str], None]
 Float64s = npt.NDArray[np.float64]
 
 _SYNTHETIC = Path(__file__).parents[2] / "examples" / "synthetic"
-_RETRIEVAL = Retrieval(
+_RETRIEVAL = """
+from dataclasses import replace as _replace
+
+from streamlearn.features import Retrieval
+
+retrieval = Retrieval(
     "click",
     user=("user_id", "cohort", "device", "recent_items", "recent_categories", "taste"),
     item=("item_id", "author_id", "category", "length_band"),
 )
+app = _replace(app, retrieval=retrieval)
+"""
+_SETTINGS = ("trainer.step_rows=1024", "publisher.publish_interval_s=3600")
 # Few items, shown equally often, whose appeal does not change: what is found hangs on the truth alone.
 _WORLD = {"users": "5000", "items": "2000", "zipf": "0", "click_rate": "0.2", "new_items": "0", "drift_s": "1e9"}
 _SAMPLES, _QUICK_SAMPLES, _HELD_SHARE, _TOP = 2_000_000, 60_000, 0.05, 100
-_AT_ONCE, _DRAWS, _SPAN_MS, _TURN_STEPS, _WARM_TURNS, _TURNS, _QUICK_TURNS = 1_024, 10_000_000, 10_000, 16, 2, 12, 2
+_AT_ONCE, _DRAWS, _SPAN_MS, _ROUNDS = 1_024, 10_000_000, 10_000, 3
 
 
 def measure(note: Note, result: Result, *, quick: bool) -> None:
     """Measure both."""
-    turns = _QUICK_TURNS if quick else _TURNS
+    days, samples = (1, 60_000) if quick else (5, 400_000)
+    for name, prefix in (("trainer_to_without_kuairand", "KuaiRand"), ("trainer_to_without", "synthetic")):
+        ratios = []
+        for _ in range(1 if quick else _ROUNDS):
+            used_us = {}
+            for is_with in (True, False):
+                with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as place:
+                    folder, batches = _samples_of(prefix, Path(place), days, samples)
+                    used_us[is_with] = _used_us(*((folder, batches) if is_with else _without(folder, batches)))
+            note(f"{prefix}: {used_us[True]:.1f} us a sample with towers, {used_us[False]:.1f} without")
+            ratios.append(used_us[False] / used_us[True])
+        result.ratios[name] = statistics.median(ratios)
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as place:
-        note("KuaiRand with towers and without, in turns")
         folder, week = retrieving_week(Path(place), 1 if quick else 7)
-        figures = _cost(folder, [week.batch], turns)
-        result.ratios["trainer_to_without_kuairand"] = figures["trainer_to_without"]
-        result.figures["ranking_auc_difference"] = figures["ranking_auc_difference"]
-    note("the synthetic application with towers and without, in turns")
-    folder = _synthetic()
-    batches = (batch for batch, _ in _drawn(folder, options_of({"events": str(turns * 60_000)})))
-    result.ratios["trainer_to_without"] = _cost(folder, batches, turns)["trainer_to_without"]
-    note("a world with known truth")
-    result.figures |= _found(folder, _QUICK_SAMPLES if quick else _SAMPLES, note)
+        result.figures["ranking_auc_difference"] = _auc_difference(folder, [week.batch])
+    with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as place:
+        note("a world with known truth")
+        folder = copied_app(_SYNTHETIC, Path(place), _RETRIEVAL, _SETTINGS)
+        result.figures |= _found(folder, _QUICK_SAMPLES if quick else _SAMPLES, note)
     result.ratios["found_to_oracle"] = result.figures["synthetic_hr_100"] / result.figures["synthetic_oracle_hr_100"]
+
+
+def _samples_of(name: str, place: Path, days: int, samples: int) -> tuple[AppFolder, Iterable[SampleBatch]]:
+    if name == "KuaiRand":
+        folder, week = retrieving_week(place, days)
+        return folder, [week.batch]
+    folder = copied_app(_SYNTHETIC, place, _RETRIEVAL, _SETTINGS)
+    return folder, (batch for batch, _ in _drawn(folder, options_of({"events": str(samples)})))
+
+
+def _without(folder: AppFolder, batches: Iterable[SampleBatch]) -> tuple[AppFolder, Iterable[SampleBatch]]:
+    """Return the application without retrieval, and its samples."""
+    tables = folder.settings.tables
+    tables = structs.replace(tables, rates={name: rate for name, rate in tables.rates.items() if name != TOWERS})
+    app, settings = replace(folder.app, retrieval=None), structs.replace(folder.settings, tables=tables)
+    fingerprint = app.samples_fingerprint
+    return replace(folder, app=app, settings=settings), (
+        replace(batch, item_ids=None, header=replace(batch.header, feature_fingerprint=fingerprint))
+        for batch in batches
+    )
+
+
+def _used_us(folder: AppFolder, batches: Iterable[SampleBatch]) -> float:
+    """Return the processor time of a whole trainer for a sample, of all threads, after a quarter of the samples."""
+    write_samples(folder, batches)
+    seen: list[tuple[int, float]] = []
+    train(
+        folder,
+        threading.Event(),
+        until=lambda topic: Until(ends_of(topic, "end")),
+        show=lambda trainer: seen.append((trainer.tally.rows, time.process_time())),
+    )
+    rows, used_s = next(entry for entry in seen if entry[0] >= seen[-1][0] / 4)
+    return 1e6 * (seen[-1][1] - used_s) / (seen[-1][0] - rows)
 
 
 class _Steps:
@@ -94,38 +145,21 @@ class _Steps:
         return learned.logits
 
 
-def _cost(folder: AppFolder, batches: Iterator[SampleBatch] | Sequence[SampleBatch], turns: int) -> dict[str, float]:
-    """Learn the same steps with towers and without, in turns; the time is that of the processor for all threads."""
-    tables = folder.settings.tables
-    tables = structs.replace(tables, rates={name: rate for name, rate in tables.rates.items() if name != TOWERS})
-    settings = structs.replace(folder.settings, tables=tables)
-    without = replace(folder, app=replace(folder.app, retrieval=None), settings=settings)
-    steps = _columns(batches, folder.settings.trainer.step_rows)
-    pairs, logits, labels = list[float](), {"with": list[Any](), "without": list[Any]()}, list[Any]()
-    with ExitStack() as ends:
-        sides = {"with": _Steps(folder, ends), "without": _Steps(without, ends)}
-        for turn in range(_WARM_TURNS + turns):
-            some = [columns for columns, _ in zip(steps, range(_TURN_STEPS), strict=False)]
-            taken_s = {}
-            for name, side in sides.items():
-                begin_s = time.process_time()
-                logits[name] += [side.learn(columns)[:, 0] for columns in some]
-                taken_s[name] = time.process_time() - begin_s
-            labels += [columns.positive & 1 for columns in some]
-            if turn >= _WARM_TURNS and len(some) == _TURN_STEPS:
-                pairs.append(taken_s["without"] / taken_s["with"])
-    positive = np.concatenate(labels) != 0
-    auc = {
-        name: auc_of(np.concatenate(of).astype(np.float64), positive, np.ones(len(positive)))
-        for name, of in logits.items()
-    }
-    return {
-        "trainer_to_without": statistics.median(pairs),
-        "ranking_auc_difference": auc["with"] - auc["without"],
-    }
+def _auc_difference(folder: AppFolder, batches: Sequence[SampleBatch]) -> float:
+    """Return the AUC of the first label with towers, less that without, of predictions before each step."""
+    auc, step_rows = {}, folder.settings.trainer.step_rows
+    for name, side in (("with", folder), ("without", _without(folder, ())[0])):
+        with ExitStack() as ends:
+            steps, logits, labels = _Steps(side, ends), list[Any](), list[Any]()
+            for columns in _columns(batches, step_rows):
+                logits.append(steps.learn(columns)[:, 0].astype(np.float64))
+                labels.append(columns.positive & 1)
+        positive = np.concatenate(labels) != 0
+        auc[name] = auc_of(np.concatenate(logits), positive, np.ones(len(positive)))
+    return auc["with"] - auc["without"]
 
 
-def _columns(batches: Iterator[SampleBatch] | Sequence[SampleBatch], step_rows: int) -> Iterator[StepColumns]:
+def _columns(batches: Sequence[SampleBatch], step_rows: int) -> Iterator[StepColumns]:
     """Yield steps; the last samples of a batch that do not fill one are left out."""
     for batch in batches:
         every = np.uint32((1 << len(batch.labels)) - 1)
@@ -133,11 +167,6 @@ def _columns(batches: Iterator[SampleBatch] | Sequence[SampleBatch], step_rows: 
             rows = np.arange(begin, begin + step_rows)
             learn = np.full(step_rows, every)
             yield columns_of(Step(1, (Piece(batch, rows, learn, np.zeros_like(learn)),), Reached((), ()), step_rows))
-
-
-def _synthetic() -> AppFolder:
-    folder = load_app(_SYNTHETIC, ["trainer.step_rows=1024"])
-    return replace(folder, app=replace(folder.app, retrieval=_RETRIEVAL))
 
 
 def _drawn(folder: AppFolder, options: Options) -> Iterator[tuple[SampleBatch, Any]]:

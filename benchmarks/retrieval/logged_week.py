@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection
@@ -27,7 +27,7 @@ from benchmarks.nodes.serving_model import Pointing
 from benchmarks.nodes.serving_nodes import ServingNode
 from benchmarks.result import Result
 from streamlearn.apps import AppFolder, load_app
-from streamlearn.samples import SampleCodec
+from streamlearn.samples import SampleBatch, SampleCodec
 from streamlearn.testing import ManualClock
 from streamlearn.topics import TopicSettings, create_topic
 from streamlearn.trainer import train
@@ -38,7 +38,7 @@ from streamlearn.trainer.trainer_setup import ends_of
 from streamlearn.versions import History, PointerLog, open_registry, open_store
 from streamlearn.versions.pointer.mover import Mover
 
-__all__ = ["measure", "retrieving_week"]
+__all__ = ["copied_app", "measure", "retrieving_week", "write_samples"]
 
 Note = Callable[[str], None]
 Int64s = npt.NDArray[np.int64]
@@ -106,7 +106,7 @@ def measure(note: Note, result: Result, *, quick: bool) -> None:
     for prefix, is_corrected in (("kuairand", True), ("kuairand_without_logq", False))[: 1 if quick else None]:
         with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as place:
             folder, week = retrieving_week(Path(place), _QUICK_DAYS if quick else _DAYS)
-            _write(folder, week)
+            write_samples(folder, [week.batch])
             note(f"{prefix}: learning {len(week.batch):,} samples")
             uncorrected = patch.object(Frequency, "chances", lambda self, keys, step, *, come: np.ones(len(keys)))
             with nullcontext() if is_corrected else uncorrected:
@@ -126,13 +126,18 @@ def measure(note: Note, result: Result, *, quick: bool) -> None:
     result.ratios["kuairand_hr_100_to_popularity"] = figures["kuairand_hr_100"] / figures["kuairand_popular_hr_100"]
 
 
+def copied_app(example: Path, place: Path, text: str, changes: Sequence[str] = ()) -> AppFolder:
+    """Return an example with more text at its declaration, from a copy whose topics and store are its own."""
+    shutil.copytree(example, place / "app", ignore=shutil.ignore_patterns("__pycache__", "data"))
+    with (place / "app" / "app.py").open("a") as declaration:
+        declaration.write(text)
+    store = (f"versions.store={place}/store", f"registry.url=sqlite://{place}/registry.db")
+    return load_app(place / "app", [*changes, *store])
+
+
 def retrieving_week(place: Path, days: int) -> tuple[AppFolder, Week]:
     """Return the application with retrieval in a folder, and the samples of its first days."""
-    shutil.copytree(_EXAMPLE, place / "app", ignore=shutil.ignore_patterns("__pycache__", "data"))
-    with (place / "app" / "app.py").open("a") as text:
-        text.write(_RETRIEVAL)
-    store = (f"versions.store={place}/store", f"registry.url=sqlite://{place}/registry.db")
-    folder = load_app(place / "app", [*_SETTINGS, *store])
+    folder = copied_app(_EXAMPLE, place, _RETRIEVAL, _SETTINGS)
     declared = load_app(_EXAMPLE, [])
     week = read_week(replace(declared, app=replace(declared.app, retrieval=folder.app.retrieval)))
     header = replace(week.batch.header, feature_fingerprint=folder.app.samples_fingerprint)
@@ -149,18 +154,19 @@ def _midnight(time_ms: int) -> int:
     return time_ms // _DAY_MS * _DAY_MS
 
 
-def _write(folder: AppFolder, week: Week) -> None:
+def write_samples(folder: AppFolder, batches: Iterable[SampleBatch]) -> None:
     """Write the samples in the order in which they are known."""
     create_topic(folder.topic_url("items"), folder.topic_settings("items", 1), folder.access).close()
-    codec, batch = SampleCodec(folder.app, folder.settings.samples), week.batch
+    codec = SampleCodec(folder.app, folder.settings.samples)
     with (
         create_topic(folder.topic_url("samples"), TopicSettings(partitions=1, retention_ms=-1)) as topic,
         topic.writer() as writer,
     ):
-        for begin in range(0, len(batch), _MESSAGE_ROWS):
-            some = rows_of(batch, np.arange(begin, min(begin + _MESSAGE_ROWS, len(batch))))
-            watermark_ms = int(some.settle_time_ms[-1])
-            writer.send(0, codec.encode(replace(some, header=replace(some.header, watermark_ms=watermark_ms))))
+        for batch in batches:
+            for begin in range(0, len(batch), _MESSAGE_ROWS):
+                some = rows_of(batch, np.arange(begin, min(begin + _MESSAGE_ROWS, len(batch))))
+                watermark_ms = int(some.settle_time_ms[-1])
+                writer.send(0, codec.encode(replace(some, header=replace(some.header, watermark_ms=watermark_ms))))
         writer.flush()
 
 
