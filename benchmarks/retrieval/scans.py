@@ -21,7 +21,6 @@ from benchmarks.peers.environment import Environment, ready_environments
 from benchmarks.result import Result
 from benchmarks.retrieval.vectors import TRUTH, Vectors, blocks_of, encoded
 from streamlearn.errors import ServiceError
-from streamlearn.native import native
 from tools.services.cache import Cache
 
 __all__ = ["INDEX_PEERS", "measure", "recall"]
@@ -34,7 +33,7 @@ INDEX_PEERS = {"vectors": Environment("vectors", is_compiled=True)}
 _MODULE = "benchmarks.retrieval.vector_indexes"
 _ITEMS, _SMALL, _QUICK_ITEMS, _QUICK_SMALL = 1_000_000, 200_000, 20_000, 10_000
 _BATCH, _K, _RECALL = 32, 500, 0.95
-_CELLS, _SAMPLE, _ROUNDS = 1_024, 50_000, 10
+_CELLS = 1_024
 # How similar the items of a centre are: as in `native/scan/examples`, and less.
 _SPREADS = {"": 1.5, "tight.": 0.5}
 _TURN_S, _TURNS = 1.0, 7
@@ -94,7 +93,7 @@ class _Scans:
         self._note("cells")
         begin_s = time.thread_time()
         cells = min(_CELLS, len(items) // 64)
-        blocks = blocks_of(items, native.Blocks.in_cells(items[:_SAMPLE], cells, _ROUNDS, 1))
+        blocks = blocks_of(items).in_cells(cells)
         self._figure("ivf_build_s", time.thread_time() - begin_s)
         truth, users = self._truth(len(items)), self._vectors.users
         for probes in (round(2 ** (step / 4)) for step in range(41)):

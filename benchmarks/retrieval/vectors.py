@@ -77,7 +77,7 @@ def encoded(vectors: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     return rows
 
 
-def blocks_of(vectors: Floats, empty: Any = None) -> Any:
+def blocks_of(vectors: Floats) -> Any:
     """Return blocks whose keys are the places of vectors."""
-    empty = native.Blocks(vectors.shape[1]) if empty is None else empty
-    return empty.apply(np.arange(len(vectors), dtype=np.uint64), *encoded(vectors), none())
+    keys = np.arange(len(vectors), dtype=np.uint64)
+    return native.Blocks(vectors.shape[1]).apply(keys, *encoded(vectors), none())
