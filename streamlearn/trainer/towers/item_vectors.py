@@ -107,7 +107,7 @@ class ItemVectors:
 
     def has(self, keys: Uint64s) -> Bools:
         """Return which items have a vector."""
-        return self._rows.at(keys)[1]
+        return _places(self._rows.keys, keys)[1]
 
     def blocks(self, version: int) -> Any:
         """Return the vectors of a version, to be searched; raises VersionRefused if they are no longer there."""
