@@ -210,12 +210,12 @@ def _tower_ranks(side: _Steps, batch: SampleBatch, rows: npt.NDArray[np.int64]) 
     assert library is not None
     every = np.full(len(rows), np.uint32((1 << len(batch.labels)) - 1))
     step = Step(1, (Piece(batch, rows, every, np.zeros_like(every)),), Reached((), ()), len(rows))
-    packed = steps.rows.pack(columns_of(step))
-    assert packed is not None
-    users = steps.state.learner.users(packed.user_flat, packed.user_sequence)[packed.user_index[: len(rows)]]
+    positives = steps.rows.positives(columns_of(step), np.arange(len(rows)))
+    packed = steps.rows.pack_users(positives.users, positives.requests, at="newest")
+    users = steps.state.learner.users(*packed)[positives.user_index]
     view = library.view()
     vectors = steps.state.learner.items(steps.rows.pack_items(view.items().features, len(view.keys)))
-    own = packed.keys[packed.item_index[: len(rows)]]
+    own = positives.keys
     at = np.minimum(np.searchsorted(view.keys, own), len(view.keys) - 1)
     logits = users @ vectors.T
     before: Float64s = np.count_nonzero(logits > logits[np.arange(len(rows)), at][:, None], axis=1).astype(np.float64)
