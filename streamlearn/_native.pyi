@@ -1078,6 +1078,37 @@ class FeatureFigures:
     waits: FrontHistogram
     error: str
 
+class NodeLists:
+    """The lists of candidates that a node answers with.
+
+    Args:
+        front: The front that finds items.
+        user: The slot that names users.
+        waits_s: How long a request waits for its list, and a connection to be made.
+        redis: As `NodeFeatures` takes it.
+        read: Likewise, with 0 for the side.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        user: str,
+        waits_s: tuple[float, float],
+        redis: RedisAddress | None,
+        read: Callable[[list[tuple[int, int]]], list[bytes | None] | None] | None,
+    ) -> None: ...
+    def answer(self, node: FrontNode) -> None:
+        """Have a node answer with lists from now on."""
+
+    def set_group(self, name: str, partitions: int) -> None:
+        """Set where lists are."""
+
+    def allow(self, answering: tuple[int, int], of_lists: Sequence[tuple[int, int]]) -> None:
+        """Set the version that answers, as number and identity, and those whose lists may stand in for it."""
+
+    def figures(self) -> tuple[list[tuple[str, int]], str]:
+        """Return how often each outcome came, and the error that ended the last connection, if there is none now."""
+
 class NodeFeatures:
     """Computes the columns that requests to a node lack.
 

@@ -29,7 +29,7 @@ __all__ = [
 
 COMPONENTS = (
     "events", "fold", "ingest", "trainer", "ps", "publisher", "serving", "topics", "replay", "supervision", "console",
-    "access", "retrieval",
+    "access", "retrieval", "nearline",
 )  # fmt: skip
 UNITS = (
     "total", "seconds", "bytes", "ratio", "rows", "events", "requests", "version", "versions", "records", "offsets",

@@ -55,12 +55,25 @@ ALLOWED: dict[str, set[str]] = {
     "serving": set(),
     "load": {"ingest", "serving"},
     "console": set(),
+    "nearline": {"load", "serving"},
     "gateway": {"supervision"},
     "manifest": set(),
     "supervision": set(),
     "publisher": {"ps"},
     "trainer": {"ps", "publisher"},
-    "cli": {"console", "gateway", "ingest", "load", "manifest", "ps", "publisher", "serving", "supervision", "trainer"},
+    "cli": {
+        "console",
+        "gateway",
+        "ingest",
+        "load",
+        "manifest",
+        "nearline",
+        "ps",
+        "publisher",
+        "serving",
+        "supervision",
+        "trainer",
+    },
 }
 # Who may import a package that is heavy or that one module stands for, as path prefixes.
 WALLS = {

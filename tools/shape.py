@@ -22,7 +22,7 @@ __all__ = ["LIMITS", "code_lines", "declared_names", "figures", "is_participle",
 
 ROOT = Path(__file__).parent.parent
 LIMITS: Mapping[str, float] = {
-    "settings": 161,
+    "settings": 163,
     "type_names_shared": 0.03,
     "participle_modules": 0,
     "package_cycles": 0,

@@ -43,6 +43,7 @@ from streamlearn.cli.run.features import features
 from streamlearn.cli.run.ingest import ingest
 from streamlearn.cli.run.manifest import manifest
 from streamlearn.cli.run.migrate import migrate
+from streamlearn.cli.run.nearline import nearline
 from streamlearn.cli.run.probe import probe
 from streamlearn.cli.run.ps import ps
 from streamlearn.cli.run.serve import serve
@@ -89,8 +90,8 @@ def _options(
 
 for verb in (
     access, backfill, bench_serve, compact, console, demo, diff, doctor, evaluate, export, forget, gc, import_, ingest,
-    library, manifest, migrate, new, note, peek, probe, promote, release, replay, report, retrieve, rewind, rollback,
-    schema, settings, show, switch, topics, train, up, verify, versions, work, workers,
+    library, manifest, migrate, nearline, new, note, peek, probe, promote, release, replay, report, retrieve, rewind,
+    rollback, schema, settings, show, switch, topics, train, up, verify, versions, work, workers,
 ):  # fmt: skip
     cli.command(verb.__name__.rstrip("_").replace("_", "-"))(with_hints(verb))
 cli.add_typer(features, name="features")

@@ -170,10 +170,16 @@ class Load:
             raise ServiceError(message, help="check that it serves this model (--model) with these features")
         return answer
 
+    def outcomes(self, messages: Sequence[bytes], wait_s: float) -> list[tuple[str | None, str, bytes | None]]:
+        """Send other messages, all at once; return the gRPC code, its text and the answer of each, None without."""
+        outcomes: list[tuple[str | None, str, bytes | None]]
+        outcomes = self._native.ask_all(messages, round(wait_s * 1_000))
+        return outcomes
+
     def ask_all(self, messages: Sequence[bytes], wait_s: float = _PROBE_MS / 1_000) -> list[bytes | None]:
-        """Send other messages, all at once, and return the answers; None where the node refuses or does not reply."""
+        """Like `outcomes`, but return the answers alone; None where the node refuses or does not reply."""
         answers = []
-        for code, reply, answer in self._native.ask_all(messages, round(wait_s * 1_000)):
+        for code, reply, answer in self.outcomes(messages, wait_s):
             answers.append(answer)
             if answer is None:
                 self.refusal = f"{self._address} says {code}: {reply}" if code else f"{self._address} did not answer"

@@ -52,9 +52,10 @@ class LoadRequests:
         Features without a column are left out, so the node uses their defaults. An empty version means the served one.
         """
         for row in range(len(self)):
-            yield InferRequest(model, tuple(self._inputs(features, row)), version, f"load-{row}")
+            yield InferRequest(model, tuple(self.inputs(features, row)), version, f"load-{row}")
 
-    def _inputs(self, features: FeatureSpec, row: int) -> Iterator[Tensor]:
+    def inputs(self, features: FeatureSpec, row: int) -> Iterator[Tensor]:
+        """Yield the inputs of a request."""
         items = int(self.offsets[row]), int(self.offsets[row + 1])
         for slot in features.slots:
             if slot.side == "user" and slot.name in self.user:

@@ -21,8 +21,9 @@ _USER = 10_001
 # The token that processes of a role read, beside that of metrics.
 _TOKEN_OF = {
     "shards": ["shards"], "trainer": ["shards"], "workers": ["shards"], "nodes": ["nodes"], "console": ["console"],
+    "nearline": ["nodes"],
 }  # fmt: skip
-_ROLES = ("shards", "trainer", "workers", "nodes", "console", "access", "fold", "ingest")
+_ROLES = ("shards", "trainer", "workers", "nodes", "console", "access", "fold", "nearline", "ingest")
 _TLS_ROLES, _WRITERS = ("nodes", "console", "access"), ("shards", "trainer", "console")
 _NAME_MAX = 44  # a label of a StatefulSet's pods has its name and 11 more characters, 63 at most
 _HAS_STORE = unless("settings.versions.store")
@@ -238,7 +239,11 @@ _CALLERS = When(Test("callers"), [Splice("callers"), _pods_of("test")])
 # Envoy passes on what callers send, and so reaches nodes as they do.
 _NODE_CALLERS = When(
     Test("callers"),
-    [Splice("callers"), *map(_pods_of, ("test", "access", "nodes"))],
+    [
+        Splice("callers"),
+        *map(_pods_of, ("test", "access", "nodes")),
+        When(Test("nearline"), _pods_of("nearline")),
+    ],
 )
 _TOKEN_NAMES = ("nodes", "shards", "console", "metrics")
 _FLINK = (Test("ingest"), Test("settings.ingest.runner", equal="flink"))
@@ -251,6 +256,8 @@ _REFUSALS = [
         (Test("fold"), unless("settings.features.store", prefix="redis")),
         "settings.features.store must begin with redis:// or rediss://, because fold is on",
     ),
+    Refuse((Test("nearline"), unless("fold")), "fold must be on, because nearline is on"),
+    Refuse((Test("nearline"), Test("tls_secret")), "tls_secret must be empty, because nearline is on"),
     Refuse((Test("workers"), unless("shards")), "shards must be above 0, because workers is above 0"),
     Refuse(
         (Test("workers"), unless("settings.workers.slices", above=1)),
@@ -398,8 +405,10 @@ def _access() -> list[Any]:
 def _pipeline() -> list[Any]:
     ingest = _deployment("ingest", f"ingest {_APP}", end_s=_LAST_VERSION_S, **_pulse(_START_S))
     fold = _deployment("fold", f"features fold {_APP}", end_s=_END_S, **_pulse(_START_S))
-    policies = [When((Test(name), Test("network_policy")), _policy(name)) for name in ("ingest", "fold")]
-    return [When(Test("ingest"), ingest), When(Test("fold"), fold), *policies]
+    nearline = _deployment("nearline", f"nearline {_APP}", end_s=_END_S, **_pulse(_START_S))
+    parts = {"ingest": ingest, "fold": fold, "nearline": nearline}
+    policies = [When((Test(name), Test("network_policy")), _policy(name)) for name in parts]
+    return [*(When(Test(name), part) for name, part in parts.items()), *policies]
 
 
 def _tests() -> list[Any]:

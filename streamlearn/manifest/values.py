@@ -68,6 +68,7 @@ class Roles(Struct, frozen=True, forbid_unknown_fields=True):
     console: Role = _requesting("50m", "256Mi")
     access: Role = _requesting("100m", "256Mi")
     fold: Role = _requesting("100m", "512Mi")
+    nearline: Role = _requesting("100m", "768Mi")
     ingest: Role = _requesting("250m", "1Gi")
 
 
@@ -110,6 +111,9 @@ class Values(Struct, frozen=True, forbid_unknown_fields=True):
     Secret also needs `ca.crt`."""
     fold: bool = False
     """Whether interactions are folded into states. Turn it on if the application has computed features."""
+    nearline: bool = False
+    """Whether lists of candidates are kept for users who just acted, with `retrieval.nearline` in `settings`. It needs
+    `fold`, and no `tls_secret`."""
     ingest: bool = True
     """Whether ingest runs here. With `ingest.runner = flink` it submits to a job server that exists."""
     partitions: Annotated[int, Meta(ge=0, le=10_000)] = 0
@@ -174,8 +178,10 @@ def values_of(
     files = {} if in_image else values["application"] or _files(folder.folder)
     makes = not folder.app.samples_of
     fold = makes and (values["fold"] or bool(folder.app.features.entities))
+    nearline = values["nearline"] or settings.get("retrieval", {}).get("nearline", False)
     return values | {
-        "settings": settings, "application": files, "fold": fold, "ingest": makes and values["ingest"],
+        "settings": settings, "application": files, "fold": fold, "nearline": nearline,
+        "ingest": makes and values["ingest"],
     }  # fmt: skip
 
 

@@ -188,7 +188,10 @@ class StateStore(Resource, ABC):
 
     def current(self, app: str, entity: Entity) -> StateGroup | None:
         """Return the group of an entity that is folded, and read unless it fills; None before any."""
-        group = StateGroup.of(app, entity, 0)
+        return self.current_of(StateGroup.of(app, entity, 0))
+
+    def current_of(self, group: StateGroup) -> StateGroup | None:
+        """Return the group that was made the current one in place of another of its name; None before any."""
         found = self._current(group.base)
         if found is None:
             return None

@@ -138,7 +138,10 @@ def _value(value: _Parameter) -> bytes:
 
 @dataclass(frozen=True)
 class InferAnswer:
-    """A ModelInferResponse: the model and the version that answered, outputs by name, and parameters that are texts."""
+    """A ModelInferResponse: the model and the version that answered, outputs by name, and parameters.
+
+    Parameters are those that are texts or whole numbers, as texts.
+    """
 
     model: str
     version: str
@@ -179,10 +182,15 @@ def _text(value: bytes) -> str:
 
 
 def _text_parameter(entry: bytes) -> dict[str, str]:
-    """Return a parameter that is a text, by its name; nothing for another one."""
+    """Return a parameter that is a text or a whole number, by its name; nothing for another one."""
     parts = {number: value for number, value in fields_of(entry) if isinstance(value, bytes)}
-    texts = [value for number, value in fields_of(parts.get(2, b"")) if number == 3 and isinstance(value, bytes)]
-    return {_text(parts.get(1, b"")): _text(text) for text in texts}
+    name, found = _text(parts.get(1, b"")), dict[str, str]()
+    for number, value in fields_of(parts.get(2, b"")):
+        if number == 3 and isinstance(value, bytes):
+            found[name] = _text(value)
+        elif number == 2 and isinstance(value, int):
+            found[name] = str(value)
+    return found
 
 
 def _output(head: bytes, raw: bytes) -> Tensor:

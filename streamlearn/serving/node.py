@@ -162,6 +162,8 @@ class Node:
         nice, failures_max = folder.serving.lane_nice, folder.serving.lane_failures_max
         self._lanes = Lanes(self._front, self._front.score, self._kind.places, failures_max, nice=nice)
         self._switches = SwitchFollower(store, folder.app.served_name, folder.app.name, self._follow_switch)
+        if self._retrieval is not None and self._retrieval.lists is not None:
+            self._retrieval.lists.follow(self._replica.usable)
         self._replica.start()
         self._reporter = threading.Thread(target=self._report_often, name="node-state", daemon=True)
         self._reporter.start()

@@ -18,6 +18,7 @@ from streamlearn.serving.graphs.compile_cache import CompileCache
 from streamlearn.serving.item_indexes import ItemIndexes
 from streamlearn.serving.lanes.lanes import Lanes
 from streamlearn.serving.model_schema import ItemInputs
+from streamlearn.serving.node_lists import NodeLists
 from streamlearn.serving.node_metrics import filled, single
 from streamlearn.serving.servable_versions import Answer, FrontVersions
 from streamlearn.settings import ServingSettings
@@ -47,6 +48,7 @@ class NodeRetrieval:
 
     Attributes:
         indexes: The items of the versions that are loaded.
+        lists: The lists with which it answers in place of a search; None if there are none.
     """
 
     def __init__(self, folder: AppFolder, store: Store, tables: Sequence[str], cache: CompileCache | None) -> None:
@@ -64,6 +66,7 @@ class NodeRetrieval:
         from streamlearn.serving.lanes.lane_threads import LaneThreads
 
         self._kind = LaneThreads(self._serving, cache, places, self.front.set_costs)
+        self.lists = NodeLists(folder, self.front.native) if settings.nearline else None
         self._versions = FrontVersions(self.front.native)
         self.front.connect(self._versions, self._kind.check)
         self._active: VersionRef | None = None
@@ -72,6 +75,8 @@ class NodeRetrieval:
         """Answer what a native node is asked from now on; `ranking` is its native front that scores."""
         self._ranking = ranking
         node.retrieve_by(self.front.native)
+        if self.lists is not None:
+            self.lists.start(node)
         nice, failures_max = self._serving.lane_nice, self._serving.lane_failures_max
         self.lanes = Lanes(self.front, self.front.score, self._kind.places, failures_max, nice=nice)
 
@@ -122,11 +127,15 @@ class NodeRetrieval:
 
     def close(self, wait_s_max: float) -> None:
         """Wait for the lanes, and free everything."""
+        if self.lists is not None:
+            self.lists.close()
         self.lanes.join(wait_s_max)
         self._kind.close()
 
     def collect(self) -> Iterator[Metric]:
         """Yield its metrics."""
+        if self.lists is not None:
+            yield from self.lists.collect()
         measures = self.front.native.measured()
         requests, scanned = measures.found
         yield single(counter_family("retrieval", "requests", "Requests for which items were found"), requests)

@@ -25,10 +25,15 @@ from streamlearn.versions.replica.hooks import Hooks
 if TYPE_CHECKING:
     from streamlearn.serving.node_retrieval import NodeRetrieval
 
-__all__ = ["Answer", "Answering", "FrontVersions"]
+__all__ = ["Answer", "Answering", "FrontVersions", "identity_of"]
 
 # As many hexadecimal digits of a manifest's digest tell versions of one number apart, in 64 bits.
 _IDENTITY_DIGITS = 16
+
+
+def identity_of(version: VersionRef) -> int:
+    """Return what tells versions of one number apart on native fronts."""
+    return int(version.sha256[:_IDENTITY_DIGITS], 16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +63,7 @@ class FrontVersions:
 
         `items` are those that a front finds, if it finds any; `features` describe the items of a front that scores.
         """
-        identity = int(version.sha256[:_IDENTITY_DIGITS], 16)
-        handle = self._front.add(version.version, tables.native, identity, items)
+        handle = self._front.add(version.version, tables.native, identity_of(version), items)
         if features is not None:
             features.describe(self._front, handle)
         self._answers[handle] = answer

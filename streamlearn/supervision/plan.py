@@ -83,9 +83,9 @@ def planned(
         grpc, http, own = [one["grpc"] for one in shared], [one.get("http", "") for one in shared], []
     makes = not folder.app.samples_of
     folds = makes and bool(folder.app.features.entities)
-    access = _access_address(folder)
+    access, keeps = _access_address(folder), settings.retrieval.nearline
     workers, leader = settings.up.workers, _leader_address(settings, shards, ports)
-    count = 2 + makes + folds + bool(access) + len(here) + workers + nodes
+    count = 2 + makes + folds + keeps + bool(access) + len(here) + workers + nodes
     metrics = _metrics_addresses(settings.telemetry.listen, count, ports)
     _check_free([*(address for _, address in here), *own, *filter(None, [access]), *metrics], taken)
     changes = [*asked.changes]
@@ -99,6 +99,7 @@ def planned(
     members += [*([commands.ingest()] if makes else []), commands.trainer(needs, leader)]
     members += [commands.worker(number, leader) for number in range(1, workers + 1)]
     members += [commands.fold()] if folds else []
+    members += [commands.nearline()] if keeps else []
     members += [commands.node(number, *addresses) for number, addresses in enumerate(zip(grpc, http, strict=True), 1)]
     members += [commands.access(tuple(member.name for member in members if member.stage == NODES))] if access else []
     return Plan(tuple(members), metrics[0])
@@ -158,6 +159,12 @@ class _Commands:
         """Return the process that folds interactions into states; it ends if another takes over."""
         command, where = self._command(["features", "fold", str(self._folder.folder)])
         return Member("fold", FOLD, command, may_end=True, where=where)
+
+    def nearline(self) -> Member:
+        """Return the process that keeps lists of candidates; it ends if another takes over."""
+        words = ["nearline", str(self._folder.folder), *_option("--token-file", self._asked.token_file)]
+        command, where = self._command(words)
+        return Member("nearline", FOLD, command, may_end=True, where=where)
 
     def trainer(self, needs: tuple[str, ...], leader: str) -> Member:
         """Return the trainer, with its publisher; `leader` is where it listens for workers, if it does."""

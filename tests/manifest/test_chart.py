@@ -98,6 +98,8 @@ def test_helm_refuses_a_value_that_the_schema_does_not_have(helm: Path, change: 
         {"settings": {"topics": {"root": "file:///topics"}}},
         {"settings": {"registry": {"url": "sqlite:///registry.db"}}},
         {"fold": True, "settings": {"features": {"store": ""}}},
+        {"nearline": True},
+        {"nearline": True, "fold": True, "settings": {"features": {"store": "redis://redis:6379/1"}}},
         {"settings": {"ingest": {"job_endpoint": ""}}},
         {"settings": {"ingest": {"environment": "LOOPBACK"}}},
         {"workers": 3},

@@ -179,3 +179,11 @@ def test_an_experiment_with_other_applications_is_not_for_up() -> None:
     with pytest.raises(UsageError, match="names other") as error:
         plan(access={"listen": "127.0.0.1:8080", "experiments": [{"name": "x", "arms": arms}]})
     assert "streamlearn access" in error.value.help
+
+
+def test_lists_of_candidates_are_kept_where_that_is_set() -> None:
+    found = plan(UpOptions(token_file=Path("/token")), retrieval={"nearline": True})
+    command = member(found, "nearline").command
+    assert command[3:7] == ("nearline", "/srv/small", "--token-file", "/token")
+    assert len({one.where["metrics"] for one in found.members}) == len(found.members)
+    assert "nearline" not in names(plan())

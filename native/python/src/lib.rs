@@ -12,6 +12,7 @@ mod impressions;
 mod join;
 mod keys;
 mod ladder;
+mod list_source;
 mod load;
 mod marks;
 mod node_features;
@@ -44,6 +45,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ladder::register(module)?;
     scan::register(module)?;
     serve::register(module)?;
+    list_source::register(module)?;
     node_features::register(module)?;
     state_client::register(module)?;
     impressions::register(module)

@@ -14,7 +14,7 @@ use streamlearn_serve::features::state_source::{RedisPlace, RedisSettings, State
 
 use crate::serve::{NativeFront, NativeHistogram, histogram};
 
-type Talk = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type Talk = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A Redis; `RedisAddress` in `streamlearn.online.redis_address`.
 #[derive(FromPyObject)]
@@ -31,10 +31,8 @@ pub struct RedisAddress {
 }
 
 impl RedisAddress {
-    /// How states of these sides are read from it.
-    pub fn settings(self, sides: &[Option<DeclaredSide>; 2], reach: Duration) -> RedisSettings {
-        let sizes = sides.iter().flatten().map(|side| side.definition.bytes_max());
-        let value_bytes_max = sizes.max().unwrap_or(0);
+    /// How values of at most so many bytes are read from it.
+    pub fn settings(self, value_bytes_max: usize, reach: Duration) -> RedisSettings {
         let Self { host, port, authority, socket, user, password, database } = self;
         let place = match (socket, authority) {
             (Some(path), _) => RedisPlace::Socket(path),
@@ -42,6 +40,33 @@ impl RedisAddress {
             (None, None) => RedisPlace::Host(host, port),
         };
         RedisSettings { place, user, password, database, value_bytes_max, reach }
+    }
+}
+
+/// The size of the largest state.
+pub fn state_bytes_max(sides: &[Option<DeclaredSide>; 2]) -> usize {
+    sides.iter().flatten().map(|side| side.definition.bytes_max()).max().unwrap_or(0)
+}
+
+/// A Redis, with the future that speaks to it, or what a function reads.
+pub fn source_of(
+    redis: Option<RedisAddress>,
+    read: Option<Py<PyAny>>,
+    value_bytes_max: usize,
+    reach: Duration,
+) -> PyResult<(StateSource, Option<Talk>)> {
+    match (redis, read) {
+        (Some(redis), None) => {
+            let (source, talk) = StateSource::redis(redis.settings(value_bytes_max, reach));
+            Ok((source, Some(Box::pin(talk))))
+        }
+        (None, Some(read)) => {
+            let read = move |keys: &[StateKey]| {
+                Python::attach(|py| read.call1(py, (keys.to_vec(),)).ok()?.extract(py).ok()?)
+            };
+            Ok((StateSource::function(Box::new(read)), None))
+        }
+        _ => Err(PyValueError::new_err("give either a Redis or a function that reads")),
     }
 }
 
@@ -101,19 +126,7 @@ impl NativeNodeFeatures {
     ) -> PyResult<Self> {
         let reach = seconds(limits.reach_s)?;
         let sides = DeclaredSide::both(description).map_err(PyValueError::new_err)?;
-        let (source, talk): (_, Option<Talk>) = match (redis, read) {
-            (Some(redis), None) => {
-                let (source, talk) = StateSource::redis(redis.settings(&sides, reach));
-                (source, Some(Box::pin(talk)))
-            }
-            (None, Some(read)) => {
-                let read = move |keys: &[StateKey]| {
-                    Python::attach(|py| read.call1(py, (keys.to_vec(),)).ok()?.extract(py).ok()?)
-                };
-                (StateSource::function(Box::new(read)), None)
-            }
-            _ => return Err(PyValueError::new_err("give either a Redis or a function that reads")),
-        };
+        let (source, talk) = source_of(redis, read, state_bytes_max(&sides), reach)?;
         let states = limits.states;
         let limits = ReadLimits {
             wait: seconds(limits.wait_s)?,

@@ -231,7 +231,8 @@ impl NativeFront {
             return Err(PyValueError::new_err(format!("this front {kind}; its outputs have {dim} values")));
         }
         let items = items.map(|(blocks, ids, as_of_ms, probes)| {
-            Arc::new(ItemIndex { blocks: blocks.blocks.clone(), ids: ids.ids.clone(), as_of_ms, probes })
+            let (blocks, ids) = (blocks.blocks.clone(), ids.ids.clone());
+            Arc::new(ItemIndex { blocks, ids, as_of_ms, probes, identity })
         });
         Ok(self.front.add(VersionName { number: version, identity }, &tables.set, items))
     }
@@ -410,10 +411,10 @@ impl NativeSlabs {
 
 /// A front that serves callers until it is stopped.
 #[pyclass(frozen, name = "FrontNode", module = "streamlearn._native")]
-struct NativeNode {
-    node: Arc<Node>,
+pub struct NativeNode {
+    pub node: Arc<Node>,
     door: Arc<Door>,
-    servers: Mutex<Servers>,
+    pub servers: Mutex<Servers>,
     is_shared: bool,
     token: Option<Token>,
     #[pyo3(get)]

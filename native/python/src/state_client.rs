@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use crate::arrays::{buffers_of, flat};
-use crate::node_features::{RedisAddress, seconds};
+use crate::node_features::{RedisAddress, seconds, state_bytes_max};
 
 /// Of the entities of one side: whether something is known of them, the positions of their states, and the values of
 /// each column.
@@ -69,7 +69,8 @@ impl NativeStateClient {
         let source = match redis {
             None => StateSource::function(Box::new(|_| None)),
             Some(redis) => {
-                let (source, talk) = StateSource::redis(redis.settings(&sides, seconds(reach_s)?));
+                let (source, talk) =
+                    StateSource::redis(redis.settings(state_bytes_max(&sides), seconds(reach_s)?));
                 runtime.spawn(talk);
                 source
             }

@@ -271,6 +271,19 @@ impl Front {
         (state.versions.active(), state.versions.numbers())
     }
 
+    /// Returns the active version and its items, if it is the one that answers a request.
+    pub fn items_for(&self, request: &Request) -> Option<(VersionName, Arc<ItemIndex>)> {
+        let state = self.lock();
+        let handle = match request.version {
+            Some(name) => state.versions.named(name),
+            None => state.versions.choose_for(&request.wishes, route_of(request)).map(|(handle, _)| handle),
+        };
+        let is_answering = request.wishes.pin.is_none() && state.is_open;
+        let handle = handle.ok().filter(|&handle| is_answering && state.versions.is_active(handle))?;
+        let ready = state.versions.get(handle)?;
+        Some((ready.name, ready.items.clone()?))
+    }
+
     /// Scores a request: waits until a lane has scored it, or it is refused.
     pub fn score(&self, request: Request) -> impl Future<Output = Result<Answer, Refusal>> + Send + '_ {
         self.scored(request, None)

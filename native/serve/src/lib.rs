@@ -11,6 +11,7 @@ pub mod impression;
 pub mod impression_log;
 pub mod inputs;
 pub mod layout;
+pub mod list_source;
 pub mod load;
 pub mod measures;
 pub mod node;

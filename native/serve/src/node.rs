@@ -19,6 +19,7 @@ use crate::features::reader::FeatureReader;
 use crate::front::Front;
 use crate::impression_log::Shown;
 use crate::inputs::{Input, Inputs};
+use crate::list_source::ListSource;
 use crate::load::NodeLoad;
 use crate::protocol::{
     Door, Naming, Scoring, State, item_labels, no_pieces, no_retrieval, serve_grpc, serve_http,
@@ -46,6 +47,7 @@ pub struct Node {
     features: OnceLock<Arc<FeatureReader>>,
     splitter: OnceLock<Arc<Splitter>>,
     retrieval: OnceLock<Retrieval>,
+    lists: OnceLock<Arc<ListSource>>,
 }
 
 /// The model that finds items: a front of its own.
@@ -79,6 +81,7 @@ impl Node {
             features,
             splitter,
             retrieval,
+            lists: OnceLock::new(),
         })
     }
 
@@ -96,6 +99,11 @@ impl Node {
         let ranking = self.naming.ranking().map(Arc::new).zip(places);
         let _ = self.retrieval.set(Retrieval { front, naming, ranking });
         Ok(())
+    }
+
+    /// Answers requests for items with lists from now on, where they may be; only the first call has an effect.
+    pub fn answer_lists(&self, lists: Arc<ListSource>) {
+        let _ = self.lists.set(lists);
     }
 
     /// Logs answered requests from now on; only the first call has an effect.
@@ -133,8 +141,7 @@ impl Node {
         let Some(reader) = self.features.get() else { return self.scored(request).await };
         let began = Instant::now();
         let computed = reader.fill(&mut request, None).await?;
-        let spent_us = began.elapsed().as_micros() as u64;
-        request.wishes.deadline_us = request.wishes.deadline_us.map(|us| us.saturating_sub(spent_us).max(1));
+        request.wishes.spend(began.elapsed());
         let mut answer = self.scored(request).await?;
         answer.computed = computed.map(Box::new);
         Ok(answer)
@@ -179,7 +186,8 @@ impl Scoring for Node {
 
     async fn retrieve(&self, request: Request) -> Result<Answer, Refusal> {
         self.check_started()?;
-        self.retrieval.get().ok_or_else(no_retrieval)?.front.score(request).await
+        let lists = self.lists.get().map(Arc::as_ref);
+        self.retrieval.get().ok_or_else(no_retrieval)?.retrieved(request, lists).await
     }
 
     fn recommending(&self) -> Option<Arc<Naming>> {

@@ -1,6 +1,7 @@
 //! A request: a user and the candidates to score, as keys and numbers. Knows no protocol and no table.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use streamlearn_wire::keys::key_of_bytes;
@@ -162,6 +163,13 @@ pub struct Wishes {
     pub features: bool,
     /// The value of the answer as a multiple of another's, above 0; by default 1.
     pub value: Option<f32>,
+}
+
+impl Wishes {
+    /// Shortens the deadline by the time that was spent before the request is admitted.
+    pub fn spend(&mut self, spent: Duration) {
+        self.deadline_us = self.deadline_us.map(|us| us.saturating_sub(spent.as_micros() as u64).max(1));
+    }
 }
 
 /// The values of one column for all examples of a side.

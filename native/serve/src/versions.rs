@@ -2,6 +2,7 @@
 //!
 //! A version disappears with its tables: the owner of the tables decides how long they live.
 
+pub mod candidate_list;
 pub mod item_features;
 pub mod item_index;
 pub mod raw_ids;
@@ -158,6 +159,11 @@ impl Versions {
     /// Returns a version by its handle.
     pub fn get(&self, handle: Handle) -> Option<&Ready> {
         self.ready.get(&handle)
+    }
+
+    /// Whether a version is the active one.
+    pub fn is_active(&self, handle: Handle) -> bool {
+        self.active == Some(handle)
     }
 
     /// Returns the number of the active version.

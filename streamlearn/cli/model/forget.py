@@ -128,8 +128,9 @@ def _keys(folder: AppFolder, users: Sequence[str], slots: Sequence[str]) -> list
 
 
 def _remove_states(folder: AppFolder, keys: Sequence[Row]) -> None:
-    """Remove the states of computed features of users or items with these keys."""
+    """Remove the states of computed features of users or items with these keys, and lists of these users."""
     from streamlearn.online import open_state_store
+    from streamlearn.online.candidate_lists import list_group
 
     entities = [entity for entity in folder.app.features.entities if any(row["slot"] == entity.slot for row in keys)]
     if not entities:
@@ -138,9 +139,11 @@ def _remove_states(folder: AppFolder, keys: Sequence[Row]) -> None:
         for again in range(2):
             if again:  # a process that folds may have read the states before, and have written them since
                 SYSTEM_CLOCK.sleep(_STATES_S)
-            for entity in entities:
-                group = store.current(folder.app.samples_name, entity)
-                for key in (int(row["key"], 16) for row in keys if row["slot"] == entity.slot):
+            groups = [(entity.slot, store.current(folder.app.samples_name, entity)) for entity in entities]
+            if folder.settings.retrieval.nearline:
+                groups.append((folder.app.features.user_slot, store.current_of(list_group(folder))))
+            for slot, group in groups:
+                for key in (int(row["key"], 16) for row in keys if row["slot"] == slot):
                     if group is not None:
                         store.remove(group, key % group.partitions, [key])
 

@@ -17,6 +17,7 @@ from streamlearn.niceness import BEHIND_LANES, give_way
 from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.table import TableSet
 from streamlearn.versions.format.record import VersionRef
+from streamlearn.versions.pointer.ancestors import usable_versions
 from streamlearn.versions.pointer.moves import Canary
 from streamlearn.versions.pointer.pointer_log import FixedPointer, PointerLog
 from streamlearn.versions.pointer.registry import Ack, Door, Node, NodeState, Registry
@@ -204,6 +205,13 @@ class Replica:
             staged=tuple(ready[version] for version in sorted(ready)),
             behind_s=self._position.behind_s, error="; ".join(troubles),
         )  # fmt: skip
+
+    def usable(self, count: int) -> tuple[VersionRef, ...]:
+        """The version that answers, and those before it whose stored answers may stand in; see `usable_versions`."""
+        current, pointer = self._position.current, self._position.pointer
+        if current is None or current.active is None:
+            return ()
+        return usable_versions(pointer, self._stager.known, current.active, count)
 
     def report(self, name: str, trouble: str) -> None:
         """Report a trouble of the node with the next heartbeats; an empty text ends it."""

@@ -66,6 +66,7 @@ class Stager:
         troubles: Current problems, for people, by their subject.
         stood_in_for: The pointer whose version could not be read before anything answered, so an older one answers.
         ended: Set when the node ends.
+        known: The history as it was last read, oldest first.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Stager:
         self.ended = threading.Event()
         self.meters = ReplicaMeters()
         self._history = History(source.store, source.model)
-        self._known: tuple[Known, ...] = ()
+        self.known: tuple[Known, ...] = ()
         self._retry = self.backoff()
         self._unusable: dict[VersionRef, Backoff] = {}
         self._seq, self._looked_s = -1, 0.0
@@ -129,7 +130,7 @@ class Stager:
         if self._seq != self._position.pointer.seq:
             self._read_history()
         current = self._position.current
-        plan = plan_of(self._position.pointer, self._known, () if current is None else current.refs)
+        plan = plan_of(self._position.pointer, self.known, () if current is None else current.refs)
         try:
             if plan.begin is not None:
                 return self._build_or_before(plan, plan.begin)
@@ -189,7 +190,7 @@ class Stager:
     def _tidy(self, staged: StagedVersions, coming: Sequence[VersionRef] = ()) -> None:
         """Make the versions that stay ready, and retire the others."""
         pointer, count = self._position.pointer, self._source.settings.versions_kept
-        stay = kept_of((*staged.refs, *coming), pointer, self._known, staged.active, count)
+        stay = kept_of((*staged.refs, *coming), pointer, self.known, staged.active, count)
         for ref, version in staged.versions.items():
             if ref in stay and not staged.is_ready(ref):
                 self._make_ready(staged, version)
@@ -260,10 +261,10 @@ class Stager:
     def _clean(self) -> list[VersionRef]:
         """The versions up to the active one that may be served, oldest first."""
         pointer = self._position.pointer
-        tainted, active = taints_of(pointer, self._known), 0 if pointer.active is None else pointer.active.version
+        tainted, active = taints_of(pointer, self.known), 0 if pointer.active is None else pointer.active.version
         return [
             version.ref
-            for version in self._known
+            for version in self.known
             if pointer.floor <= version.version <= active
             if version.version not in tainted and version.is_promotable(pointer.accepted)
         ]
@@ -370,7 +371,7 @@ class Stager:
     def _read_history(self) -> None:
         self._seq = self._position.pointer.seq
         try:
-            self._known = self._history.read()
+            self.known = self._history.read()
         except StreamlearnError as error:
             self.troubles["history"] = error.message
         else:

@@ -9,6 +9,7 @@ use crate::answer::{Answer, Cut, Refusal};
 use crate::features::{Computed, Outcome};
 use crate::front::Front;
 use crate::inputs::{Input, Inputs};
+use crate::list_source::ListSource;
 use crate::protocol::no_retrieval;
 use crate::request::{ItemWishes, LeftOut, RankWishes, Request, Values};
 use crate::versions::item_features::ItemFeatures;
@@ -91,7 +92,8 @@ impl Node {
         deadline.apply(&mut user)?;
         let of_user = self.compute_for(&mut user, None).await?;
         deadline.apply(&mut user)?;
-        let found = retrieval.candidates(&user, wishes, rank).await?;
+        let lists = self.lists.get().map(Arc::as_ref);
+        let found = retrieval.candidates(&user, wishes, rank, lists).await?;
         if found.keys.is_empty() {
             let version = user.version.unwrap_or_default().number;
             let (found, order) = (Some(Box::new(found)), Some(Vec::new()));
@@ -136,14 +138,31 @@ impl Node {
 }
 
 impl Retrieval {
+    /// Answers a request for items: from the user's list if it may be answered, otherwise by a search.
+    pub(super) async fn retrieved(
+        &self,
+        mut request: Request,
+        lists: Option<&ListSource>,
+    ) -> Result<Answer, Refusal> {
+        let began = Instant::now();
+        if let Some(lists) = lists {
+            if let Some(answer) = lists.answer(&self.front, &request).await {
+                return Ok(answer);
+            }
+            request.wishes.spend(began.elapsed());
+        }
+        self.front.score(request).await
+    }
+
     /// Returns the candidates of a user, whose version is chosen and whose columns are those of the model that ranks. They
-    /// are of the library of that version: the only source so far is a search by its towers. Another one returns items of
-    /// the same library, and no item of `exclude`.
+    /// are of the library of that version, and none is of `exclude`: those of the user's list if it may be answered,
+    /// otherwise what a search by the towers finds.
     async fn candidates(
         &self,
         user: &Request,
         wishes: &ItemWishes,
         rank: RankWishes,
+        lists: Option<&ListSource>,
     ) -> Result<FoundItems, Refusal> {
         let (_, places) = self.ranking.as_ref().ok_or_else(no_retrieval)?;
         let request = Request {
@@ -155,7 +174,7 @@ impl Retrieval {
             items: Some(Box::new(ItemWishes { k: rank.candidates, rank: None, ..wishes.clone() })),
             ..user.clone()
         };
-        let answer = self.front.score(request).await?;
+        let answer = self.retrieved(request, lists).await?;
         let found = answer
             .found
             .ok_or_else(|| Refusal::Broken(format!("version {} returned no items", answer.version)))?;

@@ -323,7 +323,14 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, 
     if let Some(columns) = outputs::features(form, answer, naming) {
         parameters.insert(FEATURES, columns.to_string().into());
     }
-    if let Some(as_of_ms) = answer.found.as_ref().and_then(|found| found.index.as_of_ms) {
+    if let Some(found) = &answer.found {
+        parameters.insert(item_answer::DIGEST, item_answer::digest(found).into());
+    }
+    if let Some(list) = answer.found.as_ref().and_then(|found| found.origin) {
+        parameters.insert(item_answer::SOURCE, item_answer::NEARLINE.into());
+        parameters.insert(item_answer::SOURCE_VERSION, list.version.into());
+    }
+    if let Some(as_of_ms) = answer.found.as_ref().and_then(|found| item_answer::as_of_ms(found)) {
         parameters.insert(item_answer::AS_OF_MS, as_of_ms.into());
     }
     let reply = Reply {

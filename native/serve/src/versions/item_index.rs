@@ -19,6 +19,8 @@ pub struct ItemIndex {
     pub as_of_ms: Option<i64>,
     /// How many cells are searched for a user, if the vectors are in cells.
     pub probes: Option<usize>,
+    /// As that of its `VersionName`.
+    pub identity: u64,
 }
 
 /// The items that were found for a request, best first.
@@ -32,6 +34,17 @@ pub struct FoundItems {
     pub probed: Option<usize>,
     /// The items among which they were found.
     pub index: Arc<ItemIndex>,
+    /// The list that they come from, if they were found ahead of the request.
+    pub origin: Option<ListOrigin>,
+}
+
+/// What found the items of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListOrigin {
+    /// The number of the version.
+    pub version: u64,
+    /// The event time up to which it had learned; -1 before the first sample.
+    pub as_of_ms: i64,
 }
 
 impl PartialEq for FoundItems {
@@ -94,7 +107,8 @@ impl ItemIndex {
             let (keys, scores) = top.of(at);
             let count = keys.len().min(wishes.k);
             let (keys, scores) = (keys[..count].to_vec(), scores[..count].to_vec());
-            found[*user] = Some(FoundItems { keys, scores, probed: probes, index: self.clone() });
+            found[*user] =
+                Some(FoundItems { keys, scores, probed: probes, index: self.clone(), origin: None });
         }
         Ok(top.scanned)
     }

@@ -230,7 +230,7 @@ impl Rig {
         let blocks = Arc::new(Blocks::new(DIM).unwrap().apply(&changes).unwrap());
         let ids = items.iter().map(|&item| (keys(&[item])[0], RawId::Int(item)));
         let ids = Arc::new(RawIds::new(false).apply(ids, &[]).unwrap());
-        self.add_index(version, ItemIndex { blocks, ids, as_of_ms, probes: None })
+        self.add_index(version, ItemIndex { blocks, ids, as_of_ms, probes: None, identity: 0 })
     }
 
     fn add_index(&self, version: u64, index: ItemIndex) -> u64 {
@@ -380,7 +380,7 @@ async fn some_cells_are_searched_and_all_where_these_have_too_few_and_what_was_m
     let blocks = Arc::new(blocks.in_cells(&Training { cells: 8, rounds: 4, seed: 0 }).unwrap());
     let ids = items.iter().map(|&item| (keys(&[item])[0], RawId::Int(item)));
     let ids = Arc::new(RawIds::new(false).apply(ids, &[]).unwrap());
-    let index = ItemIndex { blocks, ids, as_of_ms: None, probes: Some(1) };
+    let index = ItemIndex { blocks, ids, as_of_ms: None, probes: Some(1), identity: 0 };
     assert!(rig.front.activate(rig.add_index(7, index)));
     let (_, few) = rig.retrieve(r#"{"user": {"user_id": 1}, "k": 3}"#).await;
     assert_eq!((few["probed"].as_u64(), few["items"].as_array().unwrap().len()), (Some(1), 3));

@@ -19,6 +19,15 @@ use crate::versions::raw_ids::RawId;
 pub const AS_OF_MS: &str = "as_of_ms";
 /// The reply parameter with the number of cells that were searched, if not all items were.
 pub const PROBED: &str = "probed";
+/// The reply parameter that tells versions of one number apart: the first 16 digits of the digest of the manifest.
+pub const DIGEST: &str = "digest";
+
+/// The reply parameters of items that were found ahead of the request: `NEARLINE`, and the version that found them.
+pub const SOURCE: &str = "source";
+/// See `SOURCE`.
+pub const SOURCE_VERSION: &str = "source_version";
+/// The value of `SOURCE`.
+pub const NEARLINE: &str = "nearline";
 
 /// The outputs of a model that finds items, as labels that are numbers.
 pub fn labels() -> Vec<Label> {
@@ -80,6 +89,16 @@ impl<'a> ItemColumn<'a> {
     }
 }
 
+/// Returns the value of `DIGEST`.
+pub fn digest(found: &FoundItems) -> String {
+    format!("{:016x}", found.index.identity)
+}
+
+/// The event time up to which the version has learned that found the items.
+pub fn as_of_ms(found: &FoundItems) -> Option<i64> {
+    found.origin.map_or(found.index.as_of_ms, |list| (list.as_of_ms >= 0).then_some(list.as_of_ms))
+}
+
 fn ids(found: &FoundItems, version: u64) -> Result<Vec<RawId<'_>>, Refusal> {
     let id = |&key: &u64| {
         let text = || format!("version {version} has a vector for key {key} of an item, but no id");
@@ -98,13 +117,23 @@ pub fn encode(
     found: &FoundItems,
 ) -> Result<Bytes, Refusal> {
     let (labels, index) = (&naming.inputs().labels, &found.index);
+    if let Some(list) = found.origin {
+        let (text, number) = (Some(NEARLINE.to_owned()), Some(list.version as i64));
+        let source = ReplyParameter { string_param: text, ..ReplyParameter::default() };
+        let version = ReplyParameter { int64_param: number, ..ReplyParameter::default() };
+        reply.parameters.extend([(SOURCE.to_owned(), source), (SOURCE_VERSION.to_owned(), version)]);
+    }
     let probed = found.probed.map(|probed| probed as i64);
-    for (name, number) in [(AS_OF_MS, index.as_of_ms), (PROBED, probed)] {
+    for (name, number) in [(AS_OF_MS, as_of_ms(found)), (PROBED, probed)] {
         if number.is_some() {
             let parameter = ReplyParameter { int64_param: number, ..ReplyParameter::default() };
             reply.parameters.insert(name.to_owned(), parameter);
         }
     }
+    let digest = Some(digest(found));
+    reply
+        .parameters
+        .insert(DIGEST.to_owned(), ReplyParameter { string_param: digest, ..ReplyParameter::default() });
     for (&output, &is_raw) in form.outputs.iter().zip(&form.raw) {
         let column = ItemColumn::of(output, found, answer.version)?;
         let mut tensor = OutputTensor {
@@ -134,6 +163,10 @@ pub struct ItemReply<'a> {
     as_of_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     probed: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_version: Option<u64>,
     items: Vec<RankedItem<'a>>,
 }
 
@@ -157,8 +190,10 @@ impl<'a> ItemReply<'a> {
             id: std::str::from_utf8(&form.id).unwrap_or_default(),
             model: naming.model(),
             version,
-            as_of_ms: found.index.as_of_ms,
+            as_of_ms: as_of_ms(found),
             probed: found.probed,
+            source: found.origin.map(|_| NEARLINE),
+            source_version: found.origin.map(|list| list.version),
             items: ranked.map(|(id, &score)| RankedItem { id, score }).collect(),
         })
     }
@@ -179,6 +214,10 @@ pub struct RankedReply<'a> {
     length: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unknown: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_version: Option<u64>,
     items: Vec<ScoredItem<'a>>,
 }
 
@@ -220,6 +259,8 @@ impl<'a> RankedReply<'a> {
             scored: answer.cut.scored,
             length: answer.cut.length,
             unknown: answer.unknown(),
+            source: found.origin.map(|_| NEARLINE),
+            source_version: found.origin.map(|list| list.version),
             items,
         })
     }

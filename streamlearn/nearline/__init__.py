@@ -1,0 +1,3 @@
+"""Near-line retrieval: lists of candidates that are refreshed for users who just acted, ahead of their requests."""
+
+__all__: list[str] = []

@@ -1,0 +1,141 @@
+"""NodeSearch: has serving nodes find the items of users, behind all other requests. It keeps no list."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from streamlearn.apps import App
+from streamlearn.clock import SYSTEM_CLOCK, Clock
+from streamlearn.errors import BadRecord, RegistryUnreachable, ServiceError
+from streamlearn.features import Slot, keys_of
+from streamlearn.load.load_run import Load
+from streamlearn.nearline.candidate_list import CandidateList
+from streamlearn.serving.infer import InferAnswer, InferRequest, Tensor, numbers_tensor
+from streamlearn.versions.pointer.registry import Node
+
+__all__ = ["NodeSearch", "Unfound"]
+
+_LOG = logging.getLogger(__name__)
+# The last to be served, and the first to be shed.
+_PRIORITY = 255
+# The deadline of a request, and how much longer its answer may take to come.
+_DEADLINE_MS, _WAIT_S = 2_000, 3.0
+_NODES_S = 1.0
+_READY = ("ready", "stale")
+# Asked again, the node would say the same.
+_WRONG = ("INVALID_ARGUMENT", "OUT_OF_RANGE")
+
+
+class Unfound(Enum):
+    """Why a user has no list: its request is wrong, or no node could answer it now."""
+
+    WRONG = 0
+    LATER = 1
+
+
+class NodeSearch:
+    """Asks one node at a time, in turn. For one thread.
+
+    Args:
+        app: The application.
+        k: How many items a list has.
+        nodes: Returns the nodes, such as `Registry.nodes`; each has a gRPC address.
+        token: The token that the nodes expect.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        k: int,
+        nodes: Callable[[], Sequence[Node]],
+        token: str | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._slot, self._nodes, self._token, self._clock = app.features.slot(app.features.item_id), nodes, token, clock
+        wanted = numbers_tensor("k", np.array([k], np.int64))
+        parameters = {"priority": _PRIORITY, "deadline_ms": _DEADLINE_MS}
+        self._head = InferRequest(f"{app.served_name}.retrieve", (wanted,), parameters=parameters).encode()
+        self._loads: dict[str, Load] = {}
+        self._addresses: list[str] = []
+        self._asked_s, self._turn, self._trouble = -_NODES_S, 0, ""
+
+    def ask(self, users: Sequence[tuple[int, tuple[Tensor, ...]]]) -> list[CandidateList | Unfound]:
+        """Return the list of each user, who comes as its key and the inputs of its features."""
+        load, trouble = self._next(), ""
+        if load is None:
+            return [Unfound.LATER] * len(users)
+        messages = [self._head + InferRequest("", inputs).encode_inputs() for _, inputs in users]
+        lists: list[CandidateList | Unfound] = []
+        for (user, _), (code, reply, answer) in zip(users, load.outcomes(messages, _WAIT_S), strict=True):
+            if answer is None:
+                lists.append(Unfound.WRONG if code in _WRONG else Unfound.LATER)
+                trouble = f"{code}: {reply}" if code else "it did not answer in time"
+                continue
+            try:
+                lists.append(_list_of(user, answer, self._slot, self._clock.wall_ms()))
+            except BadRecord as error:
+                lists.append(Unfound.WRONG)
+                trouble = error.message
+        self._say(f"a node does not find all users' items: {trouble}" if trouble else "")
+        return lists
+
+    def _next(self) -> Load | None:
+        """Return the connection to the next node; None if there is none."""
+        if (now_s := self._clock.monotonic_s()) - self._asked_s >= _NODES_S:
+            self._asked_s = now_s
+            self._look()
+        if not self._addresses:
+            return None
+        self._turn = (self._turn + 1) % len(self._addresses)
+        address = self._addresses[self._turn]
+        try:
+            if address not in self._loads:
+                self._loads[address] = Load(address, token=self._token, connections=1)
+            return self._loads[address]
+        except ServiceError as error:
+            self._say(error.message)
+            return None
+
+    def _look(self) -> None:
+        """Learn which nodes there are; those known before stay if the registry does not answer."""
+        try:
+            nodes = [node for node in self._nodes() if node.state in _READY and node.grpc]
+        except RegistryUnreachable as error:
+            self._say(error.message)
+            return
+        self._addresses = sorted(node.grpc for node in nodes if not node.has_tls)
+        self._loads = {address: load for address, load in self._loads.items() if address in self._addresses}
+        if not self._addresses:
+            self._say("the nodes speak TLS, which near-line requests do not" if nodes else "no node is ready")
+
+    def _say(self, trouble: str) -> None:
+        """Log a trouble once, and its end."""
+        if trouble and not self._trouble:
+            _LOG.warning("lists wait: %s", trouble)
+        elif self._trouble and not trouble:
+            _LOG.warning("lists are found again")
+        self._trouble = trouble
+
+
+def _list_of(user: int, answer: bytes, slot: Slot, made_ms: int) -> CandidateList:
+    """Return what an answer says; raises BadRecord if it is not one of a node that finds items."""
+    decoded = InferAnswer.decode(answer)
+    try:
+        ids, scores = decoded.outputs["id"], decoded.outputs["score"].numbers
+        values: Any = ids.values if slot.value == "str" else ids.numbers
+        version, digest = int(decoded.version), int(decoded.parameters["digest"], 16)
+        as_of_ms = int(decoded.parameters.get("as_of_ms", -1))
+        keys = keys_of(slot, values)
+    except (KeyError, ValueError) as error:
+        message = f"an answer is not one of a node that finds items: {error!r}"
+        raise BadRecord(message, help="nodes and this process must be of one release") from None
+    if keys.shape != scores.shape:
+        message = f"an answer has {len(keys)} items and {scores.shape} scores"
+        raise BadRecord(message, help="nodes and this process must be of one release")
+    return CandidateList(user, version, digest, as_of_ms, made_ms, keys, scores)
