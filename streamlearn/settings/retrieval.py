@@ -6,6 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from streamlearn.settings.constant import Fixed
+
 __all__ = ["RetrievalSettings"]
 
 
@@ -28,9 +30,9 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     nearline: bool = False
     """Whether `streamlearn nearline` keeps lists of items for users who just acted, and nodes answer with them. A list
     has `k_max` items, 10 bytes each, in the store of feature states."""
-    settle_ms: Annotated[int, Meta(ge=0, le=60_000)] = 1_000
-    """How long after a user's first action its list is refreshed, once for all actions until then. Keep it above the
-    time until an action counts in computed features, about half a second."""
+    settle_ms: Fixed[int] = 1_000
+    """How long after a user's first action its list is refreshed, once for all actions until then. It is above the time
+    until an action counts in computed features, about half a second."""
     cache_versions: Annotated[int, Meta(ge=0, le=1_000)] = 60
     """How many versions before the active one may have found a list that nodes still answer with. 0 allows lists of
     the active version alone."""

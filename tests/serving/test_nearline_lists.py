@@ -274,7 +274,7 @@ def test_who_acts_gets_a_list_however_often_the_process_is_killed(
     service = serve(root=root)
     (tmp_path / "app.py").write_text("from tests.nearline.shop import nearline_app\n\napp = nearline_app()\n")
     words = [sys.executable, "-m", "streamlearn", "nearline", str(tmp_path), "--at", service.node.grpc]
-    for setting in ("nearline=true", "settle_ms=0", "k_max=50"):
+    for setting in ("nearline=true", "k_max=50"):
         words += ["--set", f"retrieval.{setting}"]
     words += ["--set", f"topics.root={root}"]
 

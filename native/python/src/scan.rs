@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use streamlearn_scan::{Blocks, Changes, Excluded, ScanError, Search, Training, encode};
 use streamlearn_serve::request::Values;
 use streamlearn_serve::versions::item_features::{ColumnForm, ItemFeatures};
+use streamlearn_serve::versions::item_index::ItemIndex;
 use streamlearn_serve::versions::raw_ids::{RawId, RawIds};
 
 use crate::arrays::flat;
@@ -20,6 +21,11 @@ type Encoded<'py> = (Bound<'py, PyArray2<i8>>, Bound<'py, PyArray1<f32>>);
 
 /// `VersionItems.found` in `streamlearn.serving.item_indexes`.
 pub type VersionItems<'py> = (PyRef<'py, NativeBlocks>, PyRef<'py, NativeRawIds>, Option<i64>, Option<usize>);
+
+/// Returns the items of a version with this identity.
+pub fn index_of((blocks, ids, as_of_ms, probes): VersionItems<'_>, identity: u64) -> ItemIndex {
+    ItemIndex { blocks: blocks.blocks.clone(), ids: ids.ids.clone(), as_of_ms, probes, identity }
+}
 
 /// More move centroids hardly any further.
 const TRAINING_ROUNDS: usize = 8;

@@ -22,14 +22,13 @@ use streamlearn_serve::slab::{ALIGN_BYTES, Slab};
 use streamlearn_serve::split::PeerDoor;
 use streamlearn_serve::tensor_batch::{Scratch, Tensor};
 use streamlearn_serve::versions::VersionName;
-use streamlearn_serve::versions::item_index::ItemIndex;
 use streamlearn_trust::Token;
 use streamlearn_trust::tls::renewed_nameless_connector;
 
 use crate::dlpack::capsule;
 use crate::impressions::NativeShown;
 use crate::node_features::NativeNodeFeatures;
-use crate::scan::VersionItems;
+use crate::scan::{VersionItems, index_of};
 use crate::table::{NativeSet, raise};
 use crate::trust::GivenToken;
 
@@ -230,10 +229,7 @@ impl NativeFront {
             let kind = if finds_items { "finds items: give those" } else { "scores candidates: give none" };
             return Err(PyValueError::new_err(format!("this front {kind}; its outputs have {dim} values")));
         }
-        let items = items.map(|(blocks, ids, as_of_ms, probes)| {
-            let (blocks, ids) = (blocks.blocks.clone(), ids.ids.clone());
-            Arc::new(ItemIndex { blocks, ids, as_of_ms, probes, identity })
-        });
+        let items = items.map(|items| Arc::new(index_of(items, identity)));
         Ok(self.front.add(VersionName { number: version, identity }, &tables.set, items))
     }
 
