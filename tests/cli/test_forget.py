@@ -12,6 +12,7 @@ import pytest
 from streamlearn.apps import load_app
 from streamlearn.features.keys import keys_of
 from streamlearn.online import StateGroup, open_state_store
+from streamlearn.online.candidate_lists import list_group
 from streamlearn.online.state_store import StatePlace
 from streamlearn.samples import FeatureColumns, SlotColumns
 from streamlearn.table.derivation import with_derived
@@ -165,23 +166,30 @@ def test_a_deletion_is_kept_while_a_rewind_or_an_old_sample_could_bring_the_rows
     assert deletions.ask(Deletion(keys={}, until_ms=1), [known(3, 400)]).seq == 4
 
 
-def test_the_states_of_computed_features_go_too(place: Place, app: Path, ended: Verb) -> None:
-    text = (app / "app.py").read_text().replace("Slot\n", "Slot, Since\n", 1)
+def test_the_states_of_computed_features_go_too_and_so_does_the_list_of_candidates(
+    place: Place, app: Path, ended: Verb
+) -> None:
+    text = (app / "app.py").read_text().replace("Slot\n", "Retrieval, Slot, Since\n", 1)
     computed = 'Slot("pause", "user", default=-1, computed=Since("click")), Slot("video", "item")'
-    (app / "app.py").write_text(text.replace('Slot("video", "item")', computed))
+    text = text.replace('Slot("video", "item")', computed)
+    (app / "app.py").write_text(
+        text.replace('"fast"),),\n', '"fast"),),\n    retrieval=Retrieval("click", ("user_id",), ("video",)),\n')
+    )
+    (app / "app.toml").write_text("[retrieval]\nnearline = true\n")
     folder = load_app(app)
     spec = folder.app.features
     (entity,) = spec.entities
-    group = StateGroup.of(MODEL, entity, 3)
+    groups = [StateGroup.of(MODEL, entity, 3), list_group(folder, 3)]
     keys = [int(key) for key in keys_of(spec.slot("user_id"), [42, 43])]
-    places = [StatePlace(group, key) for key in keys]
+    places = [StatePlace(group, key) for group in groups for key in keys]
     with open_state_store(folder) as store:
-        store.switch(group)
+        for group in groups:
+            store.switch(group)
         for one in places:
-            begun = store.claim(group, one.partition)
+            begun = store.claim(one.group, one.partition)
             moved = replace(begun, topic_id="topic", position=1)
-            store.write(group, one.partition, (begun, moved), {one.key: b"state"}, 60_000)
+            store.write(one.group, one.partition, (begun, moved), {one.key: b"state"}, 60_000)
         assert ended("forget", app, "--user", 42, "--dry-run").status == 0
-        assert store.read(places) == [b"state", b"state"]
+        assert store.read(places) == [b"state"] * 4
         assert ended("forget", app, "--user", 42, "--wait", 0).status == 3
-        assert store.read(places) == [None, b"state"]
+        assert store.read(places) == [None, b"state"] * 2
