@@ -163,6 +163,12 @@ def test_a_list_is_what_a_search_would_have_found(serve: Callable[..., Service])
     assert "source" not in service.ask(1, allow=[150, 151])
     excluded = [item["id"] for item in service.ask(1)["items"][:5]]
     assert "source" not in service.ask(1, k=50, exclude=excluded)
+    # Recommendations rank what the list has, by the version that answers.
+    body = {"user": {"user_id": 1, "country": "NO", "idle": 0.0}, "k": 5, "candidates": K}
+    status, ranked = asked(service.node, body, "/recommend")
+    assert (status, ranked["version"], ranked["candidates"]) == (200, 2, K), ranked
+    assert (ranked["source"], ranked["source_version"]) == ("nearline", 2)
+    assert {item["id"] for item in ranked["items"]} <= {item["id"] for item in service.ask(1)["items"]}
     path = "/v2/models/shop.retrieve/infer"
     inputs = [{"name": name, "datatype": kind, "shape": [1], "data": [value]} for name, kind, value in TENSORS]
     parameters = asked(service.node, {"inputs": inputs}, path)[1]["parameters"]
