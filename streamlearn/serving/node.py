@@ -137,7 +137,7 @@ class Node:
         if self._features is not None:
             self._features.start(self._native)
         if self._retrieval is not None:
-            self._retrieval.start(self._native, native_front)
+            self._retrieval.start(self._native, native_front, lambda count: self._replica.usable(count))
         self.grpc: str = self._native.grpc
         self.http: str | None = self._native.http
         self._addresses = (self.grpc, self.http or self.grpc)
@@ -162,8 +162,6 @@ class Node:
         nice, failures_max = folder.serving.lane_nice, folder.serving.lane_failures_max
         self._lanes = Lanes(self._front, self._front.score, self._kind.places, failures_max, nice=nice)
         self._switches = SwitchFollower(store, folder.app.served_name, folder.app.name, self._follow_switch)
-        if self._retrieval is not None and self._retrieval.lists is not None:
-            self._retrieval.lists.follow(self._replica.usable)
         self._replica.start()
         self._reporter = threading.Thread(target=self._report_often, name="node-state", daemon=True)
         self._reporter.start()

@@ -50,14 +50,16 @@ class NodeLists:
         self._is_away, self._ended = False, threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, node: Any) -> None:
-        """Let a native node answer with lists from now on."""
+    def start(self, node: Any, usable: Callable[[int], Sequence[VersionRef]]) -> None:
+        """Let a native node answer with lists of the versions that `usable` returns; see `Replica.usable`."""
+        self._usable = usable
         self._native.answer(node)
 
-    def follow(self, usable: Callable[[int], Sequence[VersionRef]]) -> None:
-        """Use the lists of these versions, the first of which is the one that answers; see `Replica.usable`."""
-        self._thread = threading.Thread(target=self._run, args=(usable,), name="lists", daemon=True)
-        self._thread.start()
+    def follow(self) -> None:
+        """Ask which versions' lists may be used from now on. Call it when a version answers."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="lists", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
         """End the thread and close the store. Call it when the node answers no more requests."""
@@ -77,10 +79,10 @@ class NodeLists:
             lists.add_metric([outcome], count)
         yield lists
 
-    def _run(self, usable: Callable[[int], Sequence[VersionRef]]) -> None:
+    def _run(self) -> None:
         polls = 0
         while not self._ended.wait(_FOLLOW_S):
-            refs = [(ref.version, identity_of(ref)) for ref in usable(self._versions_max)]
+            refs = [(ref.version, identity_of(ref)) for ref in self._usable(self._versions_max)]
             self._native.allow(refs[0] if refs else (0, 0), refs)
             if polls % round(GROUP_S / _FOLLOW_S) == 0:
                 self._find()

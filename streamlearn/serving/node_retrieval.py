@@ -71,12 +71,15 @@ class NodeRetrieval:
         self.front.connect(self._versions, self._kind.check)
         self._active: VersionRef | None = None
 
-    def start(self, node: Any, ranking: Any) -> None:
-        """Answer what a native node is asked from now on; `ranking` is its native front that scores."""
+    def start(self, node: Any, ranking: Any, usable: Callable[[int], Sequence[VersionRef]]) -> None:
+        """Answer what a native node is asked from now on; `ranking` is its native front that scores.
+
+        `usable` returns versions whose lists may be answered; see `Replica.usable`.
+        """
         self._ranking = ranking
         node.retrieve_by(self.front.native)
         if self.lists is not None:
-            self.lists.start(node)
+            self.lists.start(node, usable)
         nice, failures_max = self._serving.lane_nice, self._serving.lane_failures_max
         self.lanes = Lanes(self.front, self.front.score, self._kind.places, failures_max, nice=nice)
 
@@ -111,6 +114,8 @@ class NodeRetrieval:
 
     def activate(self, version: VersionRef, canary: Canary | None) -> None:
         """See `Hooks.activate`; a canary in shadow finds nothing, because vectors are not compared."""
+        if self.lists is not None:
+            self.lists.follow()
         self._versions.activate(version, None if canary is not None and canary.shadow else canary)
         self._active = version
 

@@ -233,7 +233,13 @@ impl Rig {
         let ids = items.iter().map(|&item| (keys(&[item])[0], RawId::Int(item)));
         let ids = Arc::new(RawIds::new(false).apply(ids, &[]).unwrap());
         let name = VersionName { number: version, identity: 3 };
-        let index = Arc::new(ItemIndex { blocks, ids, as_of_ms: Some(1_000 + version as i64), probes: None });
+        let index = Arc::new(ItemIndex {
+            blocks,
+            ids,
+            as_of_ms: Some(1_000 + version as i64),
+            probes: None,
+            identity: 0,
+        });
         let handles = [
             self.fronts[0].add(name, &self.tables, None),
             self.fronts[1].add(name, &self.tables, Some(index)),
