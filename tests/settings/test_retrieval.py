@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from streamlearn.apps import AppFolder
 from streamlearn.publisher.retrieval_hits import RetrievalHits
 from streamlearn.serving import front as front_module
 from streamlearn.serving.node_retrieval import NodeRetrieval
-from streamlearn.versions import open_store
+from streamlearn.testing import wait_until
+from streamlearn.versions import VersionRef, open_store
+from tests.nearline.shop import nearline_app
 from tests.publisher.test_retrieval_hits import Given, case_of, found
 from tests.settings.conftest import Load
 from tests.settings.probes import heeds, spied
@@ -29,6 +33,29 @@ def test_a_node_finds_as_many_items_on_as_many_lanes_as_the_settings_say(
     assert made.indexes.probes == 5
     # A request is a user and a candidate, and of users a TensorBatch has few.
     assert buckets == ([1, 3], [1, 3], [1])
+
+
+@heeds("retrieval.nearline", "retrieval.cache_versions")
+def test_a_node_answers_with_lists_of_as_many_versions_as_the_setting_says(retrieving: Load, tmp_path: Path) -> None:
+    def made_with(*settings: str) -> NodeRetrieval:
+        folder = AppFolder(nearline_app(), tmp_path, retrieving(*settings).settings)
+        return NodeRetrieval(folder, open_store(folder.store_url), [spec.name for spec in folder.app.tables], None)
+
+    assert made_with().lists is None
+    lists, asked = made_with("retrieval.nearline=true", "retrieval.cache_versions=7").lists, list[int]()
+    assert lists is not None
+
+    def usable(count: int) -> tuple[VersionRef, ...]:
+        asked.append(count)
+        return ()
+
+    lists._usable = usable
+    lists.follow()
+    try:
+        wait_until(lambda: asked, "the versions", 30.0)
+    finally:
+        lists.close()
+    assert {*asked} == {7}
 
 
 @heeds("judge.hit_drop_ratio_max")

@@ -179,12 +179,12 @@ mod tests {
     #[test]
     fn a_list_is_answered_without_items_that_are_excluded_or_gone() {
         let (bytes, index) = (ranked(&[5, 3, 8, 1, 2]), index(&[1, 2, 3, 8]));
-        let wishes = ItemWishes { k: 3, exclude: vec![8], allow: None };
+        let wishes = ItemWishes { k: 3, exclude: vec![8], ..ItemWishes::default() };
         let (list, found) = decide(&bytes, (9, MAX), &[name(6), name(4)], &wishes, &index).unwrap();
         assert_eq!((found.keys, list.version, list.as_of_ms, list.made_ms), (vec![3, 1, 2], name(4), 5, 6));
         let more = ItemWishes { k: 4, ..wishes.clone() };
         assert_eq!(decide(&bytes, (9, MAX), &[name(4)], &more, &index), Err(Unusable::Short));
-        let few = ItemWishes { k: 1, exclude: Vec::new(), allow: Some(vec![1]) };
+        let few = ItemWishes { k: 1, allow: Some(vec![1]), ..ItemWishes::default() };
         assert_eq!(decide(&bytes, (9, MAX), &[name(4)], &few, &index), Err(Unusable::Short));
     }
 
