@@ -79,17 +79,13 @@ def train(
             raise ConfigError(message, help="set workers.slices to 2 or more, or leave workers.listen empty")
         items = None
         leads: Callable[[Learner, Rows], StepLearner] = OwnSteps
+        if workers.slices > 1 or workers.reduce != "shards":
+            leads = lead(folder, client, token, tls, ends, stop=stop, clock=clock)
         if folder.app.retrieval is not None:
-            if workers.slices > 1 or workers.reduce != "shards":
-                message = f"workers.slices is {workers.slices}, and the application declares retrieval"
-                help = 'workers do not learn towers yet: set workers.slices to 1 and workers.reduce to "shards"'
-                raise ConfigError(message, help=help)
             items = ends.enter_context(ItemFeed.open(folder, clock=clock))
-            leads = towers = TowerMaker(folder, client, items.library)
+            leads = towers = TowerMaker(folder, client, items.library, leads)
             record, label = put_user_graph(folder, store), folder.app.label_names.index(folder.app.retrieval.label)
             items.retrieve_by(towers, record, VersionHits(store, folder.app.name, record.dim, label, towers))
-        elif workers.slices > 1 or workers.reduce != "shards":
-            leads = lead(folder, client, token, tls, ends, stop=stop, clock=clock)
         trainer = Trainer(
             folder, model, topic, client, store,
             registry=registry, graph=put_graphs(folder, model, store), on_scores=log.offer, clock=clock,

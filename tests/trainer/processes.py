@@ -15,10 +15,10 @@ from streamlearn.errors import VersionDefect
 from streamlearn.versions import Chain, open_store
 from streamlearn.versions.format.manifest import Manifest
 
-__all__ = ["job", "newest", "said", "store_files", "write_app"]
+__all__ = ["APP", "job", "newest", "said", "store_files", "write_app"]
 
 _ROOT = Path(__file__).parent.parent.parent
-_APP = """
+APP = """
 import sys
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ app = replace(learnable_app(), model={model!r})
 
 
 def write_app(
-    folder: Path, settings: Mapping[str, Mapping[str, Any]], model: str = "model:Toy", text: str = _APP
+    folder: Path, settings: Mapping[str, Mapping[str, Any]], model: str = "model:Toy", text: str = APP
 ) -> AppFolder:
     """The learnable application with a model of its own, written as people write theirs."""
     folder.mkdir()

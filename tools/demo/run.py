@@ -77,15 +77,13 @@ def run_demo(app: Path, seconds: float, out: Path, set_: Sequence[str], *, json:
     speed = (span[1] - span[0]) / 1_000 / seconds
     with ExitStack() as ends:
         place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="streamlearn-demo-")))
-        # Several workers cannot learn towers.
-        workers = () if load_app(app).app.retrieval else _WORKERS
-        changes = (*one_machine_settings(place, speed), *workers, *set_)
+        changes = (*one_machine_settings(place, speed), *_WORKERS, *set_)
         folder = load_app(app, changes)
         board = Board(folder.app)
         view = ends.enter_context(open_view(f"{folder.app.name}, replayed {speed:,.0f} times as fast as recorded"))
         with open_replay_topics(folder):  # creates them
             pass
-        options = " ".join(f"--set {change}" for change in workers)
+        options = " ".join(f"--set {change}" for change in _WORKERS)
         view.tell(f"streamlearn up {app} --nodes {_NODES} --shards {_SHARDS} {options}")
         loop = ends.enter_context(closing(Loop(folder, changes, place, _NODES, _SHARDS)))
         loop.wait_up()

@@ -12,10 +12,9 @@ import pytest
 
 from streamlearn.apps import App
 from streamlearn.clock import SYSTEM_CLOCK
-from streamlearn.errors import ConfigError, UsageError
+from streamlearn.errors import UsageError
 from streamlearn.features.retrieval import of_ranking
 from streamlearn.samples import SampleBatch
-from streamlearn.trainer import train
 from streamlearn.trainer.learning_loop import OwnSteps
 from streamlearn.trainer.towers.tower_learner import TowerLearner
 from streamlearn.trainer.towers.tower_steps import own_steps
@@ -135,10 +134,3 @@ def test_a_step_of_the_towers_that_is_not_finite_changes_nothing_of_either_model
     assert of_model(state) == state_of(plain)
     assert state["towers.keys"] == b""
     assert not np.frombuffer(state["dense_optimizer.retrieval/last"], np.float32).any()
-
-
-def test_workers_do_not_learn_towers(tmp_path: Path) -> None:
-    folder = towered_folder(tmp_path, {"workers": {"slices": 2}})
-    write_messages(folder, messages_of(folder.app, 1))
-    with pytest.raises(ConfigError, match=r"workers\.slices is 2, and the application declares retrieval"):
-        train(replace(folder, app=replace(folder.app, model="dcn_v2")), threading.Event())

@@ -14,11 +14,12 @@ from streamlearn.apps import AppFolder, load_app
 from streamlearn.ps import Place, ShardServer, Shelf
 from streamlearn.table import declared_tables
 from streamlearn.testing import wait_until
+from streamlearn.trainer.towers.tower_steps import TowerSteps
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.trainer_setup import train
 from streamlearn.trainer.workers.leader import Leader
 from streamlearn.trainer.workers.setup import work
-from tests.trainer.processes import write_app
+from tests.trainer.processes import APP, write_app
 from tests.trainer.runs import until_end
 from tests.trainer.stream import messages_of
 
@@ -31,8 +32,8 @@ _STRICT = {"order": "strict", "step_rows": 64, "rate": 0.01, "warmup_steps": 5}
 class Job:
     """An application with samples, and shards of its own in this process."""
 
-    def __init__(self, folder: Path, ends: ExitStack, **trainer: Any) -> None:
-        base = write_app(folder, {"trainer": {**_STRICT, **trainer}})
+    def __init__(self, folder: Path, ends: ExitStack, *, text: str = APP, **trainer: Any) -> None:
+        base = write_app(folder, {"trainer": {**_STRICT, **trainer}}, text=text)
         self.messages = messages_of(base.app, 12)
         options = declared_tables(base.app.tables, base.settings.tables)
         shelf = Shelf.of(base)
@@ -86,6 +87,7 @@ def wait_for(count: int) -> Callable[[Trainer], None]:
     def show(trainer: Trainer) -> None:
         if not joined.is_set():
             leader = trainer._step_learner
+            leader = leader.ranking if isinstance(leader, TowerSteps) else leader
             assert isinstance(leader, Leader)
             wait_until(lambda: len(leader.workers) == count, f"{count} workers")
             joined.set()
