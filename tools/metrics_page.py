@@ -17,6 +17,7 @@ PROCESSES = {
     "ps": "`streamlearn ps`, each shard",
     "serving": "`streamlearn serve`, each node",
     "retrieval": "`streamlearn serve`, each node of an application with retrieval",
+    "nearline": "`streamlearn nearline`",
     "supervision": "`streamlearn up`",
     "console": "`streamlearn console`",
     "access": "every process with a token or a certificate in a file",
