@@ -166,11 +166,12 @@ def test_a_deletion_is_kept_while_a_rewind_or_an_old_sample_could_bring_the_rows
     assert deletions.ask(Deletion(keys={}, until_ms=1), [known(3, 400)]).seq == 4
 
 
+@pytest.mark.parametrize("side", ["user", "item"])
 def test_the_states_of_computed_features_go_too_and_so_does_the_list_of_candidates(
-    place: Place, app: Path, ended: Verb
+    place: Place, app: Path, ended: Verb, side: str
 ) -> None:
     text = (app / "app.py").read_text().replace("Slot\n", "Retrieval, Slot, Since\n", 1)
-    computed = 'Slot("pause", "user", default=-1, computed=Since("click")), Slot("video", "item")'
+    computed = f'Slot("pause", "{side}", default=-1, computed=Since("click")), Slot("video", "item")'
     text = text.replace('Slot("video", "item")', computed)
     (app / "app.py").write_text(
         text.replace('"fast"),),\n', '"fast"),),\n    retrieval=Retrieval("click", ("user_id",), ("video",)),\n')
@@ -192,4 +193,6 @@ def test_the_states_of_computed_features_go_too_and_so_does_the_list_of_candidat
         assert ended("forget", app, "--user", 42, "--dry-run").status == 0
         assert store.read(places) == [b"state"] * 4
         assert ended("forget", app, "--user", 42, "--wait", 0).status == 3
-        assert store.read(places) == [None, b"state"] * 2
+        # Where columns of items are computed, the states are those of items.
+        of_entity = [None if side == "user" else b"state", b"state"]
+        assert store.read(places) == [*of_entity, None, b"state"]

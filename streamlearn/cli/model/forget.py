@@ -132,16 +132,19 @@ def _remove_states(folder: AppFolder, keys: Sequence[Row]) -> None:
     from streamlearn.online import open_state_store
     from streamlearn.online.candidate_lists import list_group
 
-    entities = [entity for entity in folder.app.features.entities if any(row["slot"] == entity.slot for row in keys)]
-    if not entities:
+    slots, user, computed = {row["slot"] for row in keys}, folder.app.features.user_slot, folder.app.features.entities
+    entities = [entity for entity in computed if entity.slot in slots]
+    # Users have lists also where only columns of items are computed.
+    has_lists = folder.settings.retrieval.nearline and bool(computed) and user in slots
+    if not entities and not has_lists:
         return
     with open_state_store(folder) as store:
         for again in range(2):
             if again:  # a process that folds may have read the states before, and have written them since
                 SYSTEM_CLOCK.sleep(_STATES_S)
             groups = [(entity.slot, store.current(folder.app.samples_name, entity)) for entity in entities]
-            if folder.settings.retrieval.nearline:
-                groups.append((folder.app.features.user_slot, store.current_of(list_group(folder))))
+            if has_lists:
+                groups.append((user, store.current_of(list_group(folder))))
             for slot, group in groups:
                 for key in (int(row["key"], 16) for row in keys if row["slot"] == slot):
                     if group is not None:
