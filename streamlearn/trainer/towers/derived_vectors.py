@@ -93,8 +93,9 @@ def _made(folder: AppFolder, chain: Chain, items: LibraryView) -> Iterator[tuple
         at = np.arange(begin, min(begin + _AT_ONCE, len(items)))
         flat = packing.flat(items.items(at).features, len(at), at=chain.version)
         vectors = learner.items(flat, weights)
-        # No version can hold such a vector, so that any other differs from zeros.
-        yield at, *encoded(np.where(np.abs(vectors) <= VECTOR_MAX, vectors, np.float32(0.0)))
+        # Versions hold zeros for a vector with a number that is not finite; see `VectorsCut`.
+        is_fit = np.all(np.abs(vectors) <= VECTOR_MAX, axis=1, keepdims=True)
+        yield at, *encoded(np.where(is_fit, vectors, np.float32(0.0)))
 
 
 def _are_near(made: tuple[Any, Any], held: tuple[Any, Any]) -> _Bools:

@@ -15,6 +15,8 @@ from streamlearn.errors import UsageError
 from streamlearn.features.retrieval import TOWERS
 from streamlearn.table import Changes
 from streamlearn.trainer.towers.derived_vectors import derived_vectors
+from streamlearn.trainer.towers.item_vectors import encoded
+from streamlearn.trainer.towers.tower_learner import TowerLearner
 from streamlearn.versions import Chain, Cut, Head, VersionWriter, compact, load_tensors, open_store, verify
 from streamlearn.versions.format.library_files import GONE, library_in, vectors_in
 from tests.serving.test_trained_retrieval import learned
@@ -91,6 +93,23 @@ def test_a_forged_vector_is_named_with_its_item_and_version(trained: AppFolder, 
     scaled = forged | {"row": whole["row"][[3, 5]], "scale": forged["scale"] * np.float32(1.01)}
     (tmp_path / "scaled").mkdir()
     assert len(derived_vectors(trained, with_next(trained, tmp_path / "scaled", scaled, [], {})).defects) == 2
+
+
+def test_zeros_are_right_for_a_vector_with_a_number_that_is_not_finite(
+    trained: AppFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, items = all_vectors(Chain.find(store_of(trained), trained.app.name)), TowerLearner.items
+
+    def damaged(learner: TowerLearner, *given: Any) -> Any:
+        vectors = np.array(items(learner, *given))
+        vectors[3, 1] = np.inf
+        return vectors
+
+    zeros = dict(zip(("row", "scale"), encoded(np.zeros((1, whole["row"].shape[1]), np.float32)), strict=True))
+    chain = with_next(trained, tmp_path, {"key": whole["key"][3:4]} | zeros, [], {})
+    assert len(derived_vectors(trained, chain).defects) == 1
+    monkeypatch.setattr(TowerLearner, "items", damaged)
+    assert derived_vectors(trained, chain).defects == ()
 
 
 def test_vectors_that_did_not_follow_their_rows_are_named_up_to_a_bound(trained: AppFolder, tmp_path: Path) -> None:
