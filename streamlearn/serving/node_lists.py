@@ -30,9 +30,9 @@ _FOLLOW_S, _FILE_WAITS = 0.25, 10
 class NodeLists:
     """The lists that one node answers with.
 
-    Guaranteed: a request waits no longer than `features.wait_s` for a list; without one that may be used, the node
-    searches. A list is used only while its version is the one that answers, or one of those that `usable_versions`
-    says.
+    Guaranteed: a request waits no longer than `features.wait_s` for a list, or ten times as long for one in a file;
+    without one that may be used, the node searches. A list is used only while its version is the one that answers, or
+    one of those that `usable_versions` says.
 
     Raises:
         UsageError: See `list_group`.
