@@ -171,7 +171,8 @@ impl ItemFeatures {
                     }
                     column.add(&page.columns[from], page.keys.len(), place..place + 1);
                     begin = row + 1;
-                    Ok(())
+                    // At once: an item may have thousands of values, and a request may name it thousands of times.
+                    check_values(&column, begin, inputs.limits.values_max, input)
                 }
                 None if input.is_optional() => Ok(()),
                 None => Err(Refusal::Bad(format!(
@@ -187,13 +188,7 @@ impl ItemFeatures {
             if begin < candidates {
                 column.add(before, candidates, begin..candidates);
             }
-            let values_max = inputs.limits.values_max;
-            if column.keys.len().max(column.numbers.len()) > values_max {
-                return Err(Refusal::Bad(format!(
-                    "{:?} of all candidates has more than {values_max} values; help: split the request",
-                    input.name
-                )));
-            }
+            check_values(&column, candidates, inputs.limits.values_max, input)?;
             request.item[*at] = self.forms[from].values(&mut column);
         }
         request.left_out = Some(left_out);
@@ -204,6 +199,17 @@ impl ItemFeatures {
         let page = &self.pages[page_of(key)];
         page.keys.binary_search(&key).ok().map(|at| (&**page, at))
     }
+}
+
+/// Refuses a column of the first candidates that has too many values.
+fn check_values(column: &Column, rows: usize, values_max: usize, input: &Input) -> Result<(), Refusal> {
+    if column.keys.len().max(column.numbers.len()) <= values_max {
+        return Ok(());
+    }
+    Err(Refusal::Bad(format!(
+        "{:?} of the first {rows} candidates has more than {values_max} values; help: ask for fewer candidates",
+        input.name
+    )))
 }
 
 impl FeaturePage {

@@ -152,6 +152,22 @@ fn what_is_sent_wins_and_unknown_items_get_defaults_or_are_refused() {
     assert!(error.contains("items[1].item_word: it is missing") && error.contains("version 7"), "{error}");
 }
 
+#[test]
+fn a_request_that_names_a_large_item_again_and_again_is_refused_before_it_takes_memory() {
+    let large = [
+        Values::Keys(vec![1]),
+        Values::Lists { keys: (0..100).collect(), offsets: vec![0, 100], weights: None },
+        Values::Lists { keys: Vec::new(), offsets: vec![0, 0], weights: Some(Vec::new()) },
+        Values::Numbers(vec![1.0]),
+        Values::Numbers(vec![1.0, 2.0]),
+    ];
+    let library = library(&[1], 3).apply(&keys(&[1]), &large, &[]).unwrap();
+    let ask = |count| filled(of_rows(&vec![json!({"item_id": 1}); count]), &library);
+    assert!(ask(2).is_ok());
+    let error = ask(60).unwrap_err().to_string();
+    assert!(error.contains("\"item_tags\" of the first 3 candidates has more than 256 values"), "{error}");
+}
+
 /// A node whose model ranks by what the library says, and whose towers find items as those of `items` do.
 struct Rig {
     fronts: [Arc<Front>; 2],
