@@ -74,7 +74,10 @@ impl ListSource {
         let (version, index) = front.items_for(request)?;
         let Some(Values::Keys(keys)) = request.user.get(self.user) else { return None };
         let key = *keys.first()?;
-        match self.found(key, version, (request, wishes), &index).await {
+        let found = self.found(key, version, (request, wishes), &index).await;
+        // The version may have been taken back while the store was read.
+        let is_active = || front.items_for(request).is_some_and(|(now, _)| now == version);
+        match found.and_then(|found| is_active().then_some(found).ok_or("stale")) {
             Ok(found) => {
                 self.count("answered");
                 let (scores, cut, found) = (Vec::new(), Cut::default(), Some(Box::new(found)));
@@ -104,11 +107,7 @@ impl ListSource {
         (request, wishes): (&Request, &ItemWishes),
         index: &Arc<ItemIndex>,
     ) -> Result<FoundItems, &'static str> {
-        let usable = self.usable.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Until the versions before the one that answers are known, no list is usable.
-        if usable.answering != version {
-            return Err("stale");
-        }
+        self.usable_for(version)?;
         if !self.is_found.load(Ordering::Relaxed) {
             return Err("missing");
         }
@@ -116,12 +115,19 @@ impl ListSource {
         let wait = deadline_us.map_or(self.wait, |us| self.wait.min(Duration::from_micros(us / 2)));
         let read = self.store.read(&[(0, key)], wait, wait == self.wait).await;
         let bytes = read.ok_or("away")?.pop().flatten().ok_or("missing")?;
+        let usable = self.usable_for(version)?;
         let found = decide(&bytes, (key, self.items_max), &usable.of_lists, wishes, index);
         found.map(|(_, found)| found).map_err(|reason| match reason {
             Unusable::Damaged => "damaged",
             Unusable::Stale => "stale",
             Unusable::Short => "short",
         })
+    }
+
+    /// The versions whose lists may be answered now, if `version` answers. Until those before it are known there are none.
+    fn usable_for(&self, version: VersionName) -> Result<Arc<UsableVersions>, &'static str> {
+        let usable = self.usable.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (usable.answering == version).then_some(usable).ok_or("stale")
     }
 
     fn count(&self, outcome: &str) {

@@ -9,10 +9,12 @@ use prost::Message;
 use serde_json::{Value, json};
 use streamlearn_scan::{Blocks, Changes};
 use streamlearn_serve::answer::Refusal;
+use streamlearn_serve::features::state_source::{StateGroup, StateKey, StateSource};
 use streamlearn_serve::front::Front;
 use streamlearn_serve::impression_log::Shown;
 use streamlearn_serve::inputs::{Inputs as ModelInputs, Label, Limits};
 use streamlearn_serve::layout::{Layout, Place, Pooling, Side};
+use streamlearn_serve::list_source::{ListSource, UsableVersions};
 use streamlearn_serve::node::{Node, Servers};
 use streamlearn_serve::protocol::{
     CallerOptions, Door, DoorLimits, DoorSettings, RequestFormat, check, decode, every_kind_for_items,
@@ -26,6 +28,7 @@ use streamlearn_serve::versions::item_index::ItemIndex;
 use streamlearn_serve::versions::raw_ids::{RawId, RawIds};
 use streamlearn_table::TableSet;
 use streamlearn_wire::avro::Column;
+use streamlearn_wire::checksum::crc32c;
 use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 
 use crate::items::{front, run_lane};
@@ -476,4 +479,45 @@ async fn answers_are_of_one_version_while_versions_change() {
         both.iter_mut().zip(asker.await.unwrap()).for_each(|(sum, count)| *sum += count);
     }
     assert!(both.iter().all(|count| *count > 0), "{both:?}");
+}
+
+/// A list of items that a version found for user 5, as a store has it.
+fn list_of(version: VersionName, items: &[i64]) -> Vec<u8> {
+    let user = key_of_int(5, slot_salt("user_id"));
+    let words = [user, version.number, version.identity, 1_008, 1_009].into_iter().chain(keys(items));
+    let mut bytes = [&b"SLL1"[..], &(items.len() as u32).to_le_bytes()].concat();
+    words.for_each(|word| bytes.extend(word.to_le_bytes()));
+    items.iter().for_each(|_| bytes.extend(0x3c00_u16.to_le_bytes()));
+    let crc = crc32c(0, &bytes).to_le_bytes();
+    [bytes, crc.to_vec()].concat()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_list_of_a_version_that_is_taken_back_while_it_is_read_is_not_answered() {
+    let mut rig = Rig::start();
+    let [old, new] = [rig.add(7, &[1, 2, 3]), rig.add(8, &[101, 102, 103])];
+    rig.activate(new);
+    rig.run();
+    let name = VersionName { number: 8, identity: 3 };
+    let (towers, is_taken_back) = (rig.fronts[1].clone(), Arc::new(AtomicBool::new(false)));
+    let (found, taking_back) = (list_of(name, &[103, 101, 102]), is_taken_back.clone());
+    let read = move |_: &[StateKey]| {
+        if taking_back.load(Ordering::SeqCst) {
+            assert!(towers.activate(old[1]));
+        }
+        Some(vec![Some(found.clone())])
+    };
+    let user = rig.fronts[1].inputs().user.iter().position(|input| input.name == "user_id").unwrap();
+    let store = StateSource::function(Box::new(read));
+    let lists = Arc::new(ListSource::new(store, Duration::from_secs(60), 100, user));
+    lists.set_group(StateGroup { name: "lists".to_owned(), partitions: 1 });
+    lists.allow(UsableVersions { answering: name, of_lists: vec![name] });
+    rig.node.answer_lists(lists.clone());
+    let body = json!({"user": {"user_id": 5, "user_age": 0}, "k": 3});
+    let (_, answer) = rig.ask("/retrieve", &body).await;
+    assert_eq!((&answer["source"], ids(&answer)), (&json!("nearline"), vec![103, 101, 102]));
+    is_taken_back.store(true, Ordering::SeqCst);
+    let (_, answer) = rig.ask("/retrieve", &body).await;
+    assert_eq!((answer.get("source"), ids(&answer)), (None, vec![3, 2, 1]), "{answer}");
+    assert_eq!(lists.counts(), [1, 0, 1, 0, 0, 0]);
 }
