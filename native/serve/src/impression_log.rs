@@ -95,10 +95,15 @@ struct Note {
 
 impl Note {
     fn size(&self) -> usize {
-        let computed = self.answer.computed.as_ref().map_or(0, |computed| computed.bytes());
-        let filled =
-            self.answer.filled.iter().flat_map(|request| &request.item).map(Values::bytes).sum::<usize>();
-        NOTE_BYTES + self.kept.bytes.len() + self.id.len() + 4 * self.answer.scores.len() + computed + filled
+        let Answer { scores, computed, filled, found, order, .. } = &self.answer;
+        let computed = computed.as_ref().map_or(0, |computed| computed.bytes());
+        let columns = filled.iter().flat_map(|request| request.user.iter().chain(&request.item));
+        // A key and a score for each item that was found, and a place for each that was answered.
+        let items = 12 * found.as_ref().map_or(0, |found| found.keys.len());
+        let places = 4 * order.as_ref().map_or(0, Vec::len);
+        let of_answer =
+            4 * scores.len() + computed + columns.map(Values::bytes).sum::<usize>() + items + places;
+        NOTE_BYTES + self.kept.bytes.len() + self.id.len() + of_answer
     }
 }
 
@@ -248,6 +253,7 @@ impl Shown {
                         "an impression has {size} bytes, a record holds at most {event_bytes_max}"
                     ));
                 }
+                Ok(0) => {}
                 Ok(items) => {
                     events.offsets.push(events.buffer.len() as i64);
                     events.items.push(items as i32);
@@ -274,6 +280,9 @@ impl Shown {
         if let Some(order) = &note.answer.order {
             let mut texts = keys.texts().ok_or("the values are hashed")?;
             served_items::put(&mut request, order, &note.answer, self.naming.inputs(), &mut texts)?;
+            if request.shown.as_ref().is_some_and(Vec::is_empty) {
+                return Ok(0); // the answer had fewer items than the places that are shown
+            }
         }
         if let Some(filled) = &note.answer.filled {
             served_items::put_filled(&mut request, filled);

@@ -370,6 +370,7 @@ async fn an_impression_has_the_items_that_were_shown_with_what_was_taken_from_th
     rig.node.write_back(shown.clone());
     rig.recommend(json!({"id": "none", "shown": ""})).await;
     rig.recommend(json!({"id": "nothing", "allow": [500]})).await;
+    rig.recommend(json!({"id": "beyond", "k": 4, "allow": [4, 5], "shown": [3, 2]})).await;
     // Of four places, the answer has two.
     let (_, body) = rig.recommend(json!({"id": "a", "k": 4, "allow": [4, 5], "shown": [3, 1, 0]})).await;
     assert_eq!(ids(&body), [4, 5]);

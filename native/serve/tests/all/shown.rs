@@ -1,14 +1,18 @@
 //! The impression log: events match their schema, are selected by request id, and stay within the queue's
 //! bounds.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::rig::asks::*;
 use prost::Message;
+use streamlearn_scan::Blocks;
 use streamlearn_serve::answer::{Answer, Cut};
 use streamlearn_serve::impression_log::{Batch, Shown, ShownLimits};
 use streamlearn_serve::inputs::Limits;
 use streamlearn_serve::protocol::{CallerOptions, Naming, RequestFormat, decode, every_kind};
+use streamlearn_serve::versions::item_index::{FoundItems, ItemIndex};
+use streamlearn_serve::versions::raw_ids::RawIds;
 use streamlearn_wire::avro::{Column, Decoder, Limits as ReadLimits, Plan};
 
 const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 1 << 20 };
@@ -190,6 +194,21 @@ fn at_a_bound_requests_are_let_go_of_and_counted() {
     let small = shown(ShownLimits { bytes_max: 600, ..ALL });
     (0..5).for_each(|at| answer(&small, &named(&format!("q{at}"))));
     assert!(small.figures().waiting_bytes <= 600 && small.figures().dropped > 0, "{:?}", small.figures());
+}
+
+#[test]
+fn items_that_were_retrieved_count_for_the_bound() {
+    let small = shown(ShownLimits { bytes_max: 4_096, ..ALL });
+    let bytes = ask(&least(), true).encode_to_vec();
+    let (request, form) = decode(&bytes, &naming(), CallerOptions::default()).unwrap();
+    let (blocks, ids) = (Arc::new(Blocks::new(4).unwrap()), Arc::new(RawIds::new(false)));
+    let index = Arc::new(ItemIndex { blocks, ids, as_of_ms: None, probes: None, identity: 0 });
+    let (keys, scores, order) = ((0..500).collect(), vec![1.0; 500], Some(vec![0]));
+    let found = Some(Box::new(FoundItems { keys, scores, probed: None, index, origin: None }));
+    let (version, scores, cut, computed, filled) = (18, Vec::new(), Cut::default(), None, None);
+    let answer = Answer { version, scores, cut, found, computed, filled, order, arm: None };
+    small.note(small.keep(&request, RequestFormat::Grpc, &bytes).unwrap(), form.id, answer);
+    assert_eq!((small.figures().noted, small.figures().dropped), (0, 1));
 }
 
 #[test]
