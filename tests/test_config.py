@@ -223,7 +223,8 @@ def test_every_setting_says_what_it_is_for(field: object) -> None:
 COUNTS = {
     "allowance.shown", "ingest.lots", "ingest.parallelism",
     "join.logged_share", "replay.partitions", "serving.golden_difference_max",
-    "retrieval.k_max", "retrieval.lanes", "retrieval.negatives", "retrieval.probes", "retrieval.rate", "serving.lanes",
+    "retrieval.cache_versions", "retrieval.k_max", "retrieval.lanes", "retrieval.negatives", "retrieval.probes",
+    "retrieval.rate", "serving.lanes",
     "tables.rate", "tables.weight_decay", "trainer.clip_norm", "trainer.l2", "trainer.rate",
     "trainer.seed", "up.nodes", "up.workers", "workers.members",
 }  # fmt: skip
