@@ -1,4 +1,4 @@
-"""A library of a million items on two nodes: from the commit of a version until both answer with it, and a rollback.
+"""A million items on two nodes: how soon both answer with a new version, how soon they go back, lists of who acted.
 
 The versions have the files that a publisher writes; their vectors are drawn by chance.
 """
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
+from benchmarks.nodes.nearline_figures import action_to_list, nearline_run, nearline_users
 from benchmarks.nodes.serving_life import Asker
 from benchmarks.nodes.serving_model import Pointing
 from benchmarks.nodes.serving_nodes import ServingNode
@@ -54,7 +55,17 @@ __all__ = ["measure"]
 
 Note = Callable[[str], None]
 Keys = npt.NDArray[np.uint64]
-_APP = "from benchmarks.streams.library_items import retrieving_app\n\napp = retrieving_app()\n"
+# Lists are made of interactions, which are written where a column is computed.
+_APP = """
+from dataclasses import replace
+
+from benchmarks.streams.library_items import retrieving_app
+from streamlearn.features import Dense, Since
+
+app = retrieving_app()
+idle = Dense("idle", "user", computed=Since(app.label_names[0]), default=-1)
+app = replace(app, features=replace(app.features, dense=(*app.features.dense, idle)))
+"""
 _ITEMS, _QUICK_ITEMS, _CHANGED_SHARE = 1_000_000, 20_000, 10
 _ROUNDS, _QUICK_ROUNDS, _K = 7, 3, 100
 _USERS, _PIECE, _NOW_MS = 1_000, 1 << 14, 1_700_000_000_000
@@ -62,7 +73,7 @@ _SETTINGS = ("replica.beat_s=0.25", "front.deadline_ms=30000")
 
 
 def measure(note: Note, result: Result, *, quick: bool) -> None:
-    """Measure both; times are of the wall, and for a version also the processor's in a node, with what it answers."""
+    """Measure all; times are of the wall, and for a version also the processor's in a node, with what it answers."""
     items, rounds = (_QUICK_ITEMS, _QUICK_ROUNDS) if quick else (_ITEMS, _ROUNDS)
     with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as place, ExitStack() as ends:
         note(f"a version of {items:,} items")
@@ -92,6 +103,12 @@ def measure(note: Note, result: Result, *, quick: bool) -> None:
             for asker in askers:
                 asker.first(version, begin_s)
         grown = [node.anonymous_bytes() / at_first for node, at_first in zip(nodes, before, strict=True)]
+        note("lists of users who act")
+        users = [{"user_id": number} for number in range(_USERS)]
+        item = {"video_id": 1, "author_id": 1, "tags": [1]}
+        with nearline_run(model.folder, nodes[0].grpc, users, item) as run:
+            result.figures |= nearline_users(run)
+            result.figures |= action_to_list(run, per_s=20.0, seconds=5.0 if quick else 20.0)
     result.figures["committed_to_retrievable_s"] = statistics.median(taken_s)
     result.figures["committed_to_retrievable_max_s"] = max(taken_s)
     result.figures["committed_to_retrievable_cpu_s"] = statistics.median(used_s)
