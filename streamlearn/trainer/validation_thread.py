@@ -58,7 +58,7 @@ class ValidationThread:
         self.curves, self._left_out = dict[str, Float32s](), list[tuple[int, int]]()
         self._watermark_ms = None if saved is None else self._validation.load(saved, has_lost=has_lost)
         self._summary = self._validation.summary()
-        self._is_summary_old, self._summary_due_s = bool(self._summary), 0.0
+        self._is_summary_old, self._summary_due_s = bool(app.features.curves and self._summary), 0.0
         self._error: BaseException | None = None
         self._has_ended, self._closing = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._run, name="streamlearn-trainer-validation", daemon=True)

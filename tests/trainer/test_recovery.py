@@ -293,8 +293,8 @@ def test_while_windows_close_fast_they_are_summed_up_now_and_then_and_when_someb
                 columns_of(Step(number, pieces, Reached((1,), (late_ms,), late_ms, (late_ms,)), len(batch))), learned
             )
             wait_until(partial(_has, scored, number), "a window to close", 60)
-            wait_until(lambda: len(sums) == 2, "the first one to be summed up", 60)
-        assert thread.summary == {"windows": 1.0}
+            wait_until(lambda: thread.summary == {"windows": 1.0}, "the first one to be summed up", 60)
+        assert len(sums) == 2
         thread.catch_up()
         assert thread.summary["windows"] >= 5.0
         assert len(sums) == 3

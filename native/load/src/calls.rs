@@ -26,6 +26,8 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// The message with which servers built on tonic report a passed deadline as CANCELLED.
 const LATE: &str = "Timeout expired";
+/// How often a request is sent that no connection carried.
+const ATTEMPTS: usize = 4;
 
 /// The settings of calls.
 #[derive(Debug, Clone)]
@@ -146,23 +148,24 @@ impl Calls {
         }
     }
 
-    /// Asks over a connection, and once more if the node did not see the request, as every client of gRPC does:
-    /// over a new connection if the first was lost or leaving (GOAWAY), over the same if the node refused the stream.
+    /// Asks over a connection, and again if the node did not see the request, as every client of gRPC does: over a new
+    /// connection if the first was lost or leaving (GOAWAY), and once over the same if the node refused the stream.
     async fn ask(
         &self,
         connection: &Connection,
         message: Message,
         deadline: Option<Duration>,
     ) -> Result<Bytes, Status> {
-        let (count, sender) = self.sender(connection, 0).await?;
-        match self.ask_over(sender, message.clone(), deadline).await {
-            Err(Failure { is_unseen: true, is_refused, .. }) => {
-                let gone = if is_refused { 0 } else { count };
-                let (_, sender) = self.sender(connection, gone).await?;
-                self.ask_over(sender, message, deadline).await.map_err(|failure| failure.status)
+        let mut gone = 0;
+        for attempt in 1.. {
+            let (count, sender) = self.sender(connection, gone).await?;
+            match self.ask_over(sender, message.clone(), deadline).await {
+                Err(Failure { is_unseen: true, is_refused: false, .. }) if attempt < ATTEMPTS => gone = count,
+                Err(Failure { is_unseen: true, is_refused: true, .. }) if attempt == 1 => gone = 0,
+                outcome => return outcome.map_err(|failure| failure.status),
             }
-            outcome => outcome.map_err(|failure| failure.status),
         }
+        unreachable!("the attempts are bounded")
     }
 
     async fn ask_over(
