@@ -69,7 +69,8 @@ app = replace(app, features=replace(app.features, dense=(*app.features.dense, id
 _ITEMS, _QUICK_ITEMS, _CHANGED_SHARE = 1_000_000, 20_000, 10
 _ROUNDS, _QUICK_ROUNDS, _K = 7, 3, 100
 _USERS, _PIECE, _NOW_MS = 1_000, 1 << 14, 1_700_000_000_000
-_SETTINGS = ("replica.beat_s=0.25", "front.deadline_ms=30000")
+_LIST = "retrieval.k_max=500"
+_SETTINGS = ("replica.beat_s=0.25", "front.deadline_ms=30000", _LIST)
 
 
 def measure(note: Note, result: Result, *, quick: bool) -> None:
@@ -126,7 +127,7 @@ class _Model:
         (folder / "app.py").write_text(_APP)
         self.registry_url = f"sqlite://{place}/registry.db"
         self.folder: AppFolder = load_app(
-            folder, [f"versions.store={place}/store", f"registry.url={self.registry_url}"]
+            folder, [f"versions.store={place}/store", f"registry.url={self.registry_url}", _LIST]
         )
         self._app, self._store = self.folder.app, open_store(self.folder.store_url)
         self._rng = np.random.default_rng(4)
