@@ -56,7 +56,7 @@ class NearlineRun:
                     writer.append(partition, [encode_interactions(batch.take(rows))])
 
     def refreshed(self, count: int) -> None:
-        """Step until so many lists were written since the start."""
+        """Step until `count` lists were written since the start."""
         until_s = time.monotonic() + _WAIT_S
         while self.loop.counts.refreshed < count:
             if time.monotonic() > until_s:

@@ -21,7 +21,7 @@ _REPEATS, _USERS, _K, _PHASES = 7, 32, 500, 4
 
 
 def measure(note: Note, result: Result, *, quick: bool) -> None:
-    """Measure blocks of which a tenth of the rows changes, and searches beside these changes and without them."""
+    """Measure blocks whose rows change, a tenth at a time; and searches, quiet and beside such changes."""
     items, repeats = (_QUICK_ITEMS, 3) if quick else (_ITEMS, _REPEATS)
     note("a tenth of all rows changes")
     vectors = Vectors.made(items, 1.5)

@@ -45,7 +45,7 @@ Int64s = npt.NDArray[np.int64]
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "kuairand"
 _RETRIEVAL = """
-# What the declaration above computes, requests give here.
+# Requests send these columns, which the declaration above would compute.
 from dataclasses import replace as _replace
 
 from streamlearn.features import Library, Retrieval
@@ -188,7 +188,7 @@ def _learn(folder: AppFolder) -> None:
 
 
 def _positives(week: Week, days: int, every: int) -> _Positives:
-    """Return the clicks of the last days, or one of `every` so many."""
+    """Return each `every`-th click of the last days."""
     (label,) = (one for one in week.batch.labels if one.name == "click")
     begin_ms = _midnight(int(week.shown_ms[-1])) - (days - 1) * _DAY_MS
     rows = np.flatnonzero((label.value != 0) & (week.shown_ms >= begin_ms))[::every]

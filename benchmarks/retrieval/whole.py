@@ -18,7 +18,7 @@ _PARTS = ("scans", "changes", "derived", "two_nodes", "learned", "logged_week")
 def run(quick: bool, note: Note, only: str = "") -> Result:
     """Measure all parts, or `only` one."""
     if only and only not in _PARTS:
-        message = f"there is no part {only}"
+        message = f"unknown part {only!r}"
         raise UsageError(message, help=f"choose from {', '.join(_PARTS)}")
     result = Result("retrieval")
     for name in _PARTS:

@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 _KEEP_MS = 3_600_000
 _FEATURES_BYTES_MAX = 256 << 20
 _PENDING_MAX = 1 << 16
-# A node searches for as many users at once at little more cost than for one.
+# A node searches for as many users at once at a fraction of the cost for each.
 _USERS_MAX = 32
 # The waits after a batch that no node could answer, and for what was not there.
 _BACKOFF_S, _BACKOFF_S_MAX = 0.1, 5.0

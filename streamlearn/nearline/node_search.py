@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from streamlearn.access.renewal import GivenToken
 from streamlearn.apps import App
 from streamlearn.clock import SYSTEM_CLOCK, Clock
 from streamlearn.errors import BadRecord, RegistryUnreachable, ServiceError
 from streamlearn.features import Slot, keys_of
 from streamlearn.load.load_run import Load
+from streamlearn.native import native
 from streamlearn.nearline.candidate_list import CandidateList
 from streamlearn.serving.infer import InferAnswer, InferRequest, Tensor, numbers_tensor
 from streamlearn.versions.pointer.registry import Node
@@ -45,7 +47,7 @@ class NodeSearch:
         app: The application.
         k: How many items a list has.
         nodes: Returns the nodes, such as `Registry.nodes`; each has a gRPC address.
-        token: The token that the nodes expect.
+        token: The token that the nodes expect; connections are made anew when it changes.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class NodeSearch:
         app: App,
         k: int,
         nodes: Callable[[], Sequence[Node]],
-        token: str | None = None,
+        token: GivenToken | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -62,6 +64,7 @@ class NodeSearch:
         parameters = {"priority": _PRIORITY, "deadline_ms": _DEADLINE_MS}
         self._head = InferRequest(f"{app.served_name}.retrieve", (wanted,), parameters=parameters).encode()
         self._loads: dict[str, Load] = {}
+        self._sent: bytes | None = None  # the token of these connections
         self._addresses: list[str] = []
         self._asked_s, self._turn, self._trouble = -_NODES_S, 0, ""
 
@@ -96,14 +99,18 @@ class NodeSearch:
         address = self._addresses[self._turn]
         try:
             if address not in self._loads:
-                self._loads[address] = Load(address, token=self._token, connections=1)
+                token = None if self._sent is None else self._sent.decode("latin-1")
+                self._loads[address] = Load(address, token=token, connections=1)
             return self._loads[address]
         except ServiceError as error:
             self._say(error.message)
             return None
 
     def _look(self) -> None:
-        """Learn which nodes there are; those known before stay if the registry does not answer."""
+        """Learn which nodes there are, and the token; nodes known before stay if the registry does not answer."""
+        token = self._token.current() if isinstance(self._token, native.Token) else self._token
+        if token != self._sent:
+            self._loads, self._sent = {}, token
         try:
             nodes = [node for node in self._nodes() if node.state in _READY and node.grpc]
         except RegistryUnreachable as error:

@@ -37,6 +37,7 @@ __all__ = ["NodeRetrieval"]
 
 # With more users in one search, a user costs as much, and each waits longer.
 _USERS_MAX = 64
+_SAMPLED = "Best items of sampled requests, by whether the cells that were searched had them"
 _FILLED = "Candidates whose features were left out, by whether the library of the version has them"
 
 
@@ -147,9 +148,7 @@ class NodeRetrieval:
         yield single(
             counter_family("retrieval", "scanned_items", "Items whose vectors were scanned, per user"), scanned
         )
-        recalled = counter_family(
-            "retrieval", "sampled_items", "Items of sampled requests, by found or missed", ["outcome"]
-        )
+        recalled = counter_family("retrieval", "sampled_items", _SAMPLED, ["outcome"])
         for outcome, count in zip(("found", "missed"), measures.recall, strict=True):
             recalled.add_metric([outcome], count)
         yield recalled

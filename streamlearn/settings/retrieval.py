@@ -25,8 +25,8 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     k_max: Annotated[int, Meta(ge=1, le=16_384)] = 1_000
     """Most items of one answer. Requests that ask for more are refused."""
     probes: Annotated[int, Meta(ge=0, le=16_384)] = 0
-    """How many cells a node searches for a user; 0 searches all items, and misses none. A cell has similar items; there
-    are about as many cells as items in one. Libraries of fewer than 65,536 items are searched whole."""
+    """A node divides many items into cells of similar ones. This is how many cells it searches for a user; some of the
+    best items are then missed. 0 searches all items. Libraries of fewer than 65,536 items are never divided."""
     nearline: bool = False
     """Whether `streamlearn nearline` keeps lists of items for users who just acted, and nodes answer with them. A list
     has `k_max` items, 10 bytes each, in the store of feature states."""
@@ -34,5 +34,5 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How long after a user's first action its list is refreshed, once for all actions until then. It is above the time
     until an action counts in computed features, about half a second."""
     cache_versions: Annotated[int, Meta(ge=0, le=1_000)] = 60
-    """How many versions before the active one may have found a list that nodes still answer with. 0 allows lists of
-    the active version alone."""
+    """How many versions a list may be behind the active one; nodes do not answer with older lists. 0 allows lists of
+    the active version alone. Lower it if vectors change much from version to version."""

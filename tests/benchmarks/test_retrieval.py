@@ -50,7 +50,7 @@ def test_a_version_with_changed_rows_has_its_figures() -> None:
 
 
 def test_a_part_that_there_is_not_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"no part scan\nhelp: choose from scans, "):
+    with pytest.raises(UsageError, match=r"unknown part 'scan'\nhelp: choose from scans, "):
         _quick("scan")
 
 

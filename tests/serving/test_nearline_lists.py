@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 
 from benchmarks.nodes.nearline_figures import action_to_list, nearline_run, nearline_users
+from streamlearn.access.renewal import open_token
 from streamlearn.apps import AppFolder
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.features.keys import keys_of
 from streamlearn.models import export_graphs
 from streamlearn.models.logistic import Logistic
 from streamlearn.models.tf_calls import Place
+from streamlearn.nearline import node_search
 from streamlearn.nearline.candidate_list import CandidateList
 from streamlearn.nearline.nearline_loop import NearlineLoop
 from streamlearn.nearline.node_search import NodeSearch, Unfound
@@ -30,7 +32,7 @@ from streamlearn.online.candidate_lists import list_group
 from streamlearn.serving.infer import numbers_tensor
 from streamlearn.serving.node import Node
 from streamlearn.settings import Settings
-from streamlearn.testing import wait_until
+from streamlearn.testing import ManualClock, wait_until
 from streamlearn.versions import History, PointerLog, open_store
 from streamlearn.versions.format.graphs import put_graph
 from streamlearn.versions.pointer.moves import rollback
@@ -326,3 +328,32 @@ def test_the_benchmark_measures_lists_of_a_node(serve: Callable[..., Service]) -
     assert figures["actions"] == 50
     assert figures["nearline_users_per_s"] > 0
     assert 0 < figures["action_to_list_p99_s"] < WAIT_S
+
+
+def test_a_token_that_changes_is_sent_from_the_next_connection_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str | None] = []
+
+    class Connection:
+        def __init__(self, address: str, *, token: str | None, connections: int) -> None:
+            sent.append(token)
+
+        def outcomes(self, messages: list[bytes], wait_s: float) -> list[tuple[str, str, None]]:
+            return [("UNAVAILABLE", "", None)] * len(messages)
+
+    monkeypatch.setattr(node_search, "Load", Connection)
+    file, clock = tmp_path / "token", ManualClock()
+    file.write_text("first")
+    known = [KnownNode(boot_id="1", name="1", state="ready", grpc="127.0.0.1:1")]
+    search = NodeSearch(nearline_app(), 5, lambda: known, open_token(file), clock=clock)
+
+    def tokens() -> list[str | None]:
+        clock.sleep(2.0)
+        assert search.ask([(1, ())]) == [Unfound.LATER]
+        return sent
+
+    assert tokens() == tokens() == ["first"]
+    file.write_text("second")
+    wait_until(lambda: tokens()[-1] == "second", "the new token")
+    assert sent == ["first", "second"]

@@ -35,7 +35,7 @@ def main(words: list[str]) -> int:
         "--hosts", action="store_true", help="on several hosts: kill each role once, cut each host off once"
     )
     parser.add_argument(
-        "--retrieval", action="store_true", help="the application retrieves, and lists of items are checked; no workers"
+        "--retrieval", action="store_true", help="the application retrieves, and lists of items are checked"
     )
     parser.add_argument(
         "--only", action="append", default=[], help="only faults with this text in their name; may be repeated"

@@ -45,9 +45,10 @@ _SETTINGS = (
     # The judge must not reject versions for the noise of small samples: quality is not tested here.
     "judge.scored_rows_min=1099511627776",
     "judge.norm_ratio_max=0",
+    # Workers learn with the trainer. One of the three has nothing to learn at a time, and must follow all the same.
+    f"up.workers={len(WORKERS)}",
+    f"workers.slices={len(WORKERS)}",
 )
-# Workers learn with the trainer. One of the three has nothing to learn at a time, and must follow all the same.
-_WORKING = (f"up.workers={len(WORKERS)}", f"workers.slices={len(WORKERS)}")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class ChaosOptions:
         is_once: End the load when each fault came once.
         faults_max: End the load after this number of faults; 0 for no limit.
         only: Use only faults whose name contains one of these texts; empty for all faults.
-        is_finding: Whether the application retrieves. Then no workers learn with the trainer.
+        is_finding: Whether the application retrieves, and its nodes are asked for items.
     """
 
     seconds: float
@@ -172,8 +173,8 @@ def run(
     until_ms = begin_ms + round((end_ms - begin_ms) * share)
     speed = (until_ms - begin_ms) / 1_000 / options.seconds
     example = finding_copy(_EXAMPLE, place) if options.is_finding else _EXAMPLE
-    workers = () if options.is_finding else (*_WORKING, f'workers.listen=["unix:{place}/leader"]')
-    changes = (*one_machine_settings(place, speed), *_SETTINGS, *workers, *changes)
+    listen = f'workers.listen=["unix:{place}/leader"]'
+    changes = (*one_machine_settings(place, speed), *_SETTINGS, listen, *changes)
     folder = load_app(example, changes)
     board = Board(folder.app)
     with ExitStack() as stack:
@@ -212,7 +213,7 @@ def run(
         except StreamlearnError as error:
             outcome.violations.append(f"the end: {error.message}")
         outcome.slices = target.slices
-        if not outcome.slices and not options.is_finding:
+        if not outcome.slices:
             outcome.violations.append("no worker learned a slice")
     outcome.rows, outcome.requests, outcome.unanswered = len(board), feed.requests, feed.unanswered
     return outcome
@@ -229,7 +230,6 @@ def _inject_faults(
     ends_s = time.monotonic() + options.seconds - _LAST_S
     names = [name for name in faults if name in QUICK] if options.is_quick else list(faults)
     names = [name for name in names if not options.only or any(text in name for text in options.only)]
-    names = [name for name in names if not (options.is_finding and "worker" in name)]
     injected_max = len(names) if options.is_once else options.faults_max
     target.wait_recovered(options.recovery_s_max)
     for quiet_s, name in planned(options.seed, names):

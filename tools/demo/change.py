@@ -107,7 +107,7 @@ class Change:
         written = run_verb("migrate", str(new), "--from", str(old))
         self.kept = sum(written["rows"].values())
         # Envoy follows the sockets, which both applications share. The trainer of the new one learns alone.
-        own = ("access.listen=", "up.workers=0", "workers.slices=1", "workers.listen=[]")
+        own = ("access.listen=", "up.workers=0", "workers.listen=[]")
         changed = load_app(new, own)
         self.items = [(item, {**features, _ADDED: 0}) for item, features in items]
         if items:

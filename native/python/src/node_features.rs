@@ -31,7 +31,7 @@ pub struct RedisAddress {
 }
 
 impl RedisAddress {
-    /// How values of at most so many bytes are read from it.
+    /// The settings of a reader of values that have at most `value_bytes_max` bytes.
     pub fn settings(self, value_bytes_max: usize, reach: Duration) -> RedisSettings {
         let Self { host, port, authority, socket, user, password, database } = self;
         let place = match (socket, authority) {

@@ -189,7 +189,7 @@ impl NativeRawIds {
     }
 }
 
-/// What describes a version's items.
+/// The features of a version's items.
 #[pyclass(frozen, name = "ItemFeatures", module = "streamlearn._native")]
 pub struct NativeItemFeatures {
     features: Arc<ItemFeatures>,

@@ -10,7 +10,7 @@ use oracle::{Arrays, Chance, Library};
 use proptest::prelude::*;
 use streamlearn_scan::{Blocks, Cells, Changes, ScanError, Search, Training};
 
-/// The size of one change: so many keys are written and removed, drawn from `among` possible ones.
+/// The size of one change: how many keys are written and how many removed, of `among` possible ones.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     changed: u64,

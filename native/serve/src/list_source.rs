@@ -117,7 +117,7 @@ impl ListSource {
         let bytes = read.ok_or("away")?.pop().flatten().ok_or("missing")?;
         let usable = self.usable_for(version)?;
         let found = decide(&bytes, (key, self.items_max), &usable.of_lists, wishes, index);
-        found.map(|(_, found)| found).map_err(|reason| match reason {
+        found.map_err(|reason| match reason {
             Unusable::Damaged => "damaged",
             Unusable::Stale => "stale",
             Unusable::Short => "short",

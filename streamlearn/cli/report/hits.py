@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
-from streamlearn.times import parse_time_ms, time_text
+from streamlearn.cli.report.span import times_ms_of
+from streamlearn.times import time_text
 from streamlearn.versions import Known
 
 __all__ = ["HITS", "hits_of"]
@@ -21,8 +21,7 @@ def hits_of(versions: Sequence[Known], begin: str, end: str) -> list[dict[str, A
 
     The rate of popularity is None on a day on which no version has it.
     """
-    now = datetime.now(UTC)
-    begin_ms, end_ms = (parse_time_ms(text, now) if text else None for text in (begin, end))
+    begin_ms, end_ms = times_ms_of(begin, end)
     days: dict[str, list[Known]] = defaultdict(list)
     for known in versions:
         time_ms = known.watermark_ms

@@ -13,7 +13,7 @@ from streamlearn.errors import ScoresMissing
 from streamlearn.times import parse_time_ms, time_text
 from streamlearn.trainer.validation import ScoreColumns
 
-__all__ = ["SERVED", "Span", "SpanScore", "span_of", "windows_of", "within"]
+__all__ = ["SERVED", "Span", "SpanScore", "span_of", "times_ms_of", "windows_of", "within"]
 
 Floats = npt.NDArray[np.float64]
 _SPAN_WIDTHS = 2  # figures of a span are of the shortest windows, or of the next wider ones
@@ -76,8 +76,7 @@ class Span:
 
 def within(scores: ScoreColumns, begin: str, end: str) -> ScoreColumns:
     """Return the windows between two times, given as texts; raises `ScoresMissing` without any."""
-    now = datetime.now(UTC)
-    begin_ms, end_ms = (parse_time_ms(text, now) if text else None for text in (begin, end))
+    begin_ms, end_ms = times_ms_of(begin, end)
     is_within = np.ones(len(scores), np.bool_)
     if begin_ms is not None:
         is_within &= scores["begin_ms"] >= begin_ms
@@ -88,6 +87,13 @@ def within(scores: ScoreColumns, begin: str, end: str) -> ScoreColumns:
         message = "no window lies between --from and --to"
         raise ScoresMissing(message, help=f"windows were scored from {first} to {last} UTC")
     return scores.where(is_within)
+
+
+def times_ms_of(begin: str, end: str) -> tuple[int | None, int | None]:
+    """Return two times, given as texts; None for an empty one."""
+    now = datetime.now(UTC)
+    begin_ms, end_ms = (parse_time_ms(text, now) if text else None for text in (begin, end))
+    return begin_ms, end_ms
 
 
 def windows_of(scores: ScoreColumns) -> ScoreColumns:

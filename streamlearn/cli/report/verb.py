@@ -78,8 +78,8 @@ def report(
     store = open_store(folder.store_url, settings=settings.versions)
     story = read_story(store, name, moves_max=moves, is_live=settings.topics.time == "wall")
     span = span_of(scores)
-    first = {one.name: one.arms[0].name for one in settings.access.experiments}
-    arms, figures = arms_of(windows_of(scores), first), arm_figures_of(windows_of(scores), first)
+    windows, first = windows_of(scores), {one.name: one.arms[0].name for one in settings.access.experiments}
+    arms, figures = arms_of(windows, first), arm_figures_of(windows, first)
     hits = without_empty(hits_of(story.known, begin, end), ["popular 100"])
     tables = ({_ARMS: _arm_rows(arms)} if arms else {}) | ({_ARM_FIGURES: _figure_rows(figures)} if figures else {})
     tables |= {HITS: hits} if hits else {}

@@ -29,7 +29,7 @@ def nearline(
     set_: SetOption = None,
 ) -> None:
     """Refresh lists of items for users of APP who just acted, until a signal arrives."""
-    from streamlearn.access.token_file import read_token
+    from streamlearn.access.renewal import open_token
     from streamlearn.apps import load_app
     from streamlearn.metrics_server import serve_metrics
     from streamlearn.nearline.meters import NearlineMeters
@@ -45,7 +45,7 @@ def nearline(
     settings = folder.settings
     set_up_logging(settings.telemetry)
     stopped, meters = stop_event(), NearlineMeters()
-    token = None if token_file is None else read_token(token_file).decode("latin-1")
+    token = None if token_file is None else open_token(token_file)
     given = [Node(boot_id=address, name=address, state="ready", grpc=address) for address in at or ()]
     with ExitStack() as held:
         held.enter_context(serve_metrics(settings.telemetry))

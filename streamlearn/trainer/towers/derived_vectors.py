@@ -17,7 +17,7 @@ from streamlearn.features.retrieval import TOWERS, of_retrieval
 from streamlearn.library.items import LibraryView
 from streamlearn.library.library import Library
 from streamlearn.table import Packing
-from streamlearn.trainer.towers.item_vectors import VECTOR_MAX, encoded
+from streamlearn.trainer.towers.item_vectors import are_searchable, encoded, places_of
 from streamlearn.trainer.towers.tower_learner import TowerLearner
 from streamlearn.trainer.towers.tower_state import towers_of
 from streamlearn.versions import Chain, load, load_tensors
@@ -67,8 +67,7 @@ def derived_vectors(folder: AppFolder, chain: Chain) -> DerivedVectors:
         raise defective(chain.head.folder, "missing_file", "it has no vectors of items")
     wrong, made_count, rounded_count = np.zeros(0, np.int64), 0, 0
     for at, values, scales in _made(folder, chain, items):
-        places = np.minimum(np.searchsorted(stored["key"], items.keys[at]), max(len(stored["key"]) - 1, 0))
-        is_held = stored["key"][places] == items.keys[at] if len(stored["key"]) else np.zeros(len(at), np.bool_)
+        places, is_held = places_of(stored["key"], items.keys[at])
         held = places[is_held]
         pair = (values[is_held], scales[is_held]), (stored["row"][held], stored["scale"][held])
         is_alike = (pair[0][1] == pair[1][1]) & (pair[0][0] == pair[1][0]).all(axis=1)
@@ -94,8 +93,7 @@ def _made(folder: AppFolder, chain: Chain, items: LibraryView) -> Iterator[tuple
         flat = packing.flat(items.items(at).features, len(at), at=chain.version)
         vectors = learner.items(flat, weights)
         # Versions hold zeros for a vector with a number that is not finite; see `VectorsCut`.
-        is_fit = np.all(np.abs(vectors) <= VECTOR_MAX, axis=1, keepdims=True)
-        yield at, *encoded(np.where(is_fit, vectors, np.float32(0.0)))
+        yield at, *encoded(np.where(are_searchable(vectors)[:, None], vectors, np.float32(0.0)))
 
 
 def _are_near(made: tuple[Any, Any], held: tuple[Any, Any]) -> _Bools:

@@ -19,7 +19,7 @@ from streamlearn.samples import FeatureColumns
 from streamlearn.versions import Chain
 from streamlearn.versions.format.library_files import GONE, vectors_in
 
-__all__ = ["VECTOR_MAX", "ItemVectors", "Tower", "VectorsCut", "encoded"]
+__all__ = ["ItemVectors", "Tower", "VectorsCut", "are_searchable", "encoded", "places_of"]
 
 Float32s = npt.NDArray[np.float32]
 Uint64s = npt.NDArray[np.uint64]
@@ -27,8 +27,8 @@ Bools = npt.NDArray[np.bool_]
 _AT_ONCE = 1 << 14
 # Keys are hashes: their highest bits are a fast first test of whether one key may be among others.
 _SHIFT = np.uint64(64 - 22)
-VECTOR_MAX = 1e15
-"""Vectors with larger numbers are refused, by `encoded` and by nodes."""
+# Vectors with larger numbers are refused, by `encoded` and by nodes.
+_VECTOR_MAX = 1e15
 # As many versions can be searched: the newest, the active one, and those between them.
 _SEARCHED_MAX = 4
 
@@ -107,7 +107,7 @@ class ItemVectors:
 
     def has(self, keys: Uint64s) -> Bools:
         """Return which items have a vector."""
-        return _places(self._rows.keys, keys)[1]
+        return places_of(self._rows.keys, keys)[1]
 
     def blocks(self, version: int) -> Any:
         """Return the vectors of a version, to be searched; raises VersionRefused if they are no longer there."""
@@ -153,13 +153,13 @@ class VectorsCut:
     def tensors(self, version: int, changed: Uint64s) -> dict[str, npt.NDArray[Any]]:
         """Return what a version changes; `changed` are the keys of tower rows that it changes."""
         before, keys = self._newest._rows, self._items.keys
-        at, is_known = _places(before.keys, keys)
+        at, is_known = places_of(before.keys, keys)
         parts = list(self._parts(version, changed, is_known))
         stale = np.concatenate([np.zeros(0, np.int64), *(places for places, _ in parts)])
         made = _joined([part for _, part in parts], before)
         was = before.take(at[stale]) if len(before.keys) else made
         differ = ~is_known[stale] | (made.scales != was.scales) | (made.values != was.values).any(axis=1)
-        gone = before.keys[~_places(keys, before.keys)[1]]
+        gone = before.keys[~places_of(keys, before.keys)[1]]
         now = before.placed(keys, at)
         now.values[stale], now.scales[stale] = made.values, made.scales
         changes = made.take(differ).changes(gone)
@@ -188,11 +188,11 @@ class VectorsCut:
 
     def _finite(self, vectors: Float32s) -> Float32s:
         """Return vectors with zeros for those that no node can search, which are counted for the judge."""
-        is_fit: Bools = np.all(np.abs(vectors) <= VECTOR_MAX, axis=1)  # comparisons with NaN are false
+        is_fit = are_searchable(vectors)
         if is_fit.all():
             return vectors
         numbers = vectors[~is_fit]
-        bad = {".not_finite": ~(np.abs(numbers) <= VECTOR_MAX), ".nan": np.isnan(numbers)}
+        bad = {".not_finite": ~(np.abs(numbers) <= _VECTOR_MAX), ".nan": np.isnan(numbers)}
         for suffix, are in bad.items():
             name = f"vectors{suffix}"
             self.metrics[name] = self.metrics.get(name, 0.0) + float(np.count_nonzero(are))
@@ -208,11 +208,17 @@ class _Among:
 
     def __call__(self, keys: Uint64s) -> Bools:
         are: Bools = self._may_be[keys >> _SHIFT]
-        are[are] = _places(self._keys, keys[are])[1]
+        are[are] = places_of(self._keys, keys[are])[1]
         return are
 
 
-def _places(keys: Uint64s, wanted: Uint64s) -> tuple[npt.NDArray[np.int64], Bools]:
+def are_searchable(vectors: Float32s) -> Bools:
+    """Return which vectors have only numbers that nodes take."""
+    are: Bools = np.all(np.abs(vectors) <= _VECTOR_MAX, axis=1)  # comparisons with NaN are false
+    return are
+
+
+def places_of(keys: Uint64s, wanted: Uint64s) -> tuple[npt.NDArray[np.int64], Bools]:
     """Return the place of each wanted key among ascending ones, and whether it is there."""
     at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
     return at, keys[at] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)

@@ -19,7 +19,7 @@ from streamlearn.samples import SampleBatch
 from streamlearn.trainer.columns import StepColumns, columns_in
 from streamlearn.trainer.intake.extract import rows_of
 from streamlearn.trainer.intake.identity import identity_of
-from streamlearn.trainer.towers.item_vectors import VECTOR_MAX, ItemVectors
+from streamlearn.trainer.towers.item_vectors import ItemVectors, are_searchable
 from streamlearn.trainer.towers.popularity import Popularity
 from streamlearn.trainer.towers.positives import Positives, are_held_out
 from streamlearn.versions import Chain, Store, load_tensors
@@ -107,8 +107,7 @@ class VersionHits:
         """Return which positives have their item among the first that a version finds for their user."""
         blocks = self.vectors.blocks(version)
         users = self._towers.users(positives, self._weights_of(version), version)
-        # A node finds nothing with a number that is not finite; comparisons with NaN are false.
-        is_fit: Bools = np.all(np.abs(users) <= VECTOR_MAX, axis=1)
+        is_fit = are_searchable(users)  # a node finds nothing for others
         users[~is_fit] = 0.0
         top = blocks.search(users, TOP)[0].reshape(len(users), min(TOP, len(blocks)))[positives.user_index]
         hits: Bools = (top == positives.keys[:, None]).any(axis=1) & is_fit[positives.user_index]

@@ -1,4 +1,4 @@
-//! What a request did not send and its impression has all the same: retrieved candidates, and columns from the library.
+//! What an impression has beside what its request sent: retrieved candidates, and columns from the library.
 
 use std::sync::Arc;
 
@@ -12,8 +12,9 @@ use crate::request::{Request, Values};
 use crate::versions::item_features::ColumnForm;
 use crate::versions::raw_ids::RawId;
 
-/// Puts retrieved candidates into a request that was decoded with plain values: their ids, and which were shown. `order`
-/// has those that were answered, of which the request names the places that are shown.
+/// Puts retrieved candidates into a request that was decoded with plain values: their ids, and which were shown.
+///
+/// `order` has the candidates that were answered, best first. The request names the places in it that were shown.
 ///
 /// # Errors
 /// If the version has no id of an item.

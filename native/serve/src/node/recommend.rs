@@ -33,7 +33,7 @@ impl Deadline {
     /// Leaves the rest of the time to the next step.
     fn apply(self, request: &mut Request) -> Result<(), Refusal> {
         match self.wait_us.saturating_sub(self.began.elapsed().as_micros() as u64) {
-            0 => Err(Refusal::Late("the deadline passed between retrieval and ranking".to_owned())),
+            0 => Err(Refusal::Late("the deadline passed before the request could be scored".to_owned())),
             left_us => {
                 request.wishes.deadline_us = Some(left_us);
                 Ok(())

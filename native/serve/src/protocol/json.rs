@@ -324,14 +324,8 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, 
         parameters.insert(FEATURES, columns.to_string().into());
     }
     if let Some(found) = &answer.found {
-        parameters.insert(item_answer::DIGEST, item_answer::digest(found).into());
-    }
-    if let Some(list) = answer.found.as_ref().and_then(|found| found.origin) {
-        parameters.insert(item_answer::SOURCE, item_answer::NEARLINE.into());
-        parameters.insert(item_answer::SOURCE_VERSION, list.version.into());
-    }
-    if let Some(as_of_ms) = answer.found.as_ref().and_then(|found| item_answer::as_of_ms(found)) {
-        parameters.insert(item_answer::AS_OF_MS, as_of_ms.into());
+        let said = item_answer::said(found);
+        parameters.extend(said.map(|(name, said)| (name, serde_json::to_value(said).unwrap_or_default())));
     }
     let reply = Reply {
         model_name: naming.model(),

@@ -1,6 +1,7 @@
 //! CandidateList: the items that were found for a user ahead of requests, as a store keeps them. Whoever writes the
 //! store may be anyone: a list is read with bounds, and checked before it is used.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use streamlearn_wire::checksum::crc32c;
@@ -96,7 +97,7 @@ pub fn decide(
     usable: &[VersionName],
     wishes: &ItemWishes,
     index: &Arc<ItemIndex>,
-) -> Result<(CandidateList, FoundItems), Unusable> {
+) -> Result<FoundItems, Unusable> {
     let list = CandidateList::read(bytes, items_max).filter(|list| list.user == user);
     let list = list.ok_or(Unusable::Damaged)?;
     if !usable.contains(&list.version) {
@@ -105,16 +106,19 @@ pub fn decide(
     if wishes.allow.is_some() {
         return Err(Unusable::Short);
     }
-    let mut excluded = wishes.exclude.clone();
-    excluded.sort_unstable();
-    let is_kept = |key: &u64| excluded.binary_search(key).is_err() && index.ids.get(*key).is_some();
+    // The list is short, and the request may exclude millions.
+    let mut left: HashSet<u64> = list.keys.iter().copied().collect();
+    for key in &wishes.exclude {
+        left.remove(key);
+    }
+    let is_kept = |key: &u64| left.contains(key) && index.ids.get(*key).is_some();
     let kept = list.keys.iter().copied().zip(list.scores.iter().copied()).filter(|(key, _)| is_kept(key));
     let (keys, scores): (Vec<u64>, Vec<f32>) = kept.take(wishes.k).unzip();
     if keys.len() < wishes.k {
         return Err(Unusable::Short);
     }
     let origin = ListOrigin { version: list.version.number, as_of_ms: list.as_of_ms };
-    Ok((list, FoundItems { keys, scores, index: index.clone(), probed: None, origin: Some(origin) }))
+    Ok(FoundItems { keys, scores, index: index.clone(), probed: None, origin: Some(origin) })
 }
 
 /// Returns the value of a float16.
@@ -180,8 +184,11 @@ mod tests {
     fn a_list_is_answered_without_items_that_are_excluded_or_gone() {
         let (bytes, index) = (ranked(&[5, 3, 8, 1, 2]), index(&[1, 2, 3, 8]));
         let wishes = ItemWishes { k: 3, exclude: vec![8], ..ItemWishes::default() };
-        let (list, found) = decide(&bytes, (9, MAX), &[name(6), name(4)], &wishes, &index).unwrap();
-        assert_eq!((found.keys, list.version, list.as_of_ms, list.made_ms), (vec![3, 1, 2], name(4), 5, 6));
+        let found = decide(&bytes, (9, MAX), &[name(6), name(4)], &wishes, &index).unwrap();
+        let origin = ListOrigin { version: 4, as_of_ms: 5 };
+        assert_eq!((found.keys, found.origin), (vec![3, 1, 2], Some(origin)));
+        let list = CandidateList::read(&bytes, MAX).unwrap();
+        assert_eq!((list.version, list.as_of_ms, list.made_ms), (name(4), 5, 6));
         let more = ItemWishes { k: 4, ..wishes.clone() };
         assert_eq!(decide(&bytes, (9, MAX), &[name(4)], &more, &index), Err(Unusable::Short));
         let few = ItemWishes { k: 1, allow: Some(vec![1]), ..ItemWishes::default() };

@@ -384,8 +384,14 @@ async fn some_cells_are_searched_and_all_where_these_have_too_few_and_what_was_m
     assert!(rig.front.activate(rig.add_index(7, index)));
     let (_, few) = rig.retrieve(r#"{"user": {"user_id": 1}, "k": 3}"#).await;
     assert_eq!((few["probed"].as_u64(), few["items"].as_array().unwrap().len()), (Some(1), 3));
+    let inputs =
+        ["user_id", "k"].map(|name| json!({"name": name, "datatype": "INT64", "shape": [1], "data": [1]}));
+    let body = json!({ "inputs": inputs }).to_string();
+    let heard = post(rig.servers.http.unwrap(), "/v2/models/ctr.retrieve/infer", &body).await;
+    let tensors: Value = serde_json::from_str(&heard.text).unwrap();
+    assert_eq!(tensors["parameters"], json!({"probed": 1, "digest": "0000000000000000"}));
     let scanned = rig.front.measures().found().1;
-    assert!(scanned < 400, "{scanned} of 400 vectors were scanned for a few items");
+    assert!(scanned < 800, "{scanned} of 2 * 400 vectors were scanned for a few items");
     let (_, many) = rig.retrieve(r#"{"user": {"user_id": 1}, "k": 100, "exclude": [1, 5, 9]}"#).await;
     assert_eq!((many.get("probed"), many["items"].as_array().unwrap().len()), (None, 100));
     let (_, named) = rig.retrieve(r#"{"user": {"user_id": 1}, "k": 2, "allow": [0, 399]}"#).await;

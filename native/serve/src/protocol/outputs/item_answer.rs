@@ -16,18 +16,18 @@ use crate::versions::item_index::FoundItems;
 use crate::versions::raw_ids::RawId;
 
 /// The reply parameter with the event time up to which the version has learned.
-pub const AS_OF_MS: &str = "as_of_ms";
+const AS_OF_MS: &str = "as_of_ms";
 /// The reply parameter with the number of cells that were searched, if not all items were.
-pub const PROBED: &str = "probed";
+const PROBED: &str = "probed";
 /// The reply parameter that tells versions of one number apart: the first 16 digits of the digest of the manifest.
-pub const DIGEST: &str = "digest";
+const DIGEST: &str = "digest";
 
 /// The reply parameters of items that were found ahead of the request: `NEARLINE`, and the version that found them.
-pub const SOURCE: &str = "source";
+const SOURCE: &str = "source";
 /// See `SOURCE`.
-pub const SOURCE_VERSION: &str = "source_version";
+const SOURCE_VERSION: &str = "source_version";
 /// The value of `SOURCE`.
-pub const NEARLINE: &str = "nearline";
+const NEARLINE: &str = "nearline";
 
 /// The outputs of a model that finds items, as labels that are numbers.
 pub fn labels() -> Vec<Label> {
@@ -89,13 +89,31 @@ impl<'a> ItemColumn<'a> {
     }
 }
 
-/// Returns the value of `DIGEST`.
-pub fn digest(found: &FoundItems) -> String {
-    format!("{:016x}", found.index.identity)
+/// The value of a reply parameter.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum Said {
+    /// A text.
+    Text(String),
+    /// A number.
+    Number(i64),
+}
+
+/// Returns what the reply of the Open Inference Protocol says beside its items, by the names of parameters.
+pub fn said(found: &FoundItems) -> impl Iterator<Item = (&'static str, Said)> {
+    let digest = format!("{:016x}", found.index.identity);
+    let named = [
+        (DIGEST, Some(Said::Text(digest))),
+        (SOURCE, found.origin.map(|_| Said::Text(NEARLINE.to_owned()))),
+        (SOURCE_VERSION, found.origin.map(|list| Said::Number(list.version as i64))),
+        (AS_OF_MS, as_of_ms(found).map(Said::Number)),
+        (PROBED, found.probed.map(|probed| Said::Number(probed as i64))),
+    ];
+    named.into_iter().filter_map(|(name, said)| Some((name, said?)))
 }
 
 /// The event time up to which the version has learned that found the items.
-pub fn as_of_ms(found: &FoundItems) -> Option<i64> {
+fn as_of_ms(found: &FoundItems) -> Option<i64> {
     found.origin.map_or(found.index.as_of_ms, |list| (list.as_of_ms >= 0).then_some(list.as_of_ms))
 }
 
@@ -117,23 +135,13 @@ pub fn encode(
     found: &FoundItems,
 ) -> Result<Bytes, Refusal> {
     let (labels, index) = (&naming.inputs().labels, &found.index);
-    if let Some(list) = found.origin {
-        let (text, number) = (Some(NEARLINE.to_owned()), Some(list.version as i64));
-        let source = ReplyParameter { string_param: text, ..ReplyParameter::default() };
-        let version = ReplyParameter { int64_param: number, ..ReplyParameter::default() };
-        reply.parameters.extend([(SOURCE.to_owned(), source), (SOURCE_VERSION.to_owned(), version)]);
+    for (name, said) in said(found) {
+        let parameter = match said {
+            Said::Text(text) => ReplyParameter { string_param: Some(text), ..ReplyParameter::default() },
+            Said::Number(number) => ReplyParameter { int64_param: Some(number), ..ReplyParameter::default() },
+        };
+        reply.parameters.insert(name.to_owned(), parameter);
     }
-    let probed = found.probed.map(|probed| probed as i64);
-    for (name, number) in [(AS_OF_MS, as_of_ms(found)), (PROBED, probed)] {
-        if number.is_some() {
-            let parameter = ReplyParameter { int64_param: number, ..ReplyParameter::default() };
-            reply.parameters.insert(name.to_owned(), parameter);
-        }
-    }
-    let digest = Some(digest(found));
-    reply
-        .parameters
-        .insert(DIGEST.to_owned(), ReplyParameter { string_param: digest, ..ReplyParameter::default() });
     for (&output, &is_raw) in form.outputs.iter().zip(&form.raw) {
         let column = ItemColumn::of(output, found, answer.version)?;
         let mut tensor = OutputTensor {
@@ -215,6 +223,8 @@ pub struct RankedReply<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     unknown: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    probed: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     source_version: Option<u64>,
@@ -259,6 +269,7 @@ impl<'a> RankedReply<'a> {
             scored: answer.cut.scored,
             length: answer.cut.length,
             unknown: answer.unknown(),
+            probed: found.probed,
             source: found.origin.map(|_| NEARLINE),
             source_version: found.origin.map(|list| list.version),
             items,
