@@ -68,10 +68,20 @@ class NearlineRun:
 
 @contextmanager
 def nearline_run(
-    folder: AppFolder, node: str, users: Sequence[Mapping[str, Any]], item: Mapping[str, Any], settle_ms: int = 0
+    folder: AppFolder,
+    node: str,
+    users: Sequence[Mapping[str, Any]],
+    item: Mapping[str, Any],
+    *,
+    k: int = 0,
+    is_ranked: bool = False,
 ) -> Iterator[NearlineRun]:
-    """Refresh lists from the node at an address, for users with these features, without their computed columns."""
-    retrieval = msgspec.structs.replace(folder.settings.retrieval, nearline=True, settle_ms=settle_ms)
+    """Refresh lists from the node at an address, for users with these features, without their computed columns.
+
+    Lists have `k` items, by default as many as the settings allow.
+    """
+    nearline = "ranked" if is_ranked else "found"
+    retrieval = msgspec.structs.replace(folder.settings.retrieval, nearline=nearline, settle_ms=0)
     topics = msgspec.structs.replace(folder.settings.topics, root=f"memory://nearline-{next(_NUMBERS)}-")
     made_for = msgspec.structs.replace(folder.settings, retrieval=retrieval, topics=topics)
     scratch = ExitStack()
@@ -88,7 +98,7 @@ def nearline_run(
             producer.impression(f"q{number}", now_ms, user=dict(user), items=[dict(item)])
     keys = keys_of(spec.slot(spec.user_slot), [user[spec.user_slot] for user in users])
     nodes = [Node(boot_id=node, name=node, state="ready", grpc=node)]
-    search = NodeSearch(folder.app, retrieval.k_max, lambda: nodes)
+    search = NodeSearch(folder.app, k or retrieval.k_max, lambda: nodes, is_ranked=is_ranked)
     with scratch, NearlineLoop(folder, search) as loop:
         run = NearlineRun(loop, made["interactions"], keys)
         run.act(range(min(64, len(users))))

@@ -9,7 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +64,14 @@ from streamlearn.features import Dense, Since
 
 app = retrieving_app()
 idle = Dense("idle", "user", computed=Since(app.label_names[0]), default=-1)
-app = replace(app, features=replace(app.features, dense=(*app.features.dense, idle)))
+app = replace(app, features=replace(app.features, dense=(*app.features.dense, idle)), model="deepfm")
 """
 _ITEMS, _QUICK_ITEMS, _CHANGED_SHARE = 1_000_000, 20_000, 10
 _ROUNDS, _QUICK_ROUNDS, _K = 7, 3, 100
 _USERS, _PIECE, _NOW_MS = 1_000, 1 << 14, 1_700_000_000_000
-_LIST = "retrieval.k_max=500"
-_SETTINGS = ("replica.beat_s=0.25", "front.deadline_ms=30000", _LIST)
+_LIST, _RANKED, _RANKED_USERS = 500, 2_000, 200
+_BOUND = f"retrieval.k_max={_RANKED}"
+_SETTINGS = ("replica.beat_s=0.25", "front.deadline_ms=30000", _BOUND)
 
 
 def measure(note: Note, result: Result, *, quick: bool) -> None:
@@ -83,7 +84,10 @@ def measure(note: Note, result: Result, *, quick: bool) -> None:
         pointing = ends.enter_context(model.pointing())
         pointing.publish(1)
         nodes = [ends.enter_context(ServingNode(model, name, Path(place), _SETTINGS)) for name in ("node-1", "node-2")]
-        askers = [ends.enter_context(closing(Asker(Load(node.grpc, [model.message], connections=1)))) for node in nodes]
+        askers = [Asker(Load(node.grpc, [model.message], connections=1)) for node in nodes]
+        asking = ends.enter_context(ExitStack())
+        for asker in askers:
+            asking.callback(asker.close)
         before = [node.anonymous_bytes() for node in nodes]
         note("versions with a tenth of the vectors")
         taken_s, used_s, back_ms = list[float](), list[float](), list[float]()
@@ -103,13 +107,18 @@ def measure(note: Note, result: Result, *, quick: bool) -> None:
             pointing.forward(version)
             for asker in askers:
                 asker.first(version, begin_s)
+        asking.close()
         grown = [node.anonymous_bytes() / at_first for node, at_first in zip(nodes, before, strict=True)]
         note("lists of users who act")
         users = [{"user_id": number} for number in range(_USERS)]
         item = {"video_id": 1, "author_id": 1, "tags": [1]}
-        with nearline_run(model.folder, nodes[0].grpc, users, item) as run:
+        with nearline_run(model.folder, nodes[0].grpc, users, item, k=_LIST) as run:
             result.figures |= nearline_users(run)
             result.figures |= action_to_list(run, per_s=20.0, seconds=5.0 if quick else 20.0)
+        note("lists that are ranked")
+        with nearline_run(model.folder, nodes[0].grpc, users[:_RANKED_USERS], item, is_ranked=True) as run:
+            ranked = nearline_users(run)
+        result.figures["cascade_users_per_s"] = ranked["nearline_users_per_s"]
     result.figures["committed_to_retrievable_s"] = statistics.median(taken_s)
     result.figures["committed_to_retrievable_max_s"] = max(taken_s)
     result.figures["committed_to_retrievable_cpu_s"] = statistics.median(used_s)
@@ -127,7 +136,7 @@ class _Model:
         (folder / "app.py").write_text(_APP)
         self.registry_url = f"sqlite://{place}/registry.db"
         self.folder: AppFolder = load_app(
-            folder, [f"versions.store={place}/store", f"registry.url={self.registry_url}", _LIST]
+            folder, [f"versions.store={place}/store", f"registry.url={self.registry_url}", _BOUND]
         )
         self._app, self._store = self.folder.app, open_store(self.folder.store_url)
         self._rng = np.random.default_rng(4)
@@ -173,7 +182,7 @@ class _Model:
         values, scales = encoded(self._drawn(len(keys)))
         users = keys_of(self._app.features.slot("user_id"), np.arange(_USERS))
         cut, writer = self._library.cut(), VersionWriter(self._store, head)
-        writer.add_rows([Changes(TOWERS, users, self._drawn(_USERS))])
+        writer.add_rows([*self._ranking_rows(keys, last is None), Changes(TOWERS, users, self._drawn(_USERS))])
         writer.add_vectors({"key": keys, "row": values, "scale": scales, "gone": none()})
         writer.add_dense(self._dense)
         writer.add_library(cut.tensors)
@@ -187,6 +196,12 @@ class _Model:
         self._last = last = writer.finish(cut)
         write_verdict(self._store, last.folder, Verdict(version=last.ref, outcome="passed"))
         return version
+
+    def _ranking_rows(self, items: Keys, is_first: bool) -> Iterator[Changes]:
+        """Yield rows of the ranking model for all items, which only the first version has."""
+        for table in self._app.features.tables if is_first else ():
+            rows = self._rng.standard_normal((len(items), table.dim), np.float32) / 10
+            yield Changes(table.name, items, rows)
 
     def _drawn(self, rows: int) -> npt.NDArray[np.float32]:
         return self._rng.standard_normal((rows, DIM), np.float32)

@@ -20,6 +20,8 @@ _SOCKET_CHARS_MAX = 100
 _ROUTE_KEY, _ARM, _VERSION, _MODEL = "x-route-key", "x-arm", "x-version", "x-model"
 # What the nodes of an application obey; callers may send it only where they are trusted.
 _HEADERS = (_ROUTE_KEY, "x-priority", _ARM, _VERSION, "x-deadline-ms")
+# What follows the name of a model: nothing, or what else its nodes do.
+_MODELS = ("", ".retrieve", ".recommend")
 # Paths that lead to any node of the only model. Those for operators are reached at the nodes themselves.
 _PATHS = (
     *({"path": path} for path in ("/score", "/retrieve", "/recommend", "/ready", "/health")),
@@ -278,14 +280,15 @@ _OTHER_HOST = {
 def _routes(plan: AccessPlan) -> list[_Json]:
     """By the model's name, in the path or in `x-model`: Envoy does not read messages of gRPC, where it is a field.
 
-    The nodes of a model find items, too, as MODEL.retrieve.
+    The nodes of a model also find items, as MODEL.retrieve, and rank those, as MODEL.recommend.
     """
     routes: list[_Json] = []
     for model, shares in plan.shares.items():
-        either = {"safe_regex": {"regex": rf"{re.escape(model)}(\.retrieve)?"}}
+        names = "|".join(re.escape(f"{model}{more}") for more in _MODELS)
+        either = {"safe_regex": {"regex": names}}
         named = {"headers": [{"name": _MODEL, "string_match": either}]}
         routes += [
-            *(_route({"path_separated_prefix": f"/v2/models/{model}{of}"}, shares, "http") for of in ("", ".retrieve")),
+            *(_route({"path_separated_prefix": f"/v2/models/{model}{of}"}, shares, "http") for of in _MODELS),
             _route({"prefix": "/", "grpc": {}, **named}, shares, "grpc"),
             *(_route({**path, **named}, shares, "http") for path in _PATHS),
         ]

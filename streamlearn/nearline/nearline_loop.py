@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from streamlearn.events.decoder import EventDecoder
 from streamlearn.features.behaviour import IMPRESSION
 from streamlearn.interactions import decode_interactions
 from streamlearn.nearline.candidate_list import CandidateList
-from streamlearn.nearline.node_search import NodeSearch, Unfound
+from streamlearn.nearline.node_search import NodeSearch, Outcome, Unfound
 from streamlearn.nearline.pending_users import PendingUsers
 from streamlearn.nearline.user_features import UserFeatures
 from streamlearn.nearline.user_inputs import computed_inputs
@@ -65,7 +65,7 @@ class NearlineCounts:
     messages_bad: int = 0
 
 
-_Batch = tuple[list[int], "Future[list[CandidateList | Unfound]]"]
+_Batch = tuple[list[int], "Future[list[Outcome]]"]
 
 
 class NearlineLoop(Resource):
@@ -84,7 +84,7 @@ class NearlineLoop(Resource):
         list_group(folder)
         settings = folder.settings
         self._folder, self._search, self._clock = folder, search, clock
-        self._features = UserFeatures(folder.app, _FEATURES_BYTES_MAX)
+        self._features = UserFeatures(folder.app.features, search.read, _FEATURES_BYTES_MAX)
         self._pending = PendingUsers(settings.retrieval.settle_ms / 1_000, _PENDING_MAX)
         with ExitStack() as stack:
             actions = stack.enter_context(folder.open_topic("interactions"))
@@ -232,27 +232,27 @@ class NearlineLoop(Resource):
         self.counts.unknown += len(users) - len(known)
         if not known:
             return None
-        inputs = self._inputs(known)
-        if inputs is None:  # the store does not answer
+        messages = self._messages([*known.values()])
+        if messages is None:  # the store does not answer
             self._pending.give_back(users)
             self._again_s = now_s + _AWAY_S
             return None
-        return list(known), self._pool.submit(self._search.ask, inputs)
+        return list(known), self._pool.submit(self._search.ask, messages)
 
-    def _inputs(self, known: dict[int, tuple[Any, tuple[Tensor, ...]]]) -> list[tuple[int, tuple[Tensor, ...]]] | None:
-        """Return the users with all inputs, computed ones as of now; None if those cannot be computed."""
+    def _messages(self, known: Sequence[tuple[Any, tuple[Tensor, ...]]]) -> list[bytes] | None:
+        """Return the requests of users, with columns computed as of now; None if those cannot be computed."""
         at_ms = self._newest_ms if self._folder.settings.topics.time == "event" else None
-        found = self._states.users([user for user, _ in known.values()], at_ms)
+        found = self._states.users([user for user, _ in known], at_ms)
         if "unavailable" in found.outcomes:
             return None
-        computed = computed_inputs(self._folder.app, found)
-        both = zip(known.items(), computed, strict=True)
-        return [(key, (*inputs, *of_user)) for (key, (_, inputs)), of_user in both]
+        computed = computed_inputs(self._search.read, found)
+        both = zip(known, computed, strict=True)
+        return [self._search.message((*inputs, *of_user)) for (_, inputs), of_user in both]
 
-    def _take(self, users: list[int], asked: Future[list[CandidateList | Unfound]]) -> None:
+    def _take(self, users: list[int], asked: Future[list[Outcome]]) -> None:
         """Take the lists that a node found; ask later, and for fewer at once, where it could not."""
         later = []
-        for user, found in zip(users, asked.result(), strict=True):
+        for user, found in zip(users, self._search.lists(users, asked.result()), strict=True):
             if isinstance(found, CandidateList):
                 self._unwritten[user] = found.encode()
             elif found is Unfound.WRONG:

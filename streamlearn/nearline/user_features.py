@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streamlearn.apps import App
 from streamlearn.events.event import Columns, text_at
-from streamlearn.features import keys_of
+from streamlearn.features import FeatureSpec, keys_of
 from streamlearn.load.requests import LoadRequests
 from streamlearn.serving.infer import Tensor
 
@@ -22,7 +21,7 @@ _USER_BYTES, _ARRAY_BYTES = 250, 120
 
 @dataclass(frozen=True, eq=False)
 class _Chunk:
-    """Some impressions: the columns that the user tower reads, and who the users are."""
+    """Some impressions: the columns that a model reads, and who the users are."""
 
     requests: LoadRequests
     ids: Columns
@@ -31,18 +30,18 @@ class _Chunk:
 
 
 class UserFeatures:
-    """The newest features of users, by the key of the user, without computed columns.
+    """The newest features of users that a model reads, by the key of the user, without computed columns.
 
     They take at most `bytes_max` of memory: the users of the oldest impressions are forgotten first.
     """
 
-    def __init__(self, app: App, bytes_max: int) -> None:
-        assert app.towers is not None
-        self._spec, self._name, self._bytes_max = app.towers, app.features.user_slot, bytes_max
-        self._slot = app.features.slot(self._name)
-        computed = {column.name for entity in app.features.entities for column in entity.columns}
-        read = {column.name for column in self._spec.slots_of("user")}
-        self._names = (read | {column.name for column in self._spec.dense_of("user")}) - computed
+    def __init__(self, features: FeatureSpec, read: FeatureSpec, bytes_max: int) -> None:
+        """Start without users; `features` are those of the application, and `read` those of the model."""
+        self._spec, self._name, self._bytes_max = read, features.user_slot, bytes_max
+        self._slot = features.slot(self._name)
+        computed = {column.name for entity in features.entities for column in entity.columns}
+        names = {column.name for column in read.slots_of("user")}
+        self._names = (names | {column.name for column in read.dense_of("user")}) - computed
         self._chunks: deque[_Chunk] = deque()
         self._places: dict[int, tuple[_Chunk, int]] = {}
         self.bytes = 0

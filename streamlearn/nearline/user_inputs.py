@@ -7,19 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from streamlearn.apps import App
-from streamlearn.features import Dense, Slot
+from streamlearn.features import Dense, FeatureSpec, Slot
 from streamlearn.online import ComputedFeatures
 from streamlearn.serving.infer import Tensor, numbers_tensor
 
 __all__ = ["computed_inputs"]
 
 
-def computed_inputs(app: App, found: ComputedFeatures) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the inputs of each user, of the columns that the user tower reads."""
-    assert app.towers is not None
-    read: list[Slot | Dense] = [*app.towers.slots_of("user"), *app.towers.dense_of("user")]
-    columns = [column for column in read if column.name in found.values]
+def computed_inputs(read: FeatureSpec, found: ComputedFeatures) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the inputs of each user, of the columns that a model reads."""
+    both: list[Slot | Dense] = [*read.slots_of("user"), *read.dense_of("user")]
+    columns = [column for column in both if column.name in found.values]
     for row in range(len(found.outcomes)):
         yield tuple(_input(column, found.values[column.name][row]) for column in columns)
 

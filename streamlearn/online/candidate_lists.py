@@ -19,9 +19,9 @@ def list_group(folder: AppFolder, partitions: int = 0) -> StateGroup:
     if app.retrieval is None:
         message = f"application {app.name!r} has no retrieval"
         raise UsageError(message, help="declare App(retrieval=...) in its app.py")
-    if not folder.settings.retrieval.nearline:
+    if folder.settings.retrieval.nearline == "off":
         message = "retrieval.nearline is off, so nodes would not use lists"
-        raise UsageError(message, help="set it for all processes, in app.toml: [retrieval] nearline = true")
+        raise UsageError(message, help='set it for all processes, in app.toml: [retrieval] nearline = "found"')
     if not app.features.entities:
         message = f"application {app.name!r} has no interactions, because it has no computed columns"
         raise UsageError(message, help="declare one, such as the last clicks of a user: computed=Last(...)")

@@ -67,7 +67,7 @@ class NodeRetrieval:
         from streamlearn.serving.lanes.lane_threads import LaneThreads
 
         self._kind = LaneThreads(self._serving, cache, places, self.front.set_costs)
-        self.lists = NodeLists(folder, self.front.native) if settings.nearline else None
+        self.lists = NodeLists(folder, self.front.native) if settings.nearline != "off" else None
         self._versions = FrontVersions(self.front.native)
         self.front.connect(self._versions, self._kind.check)
         self._active: VersionRef | None = None

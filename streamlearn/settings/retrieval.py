@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -27,9 +27,10 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     probes: Annotated[int, Meta(ge=0, le=16_384)] = 0
     """A node divides many items into cells of similar ones. This is how many cells it searches for a user; some of the
     best items are then missed. 0 searches all items. Libraries of fewer than 65,536 items are never divided."""
-    nearline: bool = False
-    """Whether `streamlearn nearline` keeps lists of items for users who just acted, and nodes answer with them. A list
-    has `k_max` items, 10 bytes each, in the store of feature states."""
+    nearline: Literal["off", "found", "ranked"] = "off"
+    """Whether `streamlearn nearline` keeps lists of items for users who just acted, and nodes answer with them.
+    "found": a list has the `k_max` items that a search finds. "ranked": the ranking model then orders them. An item
+    takes 10 bytes in the store of feature states."""
     settle_ms: Fixed[int] = 1_000
     """How long after a user's first action its list is refreshed, once for all actions until then. It is above the time
     until an action counts in computed features, about half a second."""

@@ -83,7 +83,7 @@ def planned(
         grpc, http, own = [one["grpc"] for one in shared], [one.get("http", "") for one in shared], []
     makes = not folder.app.samples_of
     folds = makes and bool(folder.app.features.entities)
-    access, keeps = _access_address(folder), settings.retrieval.nearline
+    access, keeps = _access_address(folder), settings.retrieval.nearline != "off"
     workers, leader = settings.up.workers, _leader_address(settings, shards, ports)
     count = 2 + makes + folds + keeps + bool(access) + len(here) + workers + nodes
     metrics = _metrics_addresses(settings.telemetry.listen, count, ports)

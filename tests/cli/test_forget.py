@@ -176,7 +176,7 @@ def test_the_states_of_computed_features_go_too_and_so_does_the_list_of_candidat
     (app / "app.py").write_text(
         text.replace('"fast"),),\n', '"fast"),),\n    retrieval=Retrieval("click", ("user_id",), ("video",)),\n')
     )
-    (app / "app.toml").write_text("[retrieval]\nnearline = true\n")
+    (app / "app.toml").write_text('[retrieval]\nnearline = "found"\n')
     folder = load_app(app)
     spec = folder.app.features
     (entity,) = spec.entities

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,11 +15,11 @@ import numpy as np
 from streamlearn.apps import App, AppFolder
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.events import Producer
-from streamlearn.features import Dense, Since, Slot, keys_of
+from streamlearn.features import Dense, FeatureSpec, Since, Slot, keys_of
 from streamlearn.interactions import InteractionBatch, encode_interactions
 from streamlearn.nearline.candidate_list import CandidateList
 from streamlearn.nearline.nearline_loop import NearlineLoop
-from streamlearn.nearline.node_search import Unfound
+from streamlearn.nearline.node_search import Outcome, Unfound
 from streamlearn.online import FoldLoop, StateStore, open_state_store
 from streamlearn.online.candidate_lists import list_group
 from streamlearn.online.state_store import StatePlace
@@ -59,16 +60,31 @@ class NodeDouble:
     asked: list[dict[int, dict[str, Tensor]]] = field(default_factory=list)
     search: Callable[[int], Unfound | None] = lambda user: None
 
-    def ask(self, users: Sequence[tuple[int, tuple[Tensor, ...]]]) -> list[CandidateList | Unfound]:
+    @property
+    def read(self) -> FeatureSpec:
         """See `NodeSearch`."""
-        named = [(key, {tensor.name: tensor for tensor in inputs}) for key, inputs in users]
-        of_ids = {int(inputs["user_id"].numbers[0]): inputs for _, inputs in named}
+        towers = nearline_app().towers
+        assert towers is not None
+        return towers
+
+    def message(self, inputs: tuple[Tensor, ...]) -> bytes:
+        """See `NodeSearch`."""
+        return pickle.dumps({tensor.name: tensor for tensor in inputs})
+
+    def ask(self, messages: Sequence[bytes]) -> list[Outcome]:
+        """See `NodeSearch`."""
+        named: list[dict[str, Tensor]] = [pickle.loads(message) for message in messages]
+        of_ids = {int(inputs["user_id"].numbers[0]): inputs for inputs in named}
         self.asked.append(of_ids)
+        return [(None, "", str(user).encode()) for user in of_ids]
+
+    def lists(self, users: Sequence[int], outcomes: Sequence[Outcome]) -> list[CandidateList | Unfound]:
+        """See `NodeSearch`."""
         keys, scores = np.arange(3, dtype=np.uint64), np.array([3.0, 2.0, 1.0])
         found: list[CandidateList | Unfound] = []
-        for (key, _), user in zip(named, of_ids, strict=True):
+        for key, (_, _, user) in zip(users, outcomes, strict=True):
             made = CandidateList(key, self.version, 7, 5, len(self.asked), keys, scores)
-            found.append(self.search(user) or made)
+            found.append(self.search(int(user or b"0")) or made)
         return found
 
     @property
@@ -86,6 +102,12 @@ class Shop:
     actions: Topic
     store: StateStore
     numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def shown(self) -> int:
+        """The number of messages with impressions."""
+        with self.impressions.reader() as reader:
+            return sum(reader.end(partition) for partition in range(PARTITIONS))
 
     def show(self, *users: int, country: str = "NO") -> None:
         """Show an item to users."""
@@ -130,7 +152,7 @@ def open_shop(
     said = {
         "topics": {"root": root or f"memory://{path.name}-"},
         "features": {"store": url},
-        "retrieval": {"nearline": True, "settle_ms": settle_ms},
+        "retrieval": {"nearline": "found", "settle_ms": settle_ms},
     }
     folder = AppFolder(app or nearline_app(), path, msgspec.convert(said, Settings))
     settings = TopicSettings(partitions=PARTITIONS, retention_ms=-1)

@@ -235,16 +235,16 @@ def test_messages_that_cannot_be_read_are_counted_and_passed(filed: Shop) -> Non
 
 
 @pytest.mark.parametrize(
-    ("app", "is_on", "text"),
+    ("app", "lists", "text"),
     [
-        (replace(nearline_app(), retrieval=None), True, "no retrieval"),
-        (finding_app(), True, "no interactions"),
-        (nearline_app(), False, "retrieval.nearline is off"),
+        (replace(nearline_app(), retrieval=None), "found", "no retrieval"),
+        (finding_app(), "ranked", "no interactions"),
+        (nearline_app(), "off", "retrieval.nearline is off"),
     ],
 )
-def test_an_application_without_what_lists_need_is_refused(app: Any, is_on: bool, text: str, tmp_path: Path) -> None:
+def test_an_application_without_what_lists_need_is_refused(app: Any, lists: Any, text: str, tmp_path: Path) -> None:
     settings = Settings()
-    retrieval = type(settings.retrieval)(nearline=is_on)
+    retrieval = type(settings.retrieval)(nearline=lists)
     folder = AppFolder(app, tmp_path, type(settings)(retrieval=retrieval))
     with pytest.raises(UsageError, match=text) as error:
         list_group(folder)
@@ -259,8 +259,11 @@ def test_users_of_the_oldest_impressions_are_forgotten_first(filed: Shop) -> Non
         values = [value for partition in range(PARTITIONS) for value in reader.read(partition, 0).values]
     parts = [decoder.decode([value]).impressions.columns for value in values]
 
+    towers = filed.folder.app.towers
+    assert towers is not None
+
     def known(bytes_max: int, parts: Sequence[Any]) -> tuple[set[int], int]:
-        features = UserFeatures(filed.folder.app, bytes_max)
+        features = UserFeatures(filed.folder.app.features, towers, bytes_max)
         for part in parts:
             features.add(part)
             assert features.bytes <= max(bytes_max, 10_000)

@@ -70,6 +70,7 @@ class ItemHistory:
         graphs: The ids of the graph that scores, and of that of the towers.
         dense: The dense weights, by name.
         users: The rows of the table `towers`, by key.
+        rows: Those of other tables, in each version.
         truth: The vectors of each version.
     """
 
@@ -78,6 +79,7 @@ class ItemHistory:
     graphs: tuple[str | None, str] = (None, "0" * 64)
     dense: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     users: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
+    rows: tuple[Changes, ...] = ()
     is_promoted: bool = True
     last: Committed | None = None
     truth: dict[int, Vectors] = field(default_factory=dict)
@@ -97,7 +99,7 @@ class ItemHistory:
         head = self.head(version, kind)
         writer = VersionWriter(self.store, head)
         users = np.array([*self.users.values()], np.float32).reshape(-1, DIM)
-        writer.add_rows([Changes(TOWERS, np.array([*self.users], np.uint64), users)])
+        writer.add_rows([*self.rows, Changes(TOWERS, np.array([*self.users], np.uint64), users)])
         writer.add_vectors({"key": keys, "row": values, "scale": scales, "gone": left})
         writer.add_dense(self.dense)
         writer.add_library(self.library([*(now if kind != "delta" else written)], left))

@@ -29,9 +29,10 @@ from streamlearn.nearline.candidate_list import CandidateList
 from streamlearn.nearline.nearline_loop import NearlineLoop
 from streamlearn.nearline.node_search import NodeSearch, Unfound
 from streamlearn.online.candidate_lists import list_group
-from streamlearn.serving.infer import numbers_tensor
+from streamlearn.serving.infer import Tensor, numbers_tensor
 from streamlearn.serving.node import Node
 from streamlearn.settings import Settings
+from streamlearn.table import Changes
 from streamlearn.testing import ManualClock, wait_until
 from streamlearn.versions import History, PointerLog, open_store
 from streamlearn.versions.format.graphs import put_graph
@@ -109,6 +110,7 @@ def serve(tmp_path: Path, graphs: tuple[Path, Path]) -> Iterator[Callable[..., S
             "features": {"store": url, "wait_s": 0.5},
         }
         said["retrieval"] |= {"k_max": 50, **retrieval}
+        said["impressions"] = {"write_back": said["retrieval"]["nearline"] == "ranked"}
         folder = AppFolder(shop.folder.app, tmp_path, msgspec.convert(said, Settings))
         shop.folder = folder
         made = history(folder, graphs)
@@ -119,7 +121,8 @@ def serve(tmp_path: Path, graphs: tuple[Path, Path]) -> Iterator[Callable[..., S
         opened.append(node.close)
         node.wait_ready()
         known = KnownNode(boot_id="n", name="n", state="ready", grpc=node.grpc)
-        loop = NearlineLoop(folder, NodeSearch(folder.app, 50, lambda: [known]))
+        is_ranked = folder.settings.retrieval.nearline == "ranked"
+        loop = NearlineLoop(folder, NodeSearch(folder.app, 50, lambda: [known], is_ranked=is_ranked))
         opened.append(loop.close)
         return Service(shop, made, node, loop)
 
@@ -137,7 +140,9 @@ def history(folder: AppFolder, graphs: tuple[Path, Path]) -> ItemHistory:
     keys += keys_of(folder.app.features.slot("country"), ["", "NO"]).tolist()
     users = {key: rng.standard_normal(DIM).astype(np.float32) for key in keys}
     dense = {"bias": np.zeros(1, np.float32), "dense_user": np.zeros((1, 1), np.float32), "retrieval/kernel": kernel}
-    made = ItemHistory(store, folder.app, (scores, towers), dense, users)
+    items, (table,) = np.array(keys_of(folder.app.features.slot("video_id"), [*range(400)])), folder.app.features.tables
+    likes = Changes(table.name, items, rng.standard_normal((len(items), table.dim)).astype(np.float32))
+    made = ItemHistory(store, folder.app, (scores, towers), dense, users, (likes,))
     made.cut(1, some(rng, range(300)))
     made.cut(2, some(rng, range(150, 400)), gone=range(120))
     return made
@@ -178,6 +183,33 @@ def test_a_list_is_what_a_search_would_have_found(serve: Callable[..., Service])
     # What refreshes lists does not get one.
     parameters = asked(service.node, {"inputs": inputs, "parameters": {"priority": 255}}, path)[1]["parameters"]
     assert "source" not in parameters
+
+
+def test_a_ranked_list_is_what_the_node_recommends_and_writes_no_impression(serve: Callable[..., Service]) -> None:
+    service = serve(nearline="ranked")
+    features: dict[str, Any] = {"country": "NO", "idle": 0.0}
+    wishes = {"k": 50, "candidates": 50, "shown": ""}
+    bodies = {user: {"user": features | {"user_id": user}} | wishes for user in USERS}
+    best = {user: asked(service.node, body, "/recommend")[1] for user, body in bodies.items()}
+    assert all("source" not in answer for answer in best.values())
+    searched = {user: service.ask(user) for user in USERS}
+    shown = service.shop.shown
+    settle(service.loop)
+    assert service.loop.counts.refreshed == len(USERS)
+    wait_until(lambda: service.answers_from(1, 2), "the list", WAIT_S)
+    for user in USERS:
+        answer = service.ask(user)
+        assert (answer["source"], answer["version"]) == ("nearline", 2)
+        expected = best[user]["items"][:K]
+        assert [item["id"] for item in answer["items"]] == [item["id"] for item in expected]
+        scores, exact = [item["score"] for item in answer["items"]], [item["scores"]["click"] for item in expected]
+        assert np.allclose(scores, exact, rtol=1e-3)
+    orders = [[[item["id"] for item in one[user]["items"][:K]] for user in USERS] for one in (best, searched)]
+    assert orders[0] != orders[1]
+    assert service.shop.shown == shown
+    # After a rollback, these lists are not answered either.
+    service.taken_back(1)
+    wait_until(lambda: service.ask(1)["version"] == 1 and service.answers_from(1, None), "the rollback", WAIT_S)
 
 
 TENSORS = [("user_id", "INT64", 1), ("country", "BYTES", "NO"), ("idle", "FP32", 0.0), ("k", "INT64", K)]
@@ -282,7 +314,7 @@ def test_who_acts_gets_a_list_however_often_the_process_is_killed(
     service = serve(root=root)
     (tmp_path / "app.py").write_text("from tests.nearline.shop import nearline_app\n\napp = nearline_app()\n")
     words = [sys.executable, "-m", "streamlearn", "nearline", str(tmp_path), "--at", service.node.grpc]
-    for setting in ("nearline=true", "k_max=50"):
+    for setting in ("nearline=found", "k_max=50"):
         words += ["--set", f"retrieval.{setting}"]
     words += ["--set", f"topics.root={root}"]
 
@@ -304,20 +336,25 @@ def test_who_acts_gets_a_list_however_often_the_process_is_killed(
                 process.kill()
 
 
+def lists_of(search: NodeSearch, *users: tuple[Tensor, ...]) -> list[CandidateList | Unfound]:
+    outcomes = search.ask([search.message(inputs) for inputs in users])
+    return search.lists([key_of(1)] * len(users), outcomes)
+
+
 def test_a_node_says_what_it_could_not_find(serve: Callable[..., Service]) -> None:
     service = serve()
     nodes: list[KnownNode] = []
     search = NodeSearch(service.shop.folder.app, 50, lambda: nodes)
     user = (numbers_tensor("user_id", np.array([1], np.int64)), numbers_tensor("idle", np.array([0], np.float32)))
-    assert search.ask([(key_of(1), user)]) == [Unfound.LATER]
+    assert lists_of(search, user) == [Unfound.LATER]
     nodes.append(KnownNode(boot_id="n", name="n", state="ready", grpc=service.node.grpc))
     search = NodeSearch(service.shop.folder.app, 50, lambda: nodes)
-    found, wrong = search.ask([(key_of(1), user), (key_of(1), user[1:])])
+    found, wrong = lists_of(search, user, user[1:])
     assert isinstance(found, CandidateList)
     assert (found.version, len(found.keys), wrong) == (2, 50, Unfound.WRONG)
     nodes[0] = msgspec.structs.replace(nodes[0], has_tls=True)
     search = NodeSearch(service.shop.folder.app, 50, lambda: nodes)
-    assert search.ask([(key_of(1), user)]) == [Unfound.LATER]
+    assert lists_of(search, user) == [Unfound.LATER]
 
 
 def test_the_benchmark_measures_lists_of_a_node(serve: Callable[..., Service]) -> None:
@@ -350,7 +387,7 @@ def test_a_token_that_changes_is_sent_from_the_next_connection_on(
 
     def tokens() -> list[str | None]:
         clock.sleep(2.0)
-        assert search.ask([(1, ())]) == [Unfound.LATER]
+        assert lists_of(search, ()) == [Unfound.LATER]
         return sent
 
     assert tokens() == tokens() == ["first"]

@@ -42,7 +42,7 @@ def test_a_node_answers_with_lists_of_as_many_versions_as_the_setting_says(retri
         return NodeRetrieval(folder, open_store(folder.store_url), [spec.name for spec in folder.app.tables], None)
 
     assert made_with().lists is None
-    lists, asked = made_with("retrieval.nearline=true", "retrieval.cache_versions=7").lists, list[int]()
+    lists, asked = made_with("retrieval.nearline=found", "retrieval.cache_versions=7").lists, list[int]()
     assert lists is not None
 
     def usable(count: int) -> tuple[VersionRef, ...]:

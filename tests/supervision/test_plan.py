@@ -182,7 +182,7 @@ def test_an_experiment_with_other_applications_is_not_for_up() -> None:
 
 
 def test_lists_of_candidates_are_kept_where_that_is_set() -> None:
-    found = plan(UpOptions(token_file=Path("/token")), retrieval={"nearline": True})
+    found = plan(UpOptions(token_file=Path("/token")), retrieval={"nearline": "ranked"})
     command = member(found, "nearline").command
     assert command[3:7] == ("nearline", "/srv/small", "--token-file", "/token")
     assert len({one.where["metrics"] for one in found.members}) == len(found.members)

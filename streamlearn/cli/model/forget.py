@@ -135,7 +135,7 @@ def _remove_states(folder: AppFolder, keys: Sequence[Row]) -> None:
     slots, user, computed = {row["slot"] for row in keys}, folder.app.features.user_slot, folder.app.features.entities
     entities = [entity for entity in computed if entity.slot in slots]
     # Users have lists also where only columns of items are computed.
-    has_lists = folder.settings.retrieval.nearline and bool(computed) and user in slots
+    has_lists = folder.settings.retrieval.nearline != "off" and bool(computed) and user in slots
     if not entities and not has_lists:
         return
     with open_state_store(folder) as store:

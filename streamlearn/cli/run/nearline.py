@@ -51,7 +51,9 @@ def nearline(
         held.enter_context(serve_metrics(settings.telemetry))
         registry = held.enter_context(open_registry(folder.registry_url, folder.app.name, settings.registry))
         nodes = (lambda: given) if given else registry.nodes
-        search = NodeSearch(folder.app, settings.retrieval.k_max, nodes, token)
+        is_ranked = settings.retrieval.nearline == "ranked"
+        k = min(settings.retrieval.k_max, settings.front.candidates_max) if is_ranked else settings.retrieval.k_max
+        search = NodeSearch(folder.app, k, nodes, token, is_ranked=is_ranked)
         loop = held.enter_context(NearlineLoop(folder, search))
         due_s = 0.0
 

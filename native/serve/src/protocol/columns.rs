@@ -34,6 +34,14 @@ pub struct Sides {
     pub items: Option<Box<ItemWishes>>,
 }
 
+impl Sides {
+    /// The number of candidates or items of which the caller may say which are shown.
+    pub fn shown_max(&self) -> usize {
+        let ranked = self.items.as_ref().filter(|items| items.rank.is_some());
+        ranked.map_or(self.candidates, |items| items.k)
+    }
+}
+
 /// The first history column of a side; all histories of a side have the same length.
 #[derive(Default)]
 pub struct History {
@@ -53,7 +61,7 @@ fn name_of(input: &Input, part: Part) -> String {
 impl<'a, 'n> InputTensors<'a, 'n> {
     /// Starts without tensors.
     pub fn new(naming: &'n Naming) -> Self {
-        let columns = naming.columns() + item_inputs::NAMES.len();
+        let columns = naming.columns() + item_inputs::NAMES_MAX;
         Self { naming, tensors: vec![None; columns * PARTS] }
     }
 
@@ -153,7 +161,7 @@ impl<'a, 'n> InputTensors<'a, 'n> {
 
     fn item_wishes(&self, items: ItemInputs) -> Result<Box<ItemWishes>, Refusal> {
         let (first, mut reader) = (self.naming.columns(), ItemInputReader::default());
-        let tensors = [0, 1, 2].map(|at| self.part(first + at, Part::Values));
+        let tensors = std::array::from_fn(|at| self.part(first + at, Part::Values));
         reader.tensors(tensors, items, self.naming)?;
         reader.into_wishes(items, self.naming.inputs())
     }

@@ -1,8 +1,6 @@
 //! Descriptions: the model's inputs and outputs, its versions and their statistics, as protocol messages.
 
-use std::sync::Arc;
-
-use super::columns::item_inputs::NAMES;
+use super::columns::item_inputs;
 use super::input_names::{Naming, Side};
 use super::messages::{
     ConfigInput, ConfigOutput, ConfigText, Duration, Index, InferStatistics, ModelConfig, ModelIndex,
@@ -11,7 +9,7 @@ use super::messages::{
 };
 use super::outputs::item_answer;
 use super::outputs::{LOGIT, Output};
-use super::scorer::{Scoring, Span, State, Statistics, served};
+use super::scorer::{Scoring, Span, State, Statistics, models, served};
 use super::wishes::version_of;
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Inputs, Kind};
@@ -65,12 +63,10 @@ fn inputs(naming: &Naming) -> Vec<TensorInfo> {
         described[begin..].iter_mut().for_each(|tensor| tensor.is_optional |= is_in_library);
     }
     if let Some(items) = naming.inputs().items {
-        let ids = if items.is_text { "BYTES" } else { "INT64" };
-        let [k, exclude, allow] = NAMES;
-        for (name, datatype, dim) in [(k, "INT64", 1), (exclude, ids, -1), (allow, ids, -1)] {
-            let (name, shape, is_optional) = (name.to_owned(), vec![dim], name != k);
-            described.push(TensorInfo { name, datatype, shape, is_optional });
-        }
+        let names = item_inputs::names(items).iter().enumerate();
+        described.extend(names.zip(item_inputs::tensors(items)).map(|((at, name), (datatype, dim))| {
+            TensorInfo { name: (*name).to_owned(), datatype, shape: vec![dim], is_optional: at > 0 }
+        }));
     }
     described
 }
@@ -159,12 +155,6 @@ pub fn index<S: Scoring>(scoring: &S, is_ready_only: bool) -> Index {
     Index {
         models: models.iter().flat_map(|(naming, state)| index_of(naming, state, is_ready_only)).collect(),
     }
-}
-
-/// The node's models, and their states.
-fn models<S: Scoring>(scoring: &S) -> Vec<(Arc<Naming>, State)> {
-    let retrieval = scoring.retrieval().map(|naming| (naming, scoring.retrieval_state()));
-    [(scoring.naming(), scoring.state())].into_iter().chain(retrieval).collect()
 }
 
 fn index_of(naming: &Naming, state: &State, is_ready_only: bool) -> Vec<ModelIndex> {

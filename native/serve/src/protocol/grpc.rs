@@ -38,7 +38,7 @@ use super::messages::{IndexAsk, Is, ModelConfigReply, Which};
 use super::outputs::load_headers::LoadHeaders;
 use super::peer_bytes::TrackedBody;
 use super::plain::RequestFormat;
-use super::scorer::{Scoring, State, served};
+use super::scorer::{Asked, Scoring, State, served};
 use super::traffic::{Counting, Protocol};
 use super::wishes::{CallerOptions, grpc_timeout_us, version_of};
 use super::{NO_LOADING, describe, infer};
@@ -287,22 +287,17 @@ impl<S: Scoring> GrpcFront<S> {
     }
 
     async fn infer(&self, bytes: Bytes, options: CallerOptions, arrived: Instant) -> Result<Bytes, Refusal> {
-        let retrieval = self.scoring.retrieval().filter(|naming| naming.model() == infer::model_of(&bytes));
-        let shown = self.scoring.shown().filter(|_| retrieval.is_none());
-        let is_scored = retrieval.is_none();
-        let naming = retrieval.unwrap_or_else(|| self.scoring.naming());
+        let asked = Asked::of(&*self.scoring, infer::model_of(&bytes));
+        let (shown, naming) = (asked.shown(&*self.scoring), asked.naming());
         let decode_began = Instant::now();
-        let decoded = infer::decode(&bytes, &naming, options);
+        let decoded = infer::decode(&bytes, naming, options);
         self.door.traffic().decoded(decode_began);
         let (mut request, form) = decoded?;
         let kept = shown.and_then(|shown| shown.keep(&request, RequestFormat::Grpc, &bytes));
         drop(bytes);
         request.wishes.deadline_us = left_us(request.wishes.deadline_us, arrived)?;
-        let answer = match is_scored {
-            true => self.scoring.score(request).await?,
-            false => self.scoring.retrieve(request).await?,
-        };
-        let reply = infer::encode(&form, &answer, &naming)?;
+        let answer = asked.answer(&*self.scoring, request).await?;
+        let reply = infer::encode(&form, &answer, naming)?;
         if let Some((shown, kept)) = shown.zip(kept) {
             shown.note(kept, form.id, answer);
         }

@@ -33,7 +33,7 @@ use super::outputs::load_headers::LoadHeaders;
 use super::page_guard::foreign_page;
 use super::peer_bytes::TrackedBody;
 use super::plain::RequestFormat;
-use super::scorer::{Scoring, no_retrieval};
+use super::scorer::{Asked, Scoring, no_retrieval};
 use super::traffic::Protocol;
 use super::wishes::CallerOptions;
 use super::{node_view, rows};
@@ -213,8 +213,7 @@ pub struct Of {
 }
 
 async fn infer<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>, request: Request<Body>) -> Response {
-    let retrieval = front.scoring.retrieval().filter(|naming| naming.model() == target.name);
-    let asked = retrieval.map_or_else(|| Asked::Scores(front.scoring.naming()), Asked::Items);
+    let asked = Asked::of(&*front.scoring, &target.name);
     let json_end = json_end(request.headers());
     let format = RequestFormat::Tensors(*json_end.as_ref().unwrap_or(&None));
     let decode = |body: &[u8], naming: &Naming, options: CallerOptions| {
@@ -255,16 +254,6 @@ fn decode_rows(
     Ok((infer::request(naming, id, sides, options), form))
 }
 
-/// What a request is for, with the names of its inputs.
-enum Asked {
-    /// Scores of its candidates.
-    Scores(Arc<Naming>),
-    /// Items.
-    Items(Arc<Naming>),
-    /// Items that are then ranked.
-    Ranked(Arc<Naming>),
-}
-
 impl<S: Scoring> Front<S> {
     /// Decodes a request, has it answered, and encodes the answer.
     async fn answer(
@@ -279,8 +268,7 @@ impl<S: Scoring> Front<S> {
             let text = format!("unsupported content-encoding {coding:?}; help: send the body uncompressed");
             return failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, &text);
         }
-        let shown = self.scoring.shown().filter(|_| !matches!(asked, Asked::Items(_)));
-        let (Asked::Scores(naming) | Asked::Items(naming) | Asked::Ranked(naming)) = &asked;
+        let (shown, naming) = (asked.shown(&*self.scoring), asked.naming());
         let options = CallerOptions::of(request.headers());
         let (body, _slot) = match self.body(request, naming.inputs().limits.message_bytes_max).await {
             Ok(body) => body,
@@ -299,11 +287,7 @@ impl<S: Scoring> Front<S> {
         };
         let kept = shown.and_then(|shown| shown.keep(&request, format, &body));
         drop(body);
-        let result = match asked {
-            Asked::Scores(_) => self.scoring.score(request).await,
-            Asked::Items(_) => self.scoring.retrieve(request).await,
-            Asked::Ranked(_) => self.scoring.recommend(request).await,
-        };
+        let result = asked.answer(&*self.scoring, request).await;
         let mut response = written(result.and_then(|answer| {
             let reply = encode(&form, &answer, naming)?;
             if let Some((shown, kept)) = shown.zip(kept) {

@@ -93,7 +93,7 @@ pub fn decode(bytes: &[u8], naming: &Naming, mut options: CallerOptions) -> Resu
     options.pin(parts.version)?;
     let is_raw = !parts.raws.is_empty();
     let sides = sides(&parts, naming)?;
-    options.check(sides.candidates, inputs)?;
+    options.check(sides.shown_max(), inputs)?;
     let (id, outputs) = (id_of(parts.id)?, wanted.outputs(inputs.labels.len()));
     let raw = vec![is_raw; outputs.len()];
     let features = options.wishes.features;
@@ -132,11 +132,13 @@ pub fn model_of(bytes: &[u8]) -> &str {
 
 /// Checks the model's name.
 pub fn check_model(model: &str, naming: &Naming) -> Result<(), Refusal> {
-    if model == naming.model() {
-        return Ok(());
-    }
+    if model == naming.model() { Ok(()) } else { Err(unknown_model(model, naming)) }
+}
+
+/// The refusal of a model that a node does not have.
+pub fn unknown_model(model: &str, naming: &Naming) -> Refusal {
     let cut = cut(model);
-    Err(Refusal::Unknown(format!("unknown model {cut:?}; help: this node serves {:?}", naming.model())))
+    Refusal::Unknown(format!("unknown model {cut:?}; help: this node serves {:?}", naming.model()))
 }
 
 /// Returns the caller's id, or a generated one: a random prefix of this process and a counter.
@@ -237,7 +239,7 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Re
         ..ModelInferReply::default()
     };
     if let Some(found) = &answer.found {
-        return item_answer::encode(reply, (form, answer, naming), found);
+        return item_answer::encode(reply, form, answer, (naming, found));
     }
     outputs::check(answer, *candidates, labels.len())?;
     for (name, number) in answer.named() {

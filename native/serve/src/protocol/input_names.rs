@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 
 use super::columns::item_inputs;
+use super::outputs::item_answer;
 use super::values::keys::{Keys, Texts};
 use super::values::tensor::cut;
 use crate::inputs::{Count, Input, Inputs, ItemInputs, Kind};
@@ -81,8 +82,8 @@ impl Naming {
                 }
             }
         }
-        if inputs.items.is_some() {
-            for (at, name) in item_inputs::NAMES.into_iter().enumerate() {
+        if let Some(items) = inputs.items {
+            for (at, &name) in item_inputs::names(items).iter().enumerate() {
                 naming.add(name, Place { column: naming.columns() + at, part: Part::Values })?;
             }
         }
@@ -145,14 +146,15 @@ impl Naming {
         self.inputs.library.as_ref().is_some_and(|library| library.columns.contains(&at))
     }
 
-    /// Returns the names of requests whose candidates are retrieved; `None` without a library.
+    /// Returns the names of requests whose candidates are retrieved, as model MODEL.recommend; `None` without a library.
     pub fn ranking(&self) -> Option<Self> {
         let library = self.inputs.library.as_ref()?;
         let Kind::Slot { salt, is_text, .. } = self.inputs.item[library.id].kind else { return None };
         let items = ItemInputs { salt, is_text, k_max: library.k_max, rank_by: Some(library.label) };
-        let inputs = Inputs { item: Vec::new(), items: Some(items), ..Inputs::clone(&self.inputs) };
+        let labels = item_answer::ranked_labels(&self.inputs.labels);
+        let inputs = Inputs { item: Vec::new(), items: Some(items), labels, ..Inputs::clone(&self.inputs) };
         // These names are among those of this model, or columns of no side.
-        Self::new(self.model.clone(), Arc::new(inputs)).ok()
+        Self::new(format!("{}.recommend", self.model), Arc::new(inputs)).ok()
     }
 
     /// Returns the number of names.

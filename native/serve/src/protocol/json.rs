@@ -182,7 +182,7 @@ pub fn decode<'a>(
         return Err(Refusal::Bad(text));
     }
     let sides = ask.tensors.into_sides()?;
-    ask.options.check(sides.candidates, naming.inputs())?;
+    ask.options.check(sides.shown_max(), naming.inputs())?;
     let (id, outputs) = (infer::id_of(&ask.id)?, ask.wanted.outputs(naming.inputs().labels.len()));
     ask.raws.resize(outputs.len(), None);
     let raw = ask.raws.into_iter().map(|is_raw| is_raw.unwrap_or(ask.is_raw_by_default)).collect();
@@ -309,8 +309,14 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, 
         let labels = &naming.inputs().labels;
         for (&output, &is_raw) in form.outputs.iter().zip(&form.raw) {
             let datatype = item_answer::datatype(output, found.index.ids.is_text());
-            let data = OutputData::Items(ItemColumn::of(output, found, answer.version)?);
-            outputs.push(tensor(output.name(labels), datatype, found.keys.len(), data, is_raw));
+            let data = OutputData::Items(ItemColumn::of(output, answer, (labels, found))?);
+            outputs.push(tensor(
+                output.name(labels),
+                datatype,
+                item_answer::count(answer, found),
+                data,
+                is_raw,
+            ));
         }
     } else {
         for ((name, scores), &is_raw) in columns(form, answer, naming)?.into_iter().zip(&form.raw) {
@@ -324,7 +330,7 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Written, 
         parameters.insert(FEATURES, columns.to_string().into());
     }
     if let Some(found) = &answer.found {
-        let said = item_answer::said(found);
+        let said = item_answer::said(answer, found);
         parameters.extend(said.map(|(name, said)| (name, serde_json::to_value(said).unwrap_or_default())));
     }
     let reply = Reply {

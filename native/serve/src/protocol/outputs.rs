@@ -39,8 +39,13 @@ impl Output {
 
     /// Its values, one for each candidate.
     pub fn values<'a>(self, answer: &'a Answer, labels: &'a [Label]) -> impl Iterator<Item = f32> + 'a {
-        let predicted = answer.scores.iter().skip(self.label).step_by(labels.len());
-        predicted.map(move |&one| if self.is_logit { one } else { labels[self.label].score(one) })
+        answer.scores.chunks_exact(labels.len()).map(move |predicted| self.of(predicted, labels))
+    }
+
+    /// Its value of one candidate, of which this was predicted.
+    pub fn of(self, predicted: &[f32], labels: &[Label]) -> f32 {
+        let one = predicted[self.label];
+        if self.is_logit { one } else { labels[self.label].score(one) }
     }
 }
 

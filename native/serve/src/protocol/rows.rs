@@ -114,9 +114,8 @@ impl<'de> Visitor<'de> for Body<'_> {
             let text = "\"items\" is missing or empty, expected at least 1".to_owned();
             return Err(carry(slot)(Refusal::Bad(text)));
         }
-        let shown = items.as_ref().filter(|items| items.rank.is_some()).map_or(rows.items, |items| items.k);
-        options.check(shown, rows.naming.inputs()).map_err(carry(slot))?;
         let sides = Sides { items, ..rows.into_sides().map_err(carry(slot))? };
+        options.check(sides.shown_max(), naming.inputs()).map_err(carry(slot))?;
         Ok(ParsedRows { id, sides, options, wanted })
     }
 }

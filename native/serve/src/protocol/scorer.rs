@@ -89,15 +89,66 @@ pub fn no_retrieval() -> Refusal {
     Refusal::Unknown("this node finds no items; help: declare App(retrieval=...)".to_owned())
 }
 
+/// What a request is for, with the names of its inputs.
+pub enum Asked {
+    /// Scores of its candidates.
+    Scores(Arc<Naming>),
+    /// Items.
+    Items(Arc<Naming>),
+    /// Items that are then ranked.
+    Ranked(Arc<Naming>),
+}
+
+impl Asked {
+    /// Returns what a model of the Open Inference Protocol is asked for; scores if the node does not have it.
+    pub fn of(scoring: &impl Scoring, model: &str) -> Self {
+        let has_name = |naming: &Arc<Naming>| naming.model() == model;
+        let items = || scoring.retrieval().filter(has_name).map(Self::Items);
+        let ranked = || scoring.recommending().filter(has_name).map(Self::Ranked);
+        let scores = scoring.naming();
+        if has_name(&scores) {
+            return Self::Scores(scores);
+        }
+        items().or_else(ranked).unwrap_or(Self::Scores(scores))
+    }
+
+    /// The names of its inputs.
+    pub fn naming(&self) -> &Arc<Naming> {
+        let (Self::Scores(naming) | Self::Items(naming) | Self::Ranked(naming)) = self;
+        naming
+    }
+
+    /// Returns the log that its answer goes to, if impressions are written.
+    pub fn shown<'a>(&self, scoring: &'a impl Scoring) -> Option<&'a Shown> {
+        scoring.shown().filter(|_| !matches!(self, Self::Items(_)))
+    }
+
+    /// Has a request answered.
+    pub async fn answer(&self, scoring: &impl Scoring, request: Request) -> Result<Answer, Refusal> {
+        match self {
+            Self::Scores(_) => scoring.score(request).await,
+            Self::Items(_) => scoring.retrieve(request).await,
+            Self::Ranked(_) => scoring.recommend(request).await,
+        }
+    }
+}
+
+/// Returns the models of a node with their states; the first is the one that scores candidates. Requests for ranked items
+/// count in the statistics of the other two.
+pub fn models<S: Scoring>(scoring: &S) -> Vec<(Arc<Naming>, State)> {
+    let retrieval = scoring.retrieval().map(|naming| (naming, scoring.retrieval_state()));
+    let ranked = |naming| (naming, State { statistics: Vec::new(), ..scoring.state() });
+    let others = retrieval.into_iter().chain(scoring.recommending().map(ranked));
+    [(scoring.naming(), scoring.state())].into_iter().chain(others).collect()
+}
+
 /// Returns the names and the state of the model of a name.
 ///
 /// # Errors
 /// If the node has no such model.
 pub fn served<S: Scoring>(scoring: &S, model: &str) -> Result<(Arc<Naming>, State), Refusal> {
-    match scoring.retrieval().filter(|naming| naming.model() == model) {
-        Some(naming) => Ok((naming, scoring.retrieval_state())),
-        None => infer::check_model(model, &scoring.naming()).map(|()| (scoring.naming(), scoring.state())),
-    }
+    let named = models(scoring).into_iter().find(|(naming, _)| naming.model() == model);
+    named.ok_or_else(|| infer::unknown_model(model, &scoring.naming()))
 }
 
 /// The state of a node.

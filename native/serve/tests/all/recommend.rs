@@ -33,7 +33,7 @@ use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 
 use crate::items::{front, run_lane};
 use crate::rig::asks::*;
-use crate::rig::post;
+use crate::rig::{Client, http, post};
 use crate::shown::{ALL, DESCRIPTION, columns_of, of};
 
 const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 16 << 20 };
@@ -309,7 +309,7 @@ async fn the_best_of_the_retrieved_items_are_answered_with_all_scores() {
     assert_eq!(status, 200, "{body}");
     assert_eq!(ids(&body), [90, 91, 92]);
     let named = ["id", "model", "version", "as_of_ms", "candidates"].map(|name| body[name].clone());
-    assert_eq!(named, [json!("a"), json!("ctr"), json!(7), json!(1_007), json!(10)]);
+    assert_eq!(named, [json!("a"), json!("ctr.recommend"), json!(7), json!(1_007), json!(10)]);
     let (_, body) = rig.recommend(json!({"candidates": 10, "rank_by": "click"})).await;
     assert_eq!(ids(&body), [100, 99, 98]);
     assert_eq!(ids(&rig.recommend(json!({"allow": [3, 4, 500]})).await.1), [3, 4]);
@@ -330,6 +330,123 @@ async fn the_best_of_the_retrieved_items_are_answered_with_all_scores() {
         rig.ask("/score", &json!({"user": {"user_id": 5}, "items": [{"item_id": 500}]})).await;
     assert_eq!((status, &body["unknown"]), (200, &json!(1)));
     assert_eq!(rig.fronts[0].measures().candidates_filled().1, 1);
+}
+
+/// A request of the Open Inference Protocol for the three best of ten items.
+fn ask_for_ranked(more: Vec<(&'static str, Vec<i64>, Data)>, is_raw: bool) -> InferAsk {
+    let mut inputs = vec![
+        ("user_id", vec![1], Data::Int64(vec![5])),
+        ("user_age", vec![1], Data::Fp32(vec![0.0])),
+        ("k", vec![1], Data::Int64(vec![3])),
+        ("candidates", vec![1], Data::Int32(vec![10])),
+        ("exclude", vec![2], Data::Int64(vec![100, 5_000])),
+    ];
+    inputs.extend(more);
+    InferAsk { model_name: "ctr.recommend".to_owned(), ..ask(&inputs, is_raw) }
+}
+
+#[tokio::test]
+async fn the_open_inference_protocol_ranks_items_as_http_does() {
+    let mut rig = Rig::start();
+    rig.activate(rig.add(7, &(1..=100).collect::<Vec<i64>>()));
+    rig.run();
+    let (_, said) = rig.recommend(json!({"candidates": 10, "exclude": [100, 5_000]})).await;
+    let scores = |label: &str| -> Vec<f32> {
+        let items = said["items"].as_array().unwrap().iter();
+        items.map(|item| item["scores"][label].as_f64().unwrap() as f32).collect()
+    };
+    let mut client = Client::connect(rig.servers.grpc).await;
+    for is_raw in [false, true] {
+        let reply = client.call("ModelInfer", &ask_for_ranked(Vec::new(), is_raw)).await;
+        let reply = InferReply::decode(reply.message).unwrap();
+        let heads: Vec<_> =
+            reply.outputs.iter().map(|one| (&*one.name, &*one.datatype, &one.shape[..])).collect();
+        let expected = [("id", "INT64"), ("click", "FP32"), ("like", "FP32")];
+        assert_eq!(heads, expected.map(|(name, datatype)| (name, datatype, &[3][..])));
+        let data = [Data::Int64(vec![90, 91, 92]), Data::Fp32(scores("click")), Data::Fp32(scores("like"))];
+        if is_raw {
+            assert_eq!(reply.raw_output_contents, data.map(|one| one.raw()));
+        } else {
+            let contents: Vec<_> = reply.outputs.iter().map(|one| one.contents.clone().unwrap()).collect();
+            assert_eq!(contents, data.map(|one| one.contents()));
+        }
+    }
+    // By another label, and logits alone.
+    let by_click = vec![("rank_by", vec![1], Data::texts(&["click"]))];
+    let ask = with_output(with_output(ask_for_ranked(by_click, true), "click.logit"), "id");
+    let reply = InferReply::decode(client.call("ModelInfer", &ask).await.message).unwrap();
+    let [logits, ids] = &reply.raw_output_contents[..] else { panic!("{reply:?}") };
+    assert_eq!(*ids, Data::Int64(vec![99, 98, 97]).raw());
+    let logit = f32::from_le_bytes(logits[..4].try_into().unwrap());
+    assert_eq!(reply.outputs[0].name, "click.logit");
+    let (_, best) = rig.recommend(json!({"candidates": 10, "exclude": [100], "rank_by": "click"})).await;
+    let expected = best["items"][0]["scores"]["click"].as_f64().unwrap() as f32;
+    assert!((1.0 / (1.0 + (-logit).exp()) - expected).abs() < 1e-6);
+    // The same by HTTP, with the number of candidates; all allowed items are answered if they are fewer.
+    let inputs = json!([
+        {"name": "user_id", "datatype": "INT64", "shape": [1], "data": [5]},
+        {"name": "k", "datatype": "INT64", "shape": [1], "data": [3]},
+        {"name": "allow", "datatype": "INT64", "shape": [3], "data": [3, 4, 500]},
+    ]);
+    let (status, body) = rig.ask("/v2/models/ctr.recommend/infer", &json!({"inputs": inputs})).await;
+    assert_eq!(
+        (status, &body["outputs"][0]["data"], &body["parameters"]["candidates"]),
+        (200, &json!([3, 4]), &json!(2))
+    );
+    assert_eq!(
+        (&body["model_name"], &body["parameters"]["as_of_ms"]),
+        (&json!("ctr.recommend"), &json!(1_007))
+    );
+    let none = json!({"inputs": inputs, "parameters": {"shown": "3"}});
+    let (status, body) = rig.ask("/v2/models/ctr.recommend/infer", &none).await;
+    assert!(status == 400 && body["error"].as_str().unwrap().contains("the indices are 0 to 2"), "{body}");
+}
+
+#[tokio::test]
+async fn the_model_that_ranks_what_it_finds_is_described_beside_the_others() {
+    let rig = Rig::start();
+    rig.activate(rig.add(7, &[1]));
+    let get = async |path: &str| {
+        let heard = http(rig.servers.http.unwrap(), "GET", path, &[], "").await;
+        (heard.status, serde_json::from_str::<Value>(&heard.text).unwrap())
+    };
+    let (_, page) = get("/v2/models/ctr.recommend").await;
+    let of = |what: &str| -> Vec<String> {
+        let named = page[what].as_array().unwrap().iter();
+        named
+            .map(|one| format!("{} {}", one["name"].as_str().unwrap(), one["datatype"].as_str().unwrap()))
+            .collect()
+    };
+    assert_eq!(of("outputs"), ["id INT64", "click FP32", "like FP32", "click.logit FP32", "like.logit FP32"]);
+    let inputs = of("inputs");
+    let last = ["k INT64", "exclude INT64", "allow INT64", "candidates INT64", "rank_by BYTES"];
+    assert_eq!(inputs[inputs.len() - 5..], last);
+    assert!(!inputs.iter().any(|input| input.starts_with("item_id ")), "{inputs:?}");
+    let index = post(rig.servers.http.unwrap(), "/v2/repository/index", "").await.text;
+    for model in ["ctr", "ctr.retrieve", "ctr.recommend"] {
+        assert!(index.contains(&format!("\"{model}\"")), "{index}");
+    }
+    assert_eq!(get("/v2/models/ctr.recommend/stats").await.1, json!({"model_stats": []}));
+    assert_eq!(get("/v2/models/ctr.recommends").await.0, 404);
+}
+
+#[tokio::test]
+async fn tensors_of_another_form_are_refused_with_what_would_be_right() {
+    let rig = Rig::start();
+    let mut client = Client::connect(rig.servers.grpc).await;
+    for ((name, shape, data), text) in [
+        (
+            ("rank_by", vec![1], Data::texts(&["clicks"])),
+            "\"rank_by\" is \"clicks\"; help: labels are click, like",
+        ),
+        (("rank_by", vec![1], Data::Int64(vec![1])), "\"rank_by\": INT64 of shape [1], expected BYTES"),
+        (("rank_by", vec![2], Data::texts(&["click", "like"])), "expected BYTES of shape [1]"),
+        (("item_id", vec![1], Data::Int64(vec![1])), "unknown input \"item_id\""),
+        (("candidates", vec![1], Data::Int64(vec![20])), "\"candidates\" is given twice"),
+    ] {
+        let reply = client.call("ModelInfer", &ask_for_ranked(vec![(name, shape, data)], true)).await;
+        assert!(reply.text.contains(text), "{name}: {}", reply.text);
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 use serde::de::{Error, MapAccess};
 
 use super::super::input_names::Naming;
+use super::super::outputs::item_answer::predicted;
 use super::super::values::elements;
 use super::super::values::keys::Keys;
 use super::super::values::scalars::{Ints, Texts, Value, ValueForm};
@@ -12,10 +13,10 @@ use crate::answer::Refusal;
 use crate::inputs::{Inputs, ItemInputs, Limits};
 use crate::request::{ItemWishes, RankWishes};
 
-/// The names of these inputs.
-pub const NAMES: [&str; 3] = ["k", "exclude", "allow"];
-/// Those of a request whose items are ranked.
-const RANKED_NAMES: [&str; 5] = ["k", "exclude", "allow", CANDIDATES, RANK_BY];
+/// The names of the inputs of a request whose items are ranked; others have the first three.
+const NAMES: [&str; NAMES_MAX] = ["k", "exclude", "allow", CANDIDATES, RANK_BY];
+/// The most inputs that a request has beside its user.
+pub const NAMES_MAX: usize = 5;
 const CANDIDATES: &str = "candidates";
 const RANK_BY: &str = "rank_by";
 /// How many items are retrieved to be ranked, if the request does not say.
@@ -23,7 +24,13 @@ const CANDIDATES_DEFAULT: usize = 500;
 
 /// The names of requests for items.
 pub fn names(items: ItemInputs) -> &'static [&'static str] {
-    if items.rank_by.is_some() { &RANKED_NAMES } else { &NAMES }
+    if items.rank_by.is_some() { &NAMES } else { &NAMES[..3] }
+}
+
+/// Their datatypes and dimensions as tensors, in the order of their names.
+pub fn tensors(items: ItemInputs) -> [(&'static str, i64); NAMES_MAX] {
+    let ids = (if items.is_text { "BYTES" } else { "INT64" }, -1);
+    [("INT64", 1), ids, ids, ("INT64", 1), ("BYTES", 1)]
 }
 
 /// The maximum number of ids in a list: their keys take no more memory than a message.
@@ -95,17 +102,27 @@ impl ItemInputReader {
     /// Reads the tensors of the names.
     pub fn tensors(
         &mut self,
-        [k, exclude, allow]: [Option<&Tensor<'_>>; 3],
+        [k, exclude, allow, candidates, rank_by]: [Option<&Tensor<'_>>; NAMES_MAX],
         items: ItemInputs,
         naming: &Naming,
     ) -> Result<(), Refusal> {
         let bad = |name: &str, text: String| Refusal::Bad(format!("input {name:?}: {text}"));
-        if let Some(tensor) = k {
-            let is_right = tensor.datatype.is_whole() && matches!(tensor.shape.dims(), Some([] | [1]));
-            let text =
-                format!("{} of shape {}, expected INT64 of shape [1]", tensor.datatype.name(), tensor.shape);
-            is_right.then_some(()).ok_or_else(|| bad("k", text))?;
-            elements::each_int(tensor, 1, |value| self.k = Some(value)).map_err(|text| bad("k", text))?;
+        let check_one = |name: &str, tensor: &Tensor<'_>, (is_right, expected): (bool, &str)| {
+            let is_one = matches!(tensor.shape.dims(), Some([] | [1]));
+            let (datatype, shape) = (tensor.datatype.name(), tensor.shape);
+            let text = || format!("{datatype} of shape {shape}, expected {expected} of shape [1]");
+            (is_right && is_one).then_some(()).ok_or_else(|| bad(name, text()))
+        };
+        for (name, tensor, count) in [("k", k, &mut self.k), (CANDIDATES, candidates, &mut self.candidates)] {
+            let Some(tensor) = tensor else { continue };
+            check_one(name, tensor, (tensor.datatype.is_whole(), "INT64"))?;
+            elements::each_int(tensor, 1, |value| *count = Some(value)).map_err(|text| bad(name, text))?;
+        }
+        if let Some(tensor) = rank_by {
+            check_one(RANK_BY, tensor, (tensor.datatype.name() == "BYTES", "BYTES"))?;
+            let by = &mut self.rank_by;
+            elements::each_text(tensor, 1, |text| *by = Some(text.to_owned()))
+                .map_err(|text| bad(RANK_BY, text))?;
         }
         let ids_max = ids_max(&naming.inputs().limits);
         for (at, tensor) in [exclude, allow].into_iter().enumerate() {
@@ -163,10 +180,17 @@ fn rank_wishes(
     };
     let by = match by {
         None => by_default,
-        Some(name) => inputs.labels.iter().position(|label| label.name == name).ok_or_else(|| {
-            let names: Vec<&str> = inputs.labels.iter().map(|label| label.name.as_str()).collect();
-            Refusal::Bad(format!("\"rank_by\" is {:?}; help: labels are {}", cut(&name), names.join(", ")))
-        })?,
+        Some(name) => {
+            predicted(&inputs.labels).iter().position(|label| label.name == name).ok_or_else(|| {
+                let names: Vec<&str> =
+                    predicted(&inputs.labels).iter().map(|label| label.name.as_str()).collect();
+                Refusal::Bad(format!(
+                    "\"rank_by\" is {:?}; help: labels are {}",
+                    cut(&name),
+                    names.join(", ")
+                ))
+            })?
+        }
     };
     Ok(RankWishes { candidates, by })
 }

@@ -1,5 +1,6 @@
 //! Item answer: encodes the items that were found for a request, for each protocol.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -19,6 +20,8 @@ use crate::versions::raw_ids::RawId;
 const AS_OF_MS: &str = "as_of_ms";
 /// The reply parameter with the number of cells that were searched, if not all items were.
 const PROBED: &str = "probed";
+/// The reply parameter with the number of items that were found to be ranked.
+const CANDIDATES: &str = "candidates";
 /// The reply parameter that tells versions of one number apart: the first 16 digits of the digest of the manifest.
 const DIGEST: &str = "digest";
 
@@ -29,9 +32,23 @@ const SOURCE_VERSION: &str = "source_version";
 /// The value of `SOURCE`.
 const NEARLINE: &str = "nearline";
 
-/// The outputs of a model that finds items, as labels that are numbers.
+/// The outputs of a model that finds items, as labels that are numbers. The first is that of ids.
 pub fn labels() -> Vec<Label> {
-    ["id", "score"].map(|name| Label { name: name.to_owned(), is_number: true }).into()
+    ["id", "score"].map(number).into()
+}
+
+/// The outputs of a model that also ranks them: ids, and what the ranking model predicts.
+pub fn ranked_labels(labels: &[Label]) -> Vec<Label> {
+    [number("id")].into_iter().chain(labels.iter().cloned()).collect()
+}
+
+/// What a model predicts that answers ids, too.
+pub fn predicted(labels: &[Label]) -> &[Label] {
+    &labels[1..]
+}
+
+fn number(name: &str) -> Label {
+    Label { name: name.to_owned(), is_number: true }
 }
 
 /// The datatype of an output of such a model.
@@ -50,16 +67,28 @@ pub enum ItemColumn<'a> {
     /// Ids.
     Ids(Vec<RawId<'a>>),
     /// Scores.
-    Scores(&'a [f32]),
+    Scores(Cow<'a, [f32]>),
 }
 
 impl<'a> ItemColumn<'a> {
-    /// Returns an output of the found items.
+    /// Returns an output of the items that were found, or of those that were then ranked.
     ///
     /// # Errors
-    /// If the version has a vector, but no id of an item.
-    pub fn of(output: Output, found: &'a FoundItems, version: u64) -> Result<Self, Refusal> {
-        Ok(if output.label == 0 { Self::Ids(ids(found, version)?) } else { Self::Scores(&found.scores) })
+    /// If the version has a vector, but no id of an item, or predicted a number that is not finite.
+    pub fn of(
+        output: Output,
+        answer: &'a Answer,
+        (labels, found): (&[Label], &'a FoundItems),
+    ) -> Result<Self, Refusal> {
+        if output.label == 0 {
+            return Ok(Self::Ids(ids(answer, found)?));
+        }
+        if answer.order.is_none() {
+            return Ok(Self::Scores(Cow::Borrowed(&found.scores)));
+        }
+        let column = Output { label: output.label - 1, ..output };
+        let ranked = ranked(answer, found, predicted(labels))?;
+        Ok(Self::Scores(ranked.map(|scores| column.of(scores, predicted(labels))).collect()))
     }
 
     /// Appends the values as raw bytes.
@@ -99,30 +128,64 @@ pub enum Said {
     Number(i64),
 }
 
+/// The number of items in an answer.
+pub fn count(answer: &Answer, found: &FoundItems) -> usize {
+    answer.order.as_ref().map_or(found.keys.len(), Vec::len)
+}
+
 /// Returns what the reply of the Open Inference Protocol says beside its items, by the names of parameters.
-pub fn said(found: &FoundItems) -> impl Iterator<Item = (&'static str, Said)> {
+pub fn said(answer: &Answer, found: &FoundItems) -> impl Iterator<Item = (&'static str, Said)> {
     let digest = format!("{:016x}", found.index.identity);
+    let candidates = answer.order.as_ref().map(|_| Said::Number(found.keys.len() as i64));
     let named = [
         (DIGEST, Some(Said::Text(digest))),
+        (CANDIDATES, candidates),
         (SOURCE, found.origin.map(|_| Said::Text(NEARLINE.to_owned()))),
         (SOURCE_VERSION, found.origin.map(|list| Said::Number(list.version as i64))),
-        (AS_OF_MS, as_of_ms(found).map(Said::Number)),
+        (AS_OF_MS, as_of_ms(answer, found).map(Said::Number)),
         (PROBED, found.probed.map(|probed| Said::Number(probed as i64))),
     ];
     named.into_iter().filter_map(|(name, said)| Some((name, said?)))
 }
 
-/// The event time up to which the version has learned that found the items.
-fn as_of_ms(found: &FoundItems) -> Option<i64> {
-    found.origin.map_or(found.index.as_of_ms, |list| (list.as_of_ms >= 0).then_some(list.as_of_ms))
+/// The event time up to which the version has learned that ranked the items, or else found them.
+fn as_of_ms(answer: &Answer, found: &FoundItems) -> Option<i64> {
+    let list = found.origin.filter(|_| answer.order.is_none());
+    list.map_or(found.index.as_of_ms, |list| (list.as_of_ms >= 0).then_some(list.as_of_ms))
 }
 
-fn ids(found: &FoundItems, version: u64) -> Result<Vec<RawId<'_>>, Refusal> {
+/// The ids of the items in an answer.
+fn ids<'a>(answer: &Answer, found: &'a FoundItems) -> Result<Vec<RawId<'a>>, Refusal> {
     let id = |&key: &u64| {
+        let version = answer.version;
         let text = || format!("version {version} has a vector for key {key} of an item, but no id");
         found.index.ids.get(key).ok_or_else(|| Refusal::Broken(text()))
     };
-    found.keys.iter().map(id).collect()
+    match &answer.order {
+        None => found.keys.iter().map(id).collect(),
+        Some(order) => order.iter().map(|&at| id(&found.keys[at as usize])).collect(),
+    }
+}
+
+/// Yields the predictions for each ranked item, best first.
+///
+/// # Errors
+/// If the answer does not match the items, or one of these predictions is not a finite number.
+fn ranked<'a>(
+    answer: &'a Answer,
+    found: &FoundItems,
+    labels: &[Label],
+) -> Result<impl Iterator<Item = &'a [f32]>, Refusal> {
+    super::check(answer, found.keys.len(), labels.len())?;
+    let width = labels.len();
+    let of = move |&at: &u32| &answer.scores[at as usize * width..][..width];
+    let order = answer.order.as_deref().unwrap_or_default();
+    let is_finite = |(label, &one): (&Label, &f32)| label.score(one).is_finite();
+    if !order.iter().all(|at| labels.iter().zip(of(at)).all(is_finite)) {
+        let version = answer.version;
+        return Err(Refusal::Broken(format!("version {version} returned a value that is not finite")));
+    }
+    Ok(order.iter().map(of))
 }
 
 /// Encodes an answer as the rest of a gRPC reply.
@@ -131,11 +194,13 @@ fn ids(found: &FoundItems, version: u64) -> Result<Vec<RawId<'_>>, Refusal> {
 /// As those of `ItemColumn::of`.
 pub fn encode(
     mut reply: ModelInferReply,
-    (form, answer, naming): (&Form, &Answer, &Naming),
-    found: &FoundItems,
+    form: &Form,
+    answer: &Answer,
+    (naming, found): (&Naming, &FoundItems),
 ) -> Result<Bytes, Refusal> {
     let (labels, index) = (&naming.inputs().labels, &found.index);
-    for (name, said) in said(found) {
+    let cut = answer.named().map(|(name, number)| (name, Said::Number(number as i64)));
+    for (name, said) in said(answer, found).chain(cut) {
         let parameter = match said {
             Said::Text(text) => ReplyParameter { string_param: Some(text), ..ReplyParameter::default() },
             Said::Number(number) => ReplyParameter { int64_param: Some(number), ..ReplyParameter::default() },
@@ -143,11 +208,11 @@ pub fn encode(
         reply.parameters.insert(name.to_owned(), parameter);
     }
     for (&output, &is_raw) in form.outputs.iter().zip(&form.raw) {
-        let column = ItemColumn::of(output, found, answer.version)?;
+        let column = ItemColumn::of(output, answer, (labels, found))?;
         let mut tensor = OutputTensor {
             name: output.name(labels),
             datatype: datatype(output, index.ids.is_text()).to_owned(),
-            shape: vec![found.keys.len() as i64],
+            shape: vec![count(answer, found) as i64],
             contents: None,
         };
         if is_raw {
@@ -193,16 +258,16 @@ impl<'a> ItemReply<'a> {
         let version = answer.version;
         let no_items = || Refusal::Broken(format!("version {version} returned no items"));
         let found = answer.found.as_deref().ok_or_else(no_items)?;
-        let ranked = ids(found, version)?.into_iter().zip(&found.scores);
+        let scored = ids(answer, found)?.into_iter().zip(&found.scores);
         Ok(Self {
             id: std::str::from_utf8(&form.id).unwrap_or_default(),
             model: naming.model(),
             version,
-            as_of_ms: as_of_ms(found),
+            as_of_ms: as_of_ms(answer, found),
             probed: found.probed,
             source: found.origin.map(|_| NEARLINE),
             source_version: found.origin.map(|list| list.version),
-            items: ranked.map(|(id, &score)| RankedItem { id, score }).collect(),
+            items: scored.map(|(id, &score)| RankedItem { id, score }).collect(),
         })
     }
 }
@@ -243,29 +308,21 @@ impl<'a> RankedReply<'a> {
     /// # Errors
     /// If the answer has no ranked items or a number that is not finite, or as those of `ItemColumn::of`.
     pub fn of(form: &'a Form, answer: &'a Answer, naming: &'a Naming) -> Result<Self, Refusal> {
-        let (version, labels) = (answer.version, &naming.inputs().labels);
-        let (Some(found), Some(order)) = (answer.found.as_deref(), &answer.order) else {
-            return Err(Refusal::Broken(format!("version {version} returned no items")));
+        let (version, labels) = (answer.version, predicted(&naming.inputs().labels));
+        let no_items = || Refusal::Broken(format!("version {version} returned no items"));
+        let found = answer.found.as_deref().ok_or_else(no_items)?;
+        let named = |(label, &one): (&'a Label, &f32)| (label.name.as_str(), label.score(one));
+        let item = |(id, scores): (_, &[f32])| ScoredItem {
+            id,
+            scores: labels.iter().zip(scores).map(named).collect(),
         };
-        super::check(answer, found.keys.len(), labels.len())?;
-        let ids = ids(found, version)?;
-        let mut items = Vec::with_capacity(order.len());
-        for at in order.iter().map(|&at| at as usize) {
-            let predicted = &answer.scores[at * labels.len()..][..labels.len()];
-            let named = |(label, one): (&'a Label, &f32)| (label.name.as_str(), label.score(*one));
-            let scores: BTreeMap<&str, f32> = labels.iter().zip(predicted).map(named).collect();
-            if scores.values().any(|score| !score.is_finite()) {
-                let text = format!("version {version} returned a value that is not finite");
-                return Err(Refusal::Broken(text));
-            }
-            items.push(ScoredItem { id: ids[at], scores });
-        }
+        let items = ids(answer, found)?.into_iter().zip(ranked(answer, found, labels)?).map(item).collect();
         Ok(Self {
             id: std::str::from_utf8(&form.id).unwrap_or_default(),
             model: naming.model(),
             version,
-            as_of_ms: found.index.as_of_ms,
-            candidates: ids.len(),
+            as_of_ms: as_of_ms(answer, found),
+            candidates: found.keys.len(),
             scored: answer.cut.scored,
             length: answer.cut.length,
             unknown: answer.unknown(),
