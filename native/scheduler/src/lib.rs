@@ -392,6 +392,11 @@ impl Scheduler {
         }
     }
 
+    /// Returns how many lanes work, and how many there are.
+    pub fn lanes(&self) -> (usize, usize) {
+        (self.lanes.busy(), self.lanes.present())
+    }
+
     /// Learns what candidates are worth from an answer that was not cut: their values, in the request's order,
     /// and what the caller expected.
     pub fn learn_worth(&mut self, class: u64, values: impl Iterator<Item = f64> + Clone, prescores: &[f32]) {

@@ -3,6 +3,7 @@
 //! It knows no protocol and no model: requests arrive decoded, and lanes decide how to run packed tensors.
 
 mod front_state;
+pub mod reader_waits;
 mod results;
 mod shadow;
 
@@ -17,6 +18,7 @@ use streamlearn_table::{PackError, ReadRows, TableSet};
 use streamlearn_wire::keys::key_of_bytes;
 use tokio::sync::oneshot;
 
+use self::reader_waits::ReaderWaits;
 use crate::answer::{Answer, Cut, Refusal};
 use crate::inputs::Inputs;
 use crate::layout::Layout;
@@ -52,6 +54,14 @@ pub struct Front {
     state: Mutex<FrontState>,
     /// Notified when there may be work, or when the front closes.
     work: Condvar,
+    /// For whom its lanes rest.
+    readers: Arc<ReaderWaits>,
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.readers.close();
+    }
 }
 
 /// Bounds of waiting.
@@ -170,6 +180,7 @@ impl Front {
             statistics: statistics::Figures::default(),
             measures: measures.clone(),
             load: LoadMeter::default(),
+            rested_us: HashMap::new(),
             is_open: true,
         };
         Self {
@@ -181,6 +192,7 @@ impl Front {
             measures,
             state: Mutex::new(state),
             work: Condvar::new(),
+            readers: Arc::default(),
         }
     }
 
@@ -193,6 +205,11 @@ impl Front {
     /// Returns the slabs for packing.
     pub fn slabs(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Returns the threads that read its requests, for which its lanes rest.
+    pub fn readers(&self) -> &Arc<ReaderWaits> {
+        &self.readers
     }
 
     /// Returns the inputs that requests are checked against.

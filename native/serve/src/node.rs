@@ -211,6 +211,11 @@ impl Scoring for Node {
         splitter.score_piece(&bytes, arrived).await
     }
 
+    fn read(&self, lag: Duration) {
+        let fronts = [Some(&self.front), self.retrieval.get().map(|retrieval| &retrieval.front)];
+        fronts.into_iter().flatten().for_each(|front| front.readers().note(lag));
+    }
+
     fn shown(&self) -> Option<&Shown> {
         self.shown.get().map(Arc::as_ref)
     }
@@ -268,11 +273,17 @@ impl Servers {
         (grpc, http): (TcpListener, Option<TcpListener>),
         threads: usize,
     ) -> io::Result<Self> {
+        let fronts = [Some(&node.front), node.retrieval.get().map(|retrieval| &retrieval.front)];
+        let readers: Vec<_> = fronts.into_iter().flatten().map(|front| front.readers().clone()).collect();
+        let begin = move || {
+            take_slices(SLICE);
+            readers.iter().for_each(|waits| waits.add_reader());
+        };
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("front")
             .global_queue_interval(1)
-            .on_thread_start(|| take_slices(SLICE))
+            .on_thread_start(begin)
             .enable_all()
             .build()?;
         let addresses = (grpc.local_addr()?, http.as_ref().map(TcpListener::local_addr).transpose()?);

@@ -31,6 +31,8 @@ pub(super) struct FrontState {
     pub sizes: Sizes,
     pub shadow: Shadow,
     pub load: LoadMeter,
+    /// How long lanes rested since their last work, in microseconds.
+    pub rested_us: HashMap<usize, f64>,
     pub is_open: bool,
 }
 

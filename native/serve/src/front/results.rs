@@ -1,8 +1,10 @@
 //! Results: what lanes return of their work, and what is done if they return nothing.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::cmp::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
+use super::reader_waits::{FREE_SHARE_MAX, REST_MAX, pause_after};
 use super::{Front, Work};
 use crate::answer::Refusal;
 use crate::request::Request;
@@ -63,17 +65,52 @@ impl Front {
             }
         }
         let now_us = self.now_us();
+        let rests = self.readers.share();
         state.load.busy(now_us, duration_us);
         state.statistics.executed(work.number, work.candidates, work.gathering, duration - work.gathering);
-        for ticket in state.scheduler.done_in(work.lane, duration_us) {
+        // Requests that wait have to wait for rests, too.
+        let rested_us = state.rested_us.remove(&work.lane).unwrap_or(0.0);
+        for ticket in state.scheduler.done_in(work.lane, duration_us + rested_us) {
             state.answer(ticket, now_us);
         }
         drop(state);
         self.work.notify_one();
+        self.readers.over().notify_one();
         // The request is answered, and nobody waits for this.
         if let Some(Ok((found, missed))) = sampled.map(|sampled| sampled.recall()) {
             self.measures.recalled(found, missed);
         }
+        if rests > 0.0 {
+            self.rest(work.lane, duration, rests);
+        }
+    }
+
+    /// Waits until few enough lanes work, or a processor is free, because threads that read requests need one.
+    fn rest(&self, lane: usize, worked: Duration, share: f32) {
+        let begin = Instant::now();
+        let mut state = self.lock();
+        let (_, lanes) = state.scheduler.lanes();
+        let allowed = lanes as f32 * (1.0 - share);
+        let (until, mut since, free) = (begin + REST_MAX, None, self.readers.free());
+        let heeds_free = share <= FREE_SHARE_MAX;
+        if heeds_free {
+            self.readers.watch();
+        }
+        while state.is_open && !(heeds_free && self.readers.free() != free) {
+            let (others, now) = (state.scheduler.lanes().0, Instant::now());
+            let may_work = match others.cmp(&(allowed as usize)) {
+                Ordering::Less => break,
+                Ordering::Equal => *since.get_or_insert(now) + pause_after(worked, allowed.fract()),
+                Ordering::Greater => until,
+            };
+            let left = may_work.min(until).saturating_duration_since(now);
+            if left.is_zero() {
+                break;
+            }
+            state = self.readers.over().wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            since = since.filter(|_| state.scheduler.lanes().0 == others);
+        }
+        state.rested_us.insert(lane, begin.elapsed().as_secs_f64() * 1e6);
     }
 
     /// Finds the items of the work's requests whose callers still wait, by the users' vectors, one for each request.

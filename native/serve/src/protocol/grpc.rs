@@ -290,6 +290,7 @@ impl<S: Scoring> GrpcFront<S> {
         let asked = Asked::of(&*self.scoring, infer::model_of(&bytes));
         let (shown, naming) = (asked.shown(&*self.scoring), asked.naming());
         let decode_began = Instant::now();
+        self.scoring.read(decode_began - arrived);
         let decoded = infer::decode(&bytes, naming, options);
         self.door.traffic().decoded(decode_began);
         let (mut request, form) = decoded?;

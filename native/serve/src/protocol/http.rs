@@ -275,6 +275,7 @@ impl<S: Scoring> Front<S> {
             Err(response) => return *response,
         };
         let decode_began = Instant::now();
+        self.scoring.read(decode_began - arrived);
         let decoded = options.and_then(|options| decode(&body, naming, options));
         self.door.traffic().decoded(decode_began);
         let decoded = decoded.and_then(|(mut request, form)| {

@@ -1,7 +1,7 @@
 //! Scoring: the interface between the protocols and the node.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -55,6 +55,9 @@ pub trait Scoring: Send + Sync + 'static {
     ) -> impl Future<Output = Result<PieceAnswer, Refusal>> + Send {
         async { Err(no_pieces()) }
     }
+
+    /// Notes that a request was read, so long after its head.
+    fn read(&self, _lag: Duration) {}
 
     /// Returns the log of answered requests, if impressions are written.
     fn shown(&self) -> Option<&Shown> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prost::Message;
 use serde_json::{Value, json};
@@ -32,6 +32,15 @@ use crate::rig::{Client, http, post, wait_until};
 
 const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 16 << 20 };
 const DIM: usize = 4;
+
+/// Waits until a lane of a front takes work.
+pub fn until_lane(front: &Front) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while front.figures().lanes == 0 {
+        assert!(Instant::now() < end, "no lane came");
+        std::thread::yield_now();
+    }
+}
 
 fn keys(ids: &[i64]) -> Vec<u64> {
     ids.iter().map(|&id| key_of_int(id, slot_salt("item_id"))).collect()
@@ -215,6 +224,7 @@ impl Rig {
             let (front, is_over) = (front.clone(), is_over.clone());
             Some(std::thread::spawn(move || run_lane(&front, &is_over)))
         };
+        until_lane(&front);
         Self { front, servers, tables, is_over, lane }
     }
 

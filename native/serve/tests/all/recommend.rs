@@ -31,7 +31,7 @@ use streamlearn_wire::avro::Column;
 use streamlearn_wire::checksum::crc32c;
 use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 
-use crate::items::{front, run_lane};
+use crate::items::{front, run_lane, until_lane};
 use crate::rig::asks::*;
 use crate::rig::{Client, http, post};
 use crate::shown::{ALL, DESCRIPTION, columns_of, of};
@@ -236,11 +236,13 @@ impl Rig {
         self.run_towers();
         let (front, is_over) = (self.fronts[0].clone(), self.is_over.clone());
         self.lanes.push(std::thread::spawn(move || run_ranking(&front, &is_over)));
+        until_lane(&self.fronts[0]);
     }
 
     fn run_towers(&mut self) {
         let (front, is_over) = (self.fronts[1].clone(), self.is_over.clone());
         self.lanes.push(std::thread::spawn(move || run_lane(&front, &is_over)));
+        until_lane(&self.fronts[1]);
     }
 
     /// Adds a version to both models; its items have the vectors (n, -n, 0, 1) / 128.
