@@ -111,7 +111,9 @@ def test_the_programs_of_the_page_are_answered(node: Any, tmp_path: Path) -> Non
     assert '{"live":true,"ready":true}' in said, said
     assert '"active":1' in said, said
     assert '"data_type":"TYPE_STRING"' in said, said
-    assert '"inference_count":7' in said, said
+    assert '"model_name":"ctr.recommend"' in said, said
+    assert '"candidates":5' in said, said
+    assert '"inference_count":12' in said, said  # of candidates: two, two, three and five
     assert '"state":"READY"' in said, said
     assert "some 1" in said, said
     assert "version 1 click [0.5 0.5]" in said, said
