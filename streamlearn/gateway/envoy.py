@@ -20,7 +20,7 @@ _SOCKET_CHARS_MAX = 100
 _ROUTE_KEY, _ARM, _VERSION, _MODEL = "x-route-key", "x-arm", "x-version", "x-model"
 # What the nodes of an application obey; callers may send it only where they are trusted.
 _HEADERS = (_ROUTE_KEY, "x-priority", _ARM, _VERSION, "x-deadline-ms")
-# What follows the name of a model: nothing, or what else its nodes do.
+# The suffixes of the names of an application's three models.
 _MODELS = ("", ".retrieve", ".recommend")
 # Paths that lead to any node of the only model. Those for operators are reached at the nodes themselves.
 _PATHS = (

@@ -54,7 +54,7 @@ class NodeSearch:
         app: The application, which has retrieval.
         k: How many items a list has.
         nodes: Returns the nodes, such as `Registry.nodes`; each has a gRPC address.
-        token: The token that the nodes expect; connections are made anew when it changes.
+        token: The token for the nodes. When it changes, new connections are made.
         is_ranked: Whether the ranking model orders the items that a search finds.
     """
 

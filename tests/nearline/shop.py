@@ -15,6 +15,7 @@ import numpy as np
 from streamlearn.apps import App, AppFolder
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.events import Producer
+from streamlearn.events.decoder import EventDecoder
 from streamlearn.features import Dense, FeatureSpec, Since, Slot, keys_of
 from streamlearn.interactions import InteractionBatch, encode_interactions
 from streamlearn.nearline.candidate_list import CandidateList
@@ -105,9 +106,10 @@ class Shop:
 
     @property
     def shown(self) -> int:
-        """The number of messages with impressions."""
+        """The number of impressions in the topic."""
         with self.impressions.reader() as reader:
-            return sum(reader.end(partition) for partition in range(PARTITIONS))
+            values = [value for partition in range(PARTITIONS) for value in reader.read(partition, 0).values]
+        return len(EventDecoder.of(self.folder).decode(values).impressions)
 
     def show(self, *users: int, country: str = "NO") -> None:
         """Show an item to users."""

@@ -206,7 +206,10 @@ def test_a_ranked_list_is_what_the_node_recommends_and_writes_no_impression(serv
         assert np.allclose(scores, exact, rtol=1e-3)
     orders = [[[item["id"] for item in one[user]["items"][:K]] for user in USERS] for one in (best, searched)]
     assert orders[0] != orders[1]
-    assert service.shop.shown == shown
+    # Impressions are written in order: one that is shown comes next.
+    assert asked(service.node, bodies[1] | {"shown": "0"}, "/recommend")[0] == 200
+    wait_until(lambda: service.shop.shown > shown, "an impression", WAIT_S)
+    assert service.shop.shown == shown + 1
     # After a rollback, these lists are not answered either.
     service.taken_back(1)
     wait_until(lambda: service.ask(1)["version"] == 1 and service.answers_from(1, None), "the rollback", WAIT_S)

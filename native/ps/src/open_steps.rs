@@ -38,7 +38,7 @@ pub struct CompleteStep<B> {
     pub blocks: Vec<B>,
 }
 
-/// What a table applies when a block comes; empty if the block must wait, or came before.
+/// The blocks that a table applies when one comes: none if it waits for others, or is a repetition.
 #[derive(Debug, PartialEq)]
 pub struct Due<B> {
     /// Whether the block that was given is due by itself.
@@ -132,7 +132,7 @@ impl<B> OpenSteps<B> {
         self.failure.get_or_insert(refusal);
     }
 
-    /// Returns whether a block is new. If the terms let blocks repeat, an old one is no error.
+    /// Returns whether a block is new. A repeated one is an error, unless the terms allow it.
     fn is_new(&self, head: &PartHead, terms: Terms, keys: usize) -> Result<bool, Refusal> {
         check_slice(head.slice, head.slices)?;
         if let Some(refusal) = &self.failure {

@@ -59,14 +59,14 @@ struct Look {
     process: u64,
 }
 
-/// What a look sees, as shares of the time of one processor.
+/// Times between two looks, as shares of the time of one processor.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Seen {
-    /// For how much of the time the busiest reader worked, or waited for a processor.
+    /// The work of the busiest reader, together with its waits for a processor.
     busy: f32,
-    /// For how much of it this reader waited.
+    /// The waits of this reader.
     waited: f32,
-    /// How much the rest of the process worked, which is lanes for the most part.
+    /// The work of the rest of the process, which is mostly that of lanes.
     lanes: f32,
     /// How long after their heads requests were read, in the mean.
     lag: Duration,

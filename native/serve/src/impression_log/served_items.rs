@@ -1,4 +1,4 @@
-//! What an impression has beside what its request sent: retrieved candidates, and columns from the library.
+//! The parts of an impression that its request did not send: retrieved candidates, and columns from the library.
 
 use std::sync::Arc;
 

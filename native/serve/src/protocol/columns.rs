@@ -35,7 +35,7 @@ pub struct Sides {
 }
 
 impl Sides {
-    /// The number of candidates or items of which the caller may say which are shown.
+    /// The number of places among which `shown` chooses: candidates, or items of a ranked answer.
     pub fn shown_max(&self) -> usize {
         let ranked = self.items.as_ref().filter(|items| items.rank.is_some());
         ranked.map_or(self.candidates, |items| items.k)

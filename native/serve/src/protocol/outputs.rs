@@ -42,7 +42,7 @@ impl Output {
         answer.scores.chunks_exact(labels.len()).map(move |predicted| self.of(predicted, labels))
     }
 
-    /// Its value of one candidate, of which this was predicted.
+    /// Its value for a candidate with these predictions, one for each label.
     pub fn of(self, predicted: &[f32], labels: &[Label]) -> f32 {
         let one = predicted[self.label];
         if self.is_logit { one } else { labels[self.label].score(one) }

@@ -92,7 +92,7 @@ pub fn no_retrieval() -> Refusal {
     Refusal::Unknown("this node finds no items; help: declare App(retrieval=...)".to_owned())
 }
 
-/// What a request is for, with the names of its inputs.
+/// The kind of answer that a request asks for, with the names of its inputs.
 pub enum Asked {
     /// Scores of its candidates.
     Scores(Arc<Naming>),

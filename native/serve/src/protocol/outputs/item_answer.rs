@@ -42,7 +42,7 @@ pub fn ranked_labels(labels: &[Label]) -> Vec<Label> {
     [number("id")].into_iter().chain(labels.iter().cloned()).collect()
 }
 
-/// What a model predicts that answers ids, too.
+/// The labels without the first, which is that of ids.
 pub fn predicted(labels: &[Label]) -> &[Label] {
     &labels[1..]
 }
