@@ -6,7 +6,7 @@ MODEL = cargo test --quiet -p streamlearn-table --features model --lib model::
 NATIVE_TESTS = cargo test --quiet --workspace --exclude streamlearn-python --lib --tests && LOOM_MAX_PREEMPTIONS=1 $(MODEL)
 NATIVE := Cargo.toml Cargo.lock pyproject.toml $(shell find native -name '*.rs' -o -name Cargo.toml)
 .DEFAULT_GOAL := help
-.PHONY: help setup services fetch test test-quick chaos chaos-parts fuzz fuzz-python fuzz-corpora model check bench peers demo demo-real format lock wheel release release-test image gpu-kit kube clean
+.PHONY: help setup services fetch test test-quick chaos chaos-parts test-arm fuzz fuzz-python fuzz-corpora model check bench peers demo demo-real format lock wheel release release-test image gpu-kit kube clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,8 +65,8 @@ image: export EXTRAS := $(EXTRAS)
 image: wheel ## an image of KIND (node, train, ingest or up) from the wheel; needs root, buildah and debootstrap
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" packaging/container/build.sh $(or $(KIND),node) dist/streamlearn-*_$$(uname -m).whl
 
-services: setup ## fetch Kafka, Redis, Prism and Flink into the cache, then run Kafka and Redis until Ctrl-C
-	@$(RUN) -m tools.services fetch
+services: setup ## fetch Kafka and Redis into the cache, then run them until Ctrl-C
+	@$(RUN) -m tools.services fetch kafka redis
 	@$(RUN) -m tools.services up kafka redis
 
 fetch: setup
@@ -120,6 +120,15 @@ fuzz-python: setup ## the Python decoders with Atheris, FUZZ_S (600) seconds; wh
 	@rm -rf target/fuzz-merged && mkdir -p target/fuzz-merged
 	@$(FUZZ_PYTHON) target/fuzz-merged tests/corpus target/fuzz-python -merge=1 -max_len=2048
 	@rm -rf tests/corpus && mv target/fuzz-merged tests/corpus
+
+ARM = aarch64-unknown-linux-musl
+ARM_CRATES = $(addprefix -p streamlearn-,features join scan scheduler table wire)
+test-arm: export RUSTFLAGS = -C linker=rust-lld -C link-self-contained=yes
+test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER = qemu-aarch64-static -cpu max
+test-arm: ## native tests on an emulated ARM processor, about 4 minutes; needs the package qemu-user-static
+	@qemu-aarch64-static --version >/dev/null && rustup target add $(ARM)
+	@cargo clippy --quiet --target $(ARM) --target-dir target/arm $(ARM_CRATES) --all-targets -- -D warnings
+	@cargo test --quiet --target $(ARM) --target-dir target/arm $(ARM_CRATES) --lib --tests
 
 model: ## the model check of the table in full: every order of readers and writers with two preemptions
 	@LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} $(MODEL)

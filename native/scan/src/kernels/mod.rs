@@ -7,7 +7,12 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
+
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
 
 use crate::block::{BLOCK_ROWS, Block};
 use crate::query::Query;
@@ -41,6 +46,10 @@ enum Instructions {
     AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     Scalar,
 }
 
@@ -56,7 +65,12 @@ impl Kernel {
             (Instructions::AvxVnni, is_x86_feature_detected!("avx2") && is_x86_feature_detected!("avxvnni")),
             (Instructions::Avx2, is_x86_feature_detected!("avx2")),
         ];
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        let vectors = [
+            (Instructions::NeonDot, is_aarch64_feature_detected!("dotprod")),
+            (Instructions::Neon, is_aarch64_feature_detected!("neon")),
+        ];
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let vectors = [];
         let usable =
             vectors.into_iter().filter(|(_, is_usable)| *is_usable).map(|(instructions, _)| instructions);
@@ -77,6 +91,10 @@ impl Kernel {
             Instructions::AvxVnni => "avx-vnni",
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => "avx2",
+            #[cfg(target_arch = "aarch64")]
+            Instructions::NeonDot => "neon-dot",
+            #[cfg(target_arch = "aarch64")]
+            Instructions::Neon => "neon",
             Instructions::Scalar => "scalar",
         }
     }
@@ -100,6 +118,12 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Instructions::Avx2 => unsafe { avx2::scan(block, users, floors, hits) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Instructions::NeonDot => unsafe { neon::scan_dot(block, users, floors, hits) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Instructions::Neon => unsafe { neon::scan(block, users, floors, hits) },
             Instructions::Scalar => scalar::scan(block, users, floors, hits),
         }
     }
@@ -116,7 +140,7 @@ pub fn prefetch<T>(address: &T) {
         );
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
+    let _ = address; // stable Rust has no prefetch for other processors
 }
 
 #[cfg(test)]
@@ -178,6 +202,9 @@ mod tests {
     fn the_plain_kernel_comes_last() {
         let names: Vec<&str> = Kernel::all().into_iter().map(Kernel::name).collect();
         assert_eq!(names.last(), Some(&"scalar"));
+        // The emulated processor of `make test-arm` has all instructions.
+        #[cfg(all(target_arch = "aarch64", target_env = "musl"))]
+        assert_eq!(names, ["neon-dot", "neon", "scalar"]);
         assert_eq!(Kernel::best().name(), names[0]);
     }
 }
