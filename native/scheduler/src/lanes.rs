@@ -14,6 +14,10 @@ enum Lane {
         plan: Plan,
         until_us: u64,
     },
+    /// It takes no work until about then.
+    Resting {
+        until_us: u64,
+    },
 }
 
 /// All lanes.
@@ -44,7 +48,7 @@ impl Lanes {
         }
         match std::mem::replace(&mut self.lanes[lane], Lane::Idle) {
             Lane::Busy { plan, .. } => Some(plan),
-            Lane::Away | Lane::Idle => None,
+            Lane::Away | Lane::Idle | Lane::Resting { .. } => None,
         }
     }
 
@@ -55,13 +59,26 @@ impl Lanes {
         plan
     }
 
+    /// Makes an idle lane rest until it comes again.
+    pub fn rest(&mut self, lane: usize, until_us: u64) {
+        if matches!(self.lanes[lane], Lane::Idle) {
+            self.lanes[lane] = Lane::Resting { until_us };
+        }
+    }
+
     /// Whether a lane executes a plan.
     pub fn is_on(&self, lane: usize, plan: u64) -> bool {
         matches!(&self.lanes[lane], Lane::Busy { plan: of_lane, .. } if of_lane.id == plan)
     }
 
-    pub fn busy(&self) -> usize {
+    /// How many lanes execute a plan.
+    pub fn working(&self) -> usize {
         self.lanes.iter().filter(|lane| matches!(lane, Lane::Busy { .. })).count()
+    }
+
+    /// How many lanes cannot take work now: those that execute a plan or rest.
+    pub fn busy(&self) -> usize {
+        self.lanes.iter().filter(|lane| !matches!(lane, Lane::Away | Lane::Idle)).count()
     }
 
     pub fn present(&self) -> usize {
@@ -76,6 +93,7 @@ impl Lanes {
             Lane::Away => None,
             Lane::Idle => Some(0),
             Lane::Busy { until_us, .. } => Some(until_us.abs_diff(now_us)),
+            Lane::Resting { until_us } => Some(until_us.saturating_sub(now_us)),
         }));
         free_in.sort_unstable();
     }

@@ -95,7 +95,7 @@ pub struct Figures {
     pub candidates: usize,
     /// Requests that wait or run.
     pub held: usize,
-    /// Lanes that execute.
+    /// Lanes that execute or rest.
     pub lanes_busy: usize,
     /// Lanes that are present.
     pub lanes: usize,
@@ -392,9 +392,14 @@ impl Scheduler {
         }
     }
 
-    /// Returns how many lanes work, and how many there are.
+    /// Returns how many lanes execute, and how many there are.
     pub fn lanes(&self) -> (usize, usize) {
-        (self.lanes.busy(), self.lanes.present())
+        (self.lanes.working(), self.lanes.present())
+    }
+
+    /// Makes a lane without a plan rest until about that time. It counts as busy until it asks for a plan.
+    pub fn rest(&mut self, lane: usize, until_us: u64) {
+        self.lanes.rest(lane, until_us);
     }
 
     /// Learns what candidates are worth from an answer that was not cut: their values, in the request's order,

@@ -4,14 +4,16 @@
 
 mod front_state;
 pub mod reader_waits;
+mod readers;
 mod results;
 mod shadow;
+mod unread_share;
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use streamlearn_table::{PackError, ReadRows, TableSet};
@@ -55,13 +57,7 @@ pub struct Front {
     /// Notified when there may be work, or when the front closes.
     work: Condvar,
     /// For whom its lanes rest.
-    readers: Arc<ReaderWaits>,
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        self.readers.close();
-    }
+    readers: RwLock<Arc<ReaderWaits>>,
 }
 
 /// Bounds of waiting.
@@ -192,7 +188,7 @@ impl Front {
             measures,
             state: Mutex::new(state),
             work: Condvar::new(),
-            readers: Arc::default(),
+            readers: RwLock::default(),
         }
     }
 
@@ -205,11 +201,6 @@ impl Front {
     /// Returns the slabs for packing.
     pub fn slabs(&self) -> &Pool {
         &self.pool
-    }
-
-    /// Returns the threads that read its requests, for which its lanes rest.
-    pub fn readers(&self) -> &Arc<ReaderWaits> {
-        &self.readers
     }
 
     /// Returns the inputs that requests are checked against.
@@ -433,6 +424,7 @@ impl Front {
         state.shadow.clear();
         drop(state);
         self.work.notify_all();
+        self.readers().end_turn();
     }
 
     /// Returns the number of requests that wait for an answer.

@@ -149,7 +149,7 @@ impl Shown {
             has_features: document["has_features"].as_bool().unwrap_or_default(),
         };
         let defaults = document["defaults"].as_object().ok_or("\"defaults\" is not an object")?;
-        let ranking = naming.ranking().map(|ranking| ranking.plain(defaults)).transpose()?;
+        let ranking = naming.ranking()?.map(|ranking| ranking.plain(defaults)).transpose()?;
         let naming = naming.plain(defaults)?;
         let queue =
             ImpressionQueue { notes: VecDeque::new(), figures: ShownFigures::default(), is_open: true };

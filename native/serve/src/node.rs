@@ -4,7 +4,7 @@ mod recommend;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use crate::load::NodeLoad;
 use crate::protocol::{
     Door, Naming, Scoring, State, item_labels, no_pieces, no_retrieval, serve_grpc, serve_http,
 };
-use crate::request::Request;
+use crate::request::{Request, Wishes};
 use crate::split::{PeerDoor, PieceAnswer, Splitter};
 
 /// The time slices of the threads that accept requests: the shortest of Linux, so that they get the processor
@@ -96,7 +96,8 @@ impl Node {
         let ranked = &self.naming.inputs().user;
         let place = |input: &Input| ranked.iter().position(|other| other.name == input.name);
         let places: Option<Vec<usize>> = front.inputs().user.iter().map(place).collect();
-        let ranking = self.naming.ranking().map(Arc::new).zip(places);
+        let ranking = self.naming.ranking()?.map(Arc::new).zip(places);
+        front.rest_for(self.front.readers());
         let _ = self.retrieval.set(Retrieval { front, naming, ranking });
         Ok(())
     }
@@ -212,8 +213,19 @@ impl Scoring for Node {
     }
 
     fn read(&self, lag: Duration) {
-        let fronts = [Some(&self.front), self.retrieval.get().map(|retrieval| &retrieval.front)];
-        fronts.into_iter().flatten().for_each(|front| front.readers().note(lag));
+        self.front.readers().note(lag);
+    }
+
+    fn answered(&self) {
+        self.front.readers().answered();
+    }
+
+    fn is_late(&self) -> bool {
+        self.front.readers().is_late()
+    }
+
+    fn admit_unread(&self, wishes: &Wishes) -> Result<(), Refusal> {
+        self.front.admit_unread(wishes)
     }
 
     fn shown(&self) -> Option<&Shown> {
@@ -273,11 +285,14 @@ impl Servers {
         (grpc, http): (TcpListener, Option<TcpListener>),
         threads: usize,
     ) -> io::Result<Self> {
-        let fronts = [Some(&node.front), node.retrieval.get().map(|retrieval| &retrieval.front)];
-        let readers: Vec<_> = fronts.into_iter().flatten().map(|front| front.readers().clone()).collect();
+        let (readers, others) = (node.front.readers(), AtomicUsize::new(threads));
         let begin = move || {
             take_slices(SLICE);
-            readers.iter().for_each(|waits| waits.add_reader());
+            // Threads that start later read no requests: they do what would block the others.
+            let is_reader = |left: usize| left.checked_sub(1);
+            if others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_reader).is_ok() {
+                readers.add_reader();
+            }
         };
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)

@@ -144,6 +144,20 @@ fn nobody_is_admitted_behind_an_execution_that_hangs() {
 }
 
 #[test]
+fn a_lane_that_rests_is_busy_until_it_asks_for_work() {
+    let mut scheduler = scheduler();
+    scheduler.next(0, 0);
+    scheduler.rest(0, 3_000);
+    assert_eq!((scheduler.lanes(), scheduler.figures(0).lanes_busy), ((0, 1), 1));
+    let refused = offer(&mut scheduler, 0, 4_000).unwrap_err();
+    assert_eq!(refused, Refused { reason: Reason::Backlog, retry_us: 100 }, "it takes 1.1 ms after the rest");
+    assert!(offer(&mut scheduler, 0, 4_200).is_ok());
+    assert!(scheduler.next(3_000, 0).plan.is_some());
+    scheduler.rest(0, 9_000);
+    assert_eq!(scheduler.lanes(), (1, 1), "a lane with work does not rest");
+}
+
+#[test]
 fn who_comes_later_makes_nobody_late_who_was_admitted() {
     let mut scheduler = scheduler();
     scheduler.next(0, 0);

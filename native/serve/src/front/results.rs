@@ -1,10 +1,8 @@
 //! Results: what lanes return of their work, and what is done if they return nothing.
 
-use std::cmp::Ordering;
-use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use super::reader_waits::{FREE_SHARE_MAX, REST_MAX, pause_after};
 use super::{Front, Work};
 use crate::answer::Refusal;
 use crate::request::Request;
@@ -16,6 +14,7 @@ impl Front {
         let mut state = self.lock();
         let away = Refusal::Away("the lane is away".into());
         state.try_alone(lane, &away);
+        state.rested_us.remove(&lane);
         for ticket in state.scheduler.leave(lane) {
             state.refuse(ticket, "given_up", away.clone());
         }
@@ -41,14 +40,18 @@ impl Front {
         let duration = work.begun.elapsed();
         let duration_us = duration.as_secs_f64() * 1e6;
         let mut rows = scores.chunks_exact(labels);
+        let readers = self.readers();
+        let rests = if self.pool.region().is_some() { 0.0 } else { readers.share() };
         let mut state = self.lock();
         if !state.scheduler.is_on(work.lane, work.plan) {
             return; // its requests were handled when the lane was restarted
         }
+        // Requests that wait have to wait for rests, too.
+        let busy_us = duration_us + state.rested_us.remove(&work.lane).unwrap_or(0.0);
         if let Some(mut shadow_request) = work.shadow_request.take() {
             shadow_request.scores.extend_from_slice(&scores[..work.candidates * labels]);
             state.shadow.give(shadow_request);
-            state.scheduler.done_in(work.lane, duration_us);
+            state.scheduler.done_in(work.lane, busy_us);
             return;
         }
         for (at, (ticket, range)) in work.parts.iter().enumerate() {
@@ -65,52 +68,21 @@ impl Front {
             }
         }
         let now_us = self.now_us();
-        let rests = self.readers.share();
-        state.load.busy(now_us, duration_us);
+        state.load.busy(now_us, busy_us);
         state.statistics.executed(work.number, work.candidates, work.gathering, duration - work.gathering);
-        // Requests that wait have to wait for rests, too.
-        let rested_us = state.rested_us.remove(&work.lane).unwrap_or(0.0);
-        for ticket in state.scheduler.done_in(work.lane, duration_us + rested_us) {
+        for ticket in state.scheduler.done_in(work.lane, busy_us) {
             state.answer(ticket, now_us);
         }
         drop(state);
         self.work.notify_one();
-        self.readers.over().notify_one();
+        readers.end_turn();
         // The request is answered, and nobody waits for this.
         if let Some(Ok((found, missed))) = sampled.map(|sampled| sampled.recall()) {
             self.measures.recalled(found, missed);
         }
         if rests > 0.0 {
-            self.rest(work.lane, duration, rests);
+            self.rest(work.lane, duration, &readers, rests);
         }
-    }
-
-    /// Waits until few enough lanes work, or a processor is free, because threads that read requests need one.
-    fn rest(&self, lane: usize, worked: Duration, share: f32) {
-        let begin = Instant::now();
-        let mut state = self.lock();
-        let (_, lanes) = state.scheduler.lanes();
-        let allowed = lanes as f32 * (1.0 - share);
-        let (until, mut since, free) = (begin + REST_MAX, None, self.readers.free());
-        let heeds_free = share <= FREE_SHARE_MAX;
-        if heeds_free {
-            self.readers.watch();
-        }
-        while state.is_open && !(heeds_free && self.readers.free() != free) {
-            let (others, now) = (state.scheduler.lanes().0, Instant::now());
-            let may_work = match others.cmp(&(allowed as usize)) {
-                Ordering::Less => break,
-                Ordering::Equal => *since.get_or_insert(now) + pause_after(worked, allowed.fract()),
-                Ordering::Greater => until,
-            };
-            let left = may_work.min(until).saturating_duration_since(now);
-            if left.is_zero() {
-                break;
-            }
-            state = self.readers.over().wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-            since = since.filter(|_| state.scheduler.lanes().0 == others);
-        }
-        state.rested_us.insert(lane, begin.elapsed().as_secs_f64() * 1e6);
     }
 
     /// Finds the items of the work's requests whose callers still wait, by the users' vectors, one for each request.
@@ -156,6 +128,7 @@ impl Front {
     fn lost(&self, work: &Work, refusal: &Refusal) {
         let mut state = self.lock();
         if state.scheduler.is_on(work.lane, work.plan) {
+            state.rested_us.remove(&work.lane);
             state.failed(work.shadow_request.is_some());
             state.load.failed(self.now_us());
             state.try_alone(work.lane, refusal);

@@ -178,13 +178,13 @@ fn index_of(naming: &Naming, state: &State, is_ready_only: bool) -> Vec<ModelInd
 /// Returns the statistics of all versions, or of the named one; of all models, if `model` is empty.
 ///
 /// # Errors
-/// If the model is unknown, or the named version has no statistics.
+/// If the model is unknown, or the named version is not kept and has no statistics.
 pub fn statistics<S: Scoring>(scoring: &S, model: &str, version: &str) -> Result<ModelStatistics, Refusal> {
     let wanted = version_of(version)?;
     let models = if model.is_empty() { models(scoring) } else { vec![served(scoring, model)?] };
     let of_models = models.iter().map(|(naming, state)| statistics_of(naming, state, wanted));
     let model_stats = of_models.collect::<Vec<_>>().concat();
-    if model_stats.is_empty() && wanted.is_some() {
+    if model_stats.is_empty() && !models.iter().any(|(_, state)| wanted.is_none() || state.has(wanted)) {
         return Err(unkept(version, &models[0].1));
     }
     Ok(ModelStatistics { model_stats })

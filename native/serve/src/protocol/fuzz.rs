@@ -100,7 +100,10 @@ pub fn fuzz(bytes: &[u8]) {
 /// If a decoded request does not match its inputs.
 pub fn fuzz_items(bytes: &[u8]) {
     [false, true].into_iter().for_each(|is_text| fuzz_for(bytes, &every_kind_for_items(LIMITS, is_text)));
-    fuzz_for(bytes, &every_kind_in_library(LIMITS).ranking().expect("it has a library"));
+    fuzz_for(
+        bytes,
+        &every_kind_in_library(LIMITS).ranking().expect("names that differ").expect("it has a library"),
+    );
 }
 
 fn fuzz_for(bytes: &[u8], naming: &Naming) {

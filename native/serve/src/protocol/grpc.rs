@@ -43,6 +43,7 @@ use super::traffic::{Counting, Protocol};
 use super::wishes::{CallerOptions, grpc_timeout_us, version_of};
 use super::{NO_LOADING, describe, infer};
 use crate::answer::Refusal;
+use crate::request::Wishes;
 use crate::split::{BACKLOG_US, METHOD, PieceAnswer, TOOK_US};
 
 /// The prefix of the service's paths.
@@ -161,6 +162,8 @@ fn builder(limits: &DoorLimits) -> http2::Builder<TokioExecutor> {
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams_max)
+        // Callers cancel what is late before it is accepted here. With hyper's 20, that would soon end their connection.
+        .max_pending_accept_reset_streams((2 * limits.streams_max as usize).max(20))
         .max_header_list_size(limits.header_bytes_max)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
@@ -251,10 +254,8 @@ impl<S: Scoring> GrpcFront<S> {
             return Ok(Grpc::new(Plain).unary(call, request).await);
         }
         let slot = self.door.request()?;
-        let mut options = match verb {
-            Verb::ModelInfer => CallerOptions::of(request.headers())?,
-            _ => CallerOptions::default(),
-        };
+        let of_headers = (verb == Verb::ModelInfer).then(|| CallerOptions::of(request.headers()));
+        let mut options = of_headers.transpose()?.unwrap_or_default();
         if let Some(timeout) = request.headers().get("grpc-timeout") {
             options.within_us(grpc_timeout_us(timeout.as_bytes())?);
         }
@@ -262,11 +263,35 @@ impl<S: Scoring> GrpcFront<S> {
             Verb::ModelInfer | Verb::Piece => self.scoring.naming().inputs().limits.message_bytes_max,
             _ => ASK_BYTES_MAX,
         };
-        let request = request.map(|body| TimedBody::new(body, wait));
+        let mut request = request.map(|body| TimedBody::new(body, wait));
+        if verb == Verb::ModelInfer
+            && let Err(refusal) = self.glance(request.body_mut(), options.wishes, bytes_max).await
+        {
+            return Ok(self.with_load(Status::from(refusal).into_http()));
+        }
         let call = Call { front: self.clone(), verb, arrived, options: Some(options) };
         let response = Grpc::new(Plain).max_decoding_message_size(bytes_max).unary(call, request).await;
         drop(slot);
         Ok(if verb == Verb::ModelInfer { self.with_load(response) } else { response })
+    }
+
+    /// Refuses a request by its first bytes, if the node cannot read all.
+    async fn glance(
+        &self,
+        body: &mut TimedBody<Incoming>,
+        wishes: Wishes,
+        bytes_max: usize,
+    ) -> Result<(), Refusal> {
+        if !self.scoring.is_late() {
+            return Ok(());
+        }
+        let wishes = infer::glance(body.first().await, wishes);
+        let admitted = self.scoring.admit_unread(&wishes);
+        if admitted.is_err() {
+            // To leave a body unfinished is an error of the stream to h2, and of the connection after some of them.
+            body.skip(bytes_max).await;
+        }
+        admitted
     }
 
     /// Adds the load to an answer's trailer, which is the head of a refusal.
@@ -287,7 +312,7 @@ impl<S: Scoring> GrpcFront<S> {
     }
 
     async fn infer(&self, bytes: Bytes, options: CallerOptions, arrived: Instant) -> Result<Bytes, Refusal> {
-        let asked = Asked::of(&*self.scoring, infer::model_of(&bytes));
+        let asked = Asked::of(&*self.scoring, infer::model_of(&bytes)?)?;
         let (shown, naming) = (asked.shown(&*self.scoring), asked.naming());
         let decode_began = Instant::now();
         self.scoring.read(decode_began - arrived);
@@ -298,6 +323,7 @@ impl<S: Scoring> GrpcFront<S> {
         drop(bytes);
         request.wishes.deadline_us = left_us(request.wishes.deadline_us, arrived)?;
         let answer = asked.answer(&*self.scoring, request).await?;
+        self.scoring.answered();
         let reply = infer::encode(&form, &answer, naming)?;
         if let Some((shown, kept)) = shown.zip(kept) {
             shown.note(kept, form.id, answer);

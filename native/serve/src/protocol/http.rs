@@ -213,11 +213,13 @@ pub struct Of {
 }
 
 async fn infer<S: Scoring>(Shared(front): At<S>, Path(target): Path<Of>, request: Request<Body>) -> Response {
-    let asked = Asked::of(&*front.scoring, &target.name);
+    let asked = match Asked::of(&*front.scoring, &target.name) {
+        Ok(asked) => asked,
+        Err(refusal) => return refused(&refusal),
+    };
     let json_end = json_end(request.headers());
     let format = RequestFormat::Tensors(*json_end.as_ref().unwrap_or(&None));
     let decode = |body: &[u8], naming: &Naming, options: CallerOptions| {
-        infer::check_model(&target.name, naming)?;
         let (json, raw) = json::parts(body, json_end?)?;
         json::decode(json, raw, naming, &target.version, options)
     };

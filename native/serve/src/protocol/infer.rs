@@ -17,10 +17,12 @@ use super::values::tensor::{BadHead, Datatype, Elements, Head, Tensor, cut, entr
 use super::wishes::{CallerOptions, Parameter};
 use crate::answer::{Answer, Refusal};
 use crate::inputs::Label;
-use crate::request::Request;
+use crate::request::{Request, Wishes};
 
 /// The maximum length of a request's id.
 pub const ID_BYTES_MAX: usize = 256;
+/// What gRPC puts before a message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
 
 /// The form of a request's answer.
 #[derive(Debug)]
@@ -89,7 +91,9 @@ pub fn decode(bytes: &[u8], naming: &Naming, mut options: CallerOptions) -> Resu
             _ => {}
         }
     }
-    check_model(parts.model, naming)?;
+    if parts.model != naming.model() {
+        return Err(unknown_model(parts.model, &[naming.model()]));
+    }
     options.pin(parts.version)?;
     let is_raw = !parts.raws.is_empty();
     let sides = sides(&parts, naming)?;
@@ -121,24 +125,45 @@ pub fn request(naming: &Naming, id: Bytes, sides: Sides, mut options: CallerOpti
     Request { id, lacks, left_out, shown, prescores, segments, arm, items, wishes, ..request }
 }
 
-/// Returns the name of a request's model, as far as the bytes are a message.
-pub fn model_of(bytes: &[u8]) -> &str {
-    let models = Fields(bytes).map_while(Result::ok).filter_map(|field| match field {
-        (1, Field::Bytes(name)) => text(name).ok(),
-        _ => None,
-    });
-    models.last().unwrap_or_default()
+/// Returns the name of a request's model.
+///
+/// # Errors
+/// If the bytes are not a message.
+pub fn model_of(bytes: &[u8]) -> Result<&str, Refusal> {
+    let mut model = "";
+    for field in Fields(bytes) {
+        if let (1, Field::Bytes(name)) = field.map_err(torn)? {
+            model = text(name).map_err(torn)?;
+        }
+    }
+    Ok(model)
 }
 
-/// Checks the model's name.
-pub fn check_model(model: &str, naming: &Naming) -> Result<(), Refusal> {
-    if model == naming.model() { Ok(()) } else { Err(unknown_model(model, naming)) }
+/// Returns the wishes of a request as far as the first bytes of its body say them. The bytes need not be a request.
+pub fn glance(first: &[u8], wishes: Wishes) -> Wishes {
+    let mut options = CallerOptions { wishes, ..CallerOptions::default() };
+    for field in Fields(first.get(PREFIX_BYTES..).unwrap_or_default()) {
+        let Ok((number @ 1..=4, Field::Bytes(bytes))) = field else { break };
+        if number < 4 {
+            continue;
+        }
+        if let Ok((name @ ("priority" | "value"), Some(value))) = Parameter::entry(bytes) {
+            let _ = options.parameter(name, value, 0); // a wrong one is refused once the request is read
+        }
+    }
+    options.wishes
 }
 
-/// The refusal of a model that a node does not have.
-pub fn unknown_model(model: &str, naming: &Naming) -> Refusal {
-    let cut = cut(model);
-    Refusal::Unknown(format!("unknown model {cut:?}; help: this node serves {:?}", naming.model()))
+/// The refusal of a model that a node does not have, by the names of those that it has, the one that scores first.
+pub fn unknown_model(model: &str, names: &[&str]) -> Refusal {
+    let served: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    let finds = names.first().and_then(|scores| model.strip_prefix(scores));
+    let needs = match finds {
+        Some(".retrieve" | ".recommend") => format!("; {:?} needs App(retrieval=...)", cut(model)),
+        _ => String::new(),
+    };
+    let text = format!("unknown model {:?}; help: this node serves {}{needs}", cut(model), served.join(", "));
+    Refusal::Unknown(text)
 }
 
 /// Returns the caller's id, or a generated one: a random prefix of this process and a counter.
@@ -271,4 +296,42 @@ pub fn encode(form: &Form, answer: &Answer, naming: &Naming) -> Result<Bytes, Re
         reply.outputs.push(tensor);
     }
     Ok(reply.encode_to_vec().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A field of bytes.
+    fn field(number: u8, content: &[u8]) -> Vec<u8> {
+        [&[number << 3 | 2, content.len() as u8], content].concat()
+    }
+
+    #[test]
+    fn a_glance_sees_priority_and_value_before_the_inputs_and_harms_nothing() {
+        let parameter =
+            |name: &str, value: Vec<u8>| field(4, &[field(1, name.as_bytes()), field(2, &value)].concat());
+        let double = |value: f64| [&[4 << 3 | 1][..], &value.to_le_bytes()].concat();
+        let value = parameter("value", double(2.5));
+        let whole = [
+            field(1, b"ctr"),
+            field(3, b"q7"),
+            parameter("value", double(-1.0)),
+            value.clone(),
+            parameter("priority", vec![2 << 3, 3]),
+            parameter("deadline_ms", vec![2 << 3, 9]),
+            field(5, b"an input"),
+            parameter("value", double(7.0)),
+        ]
+        .concat();
+        let first = [&[0; PREFIX_BYTES][..], &whole].concat();
+        let seen = glance(&first, Wishes::default());
+        assert_eq!((seen.priority, seen.value, seen.deadline_us), (3, Some(2.5), None));
+        let given = Wishes { priority: 1, ..Wishes::default() };
+        for length in 0..first.len() {
+            let seen = glance(&first[..length], given);
+            assert!([1, 3].contains(&seen.priority) && [None, Some(2.5)].contains(&seen.value), "{length}");
+        }
+        assert_eq!(glance(&[255; 64], given), given);
+    }
 }

@@ -147,14 +147,16 @@ impl Naming {
     }
 
     /// Returns the names of requests whose candidates are retrieved, as model MODEL.recommend; `None` without a library.
-    pub fn ranking(&self) -> Option<Self> {
-        let library = self.inputs.library.as_ref()?;
-        let Kind::Slot { salt, is_text, .. } = self.inputs.item[library.id].kind else { return None };
+    ///
+    /// # Errors
+    /// If an input of the user has the name of another input of such requests.
+    pub fn ranking(&self) -> Result<Option<Self>, String> {
+        let Some(library) = self.inputs.library.as_ref() else { return Ok(None) };
+        let Kind::Slot { salt, is_text, .. } = self.inputs.item[library.id].kind else { return Ok(None) };
         let items = ItemInputs { salt, is_text, k_max: library.k_max, rank_by: Some(library.label) };
         let labels = item_answer::ranked_labels(&self.inputs.labels);
         let inputs = Inputs { item: Vec::new(), items: Some(items), labels, ..Inputs::clone(&self.inputs) };
-        // These names are among those of this model, or columns of no side.
-        Self::new(format!("{}.recommend", self.model), Arc::new(inputs)).ok()
+        Self::new(format!("{}.recommend", self.model), Arc::new(inputs)).map(Some)
     }
 
     /// Returns the number of names.

@@ -10,7 +10,7 @@ use super::input_names::Naming;
 use crate::answer::{Answer, Refusal};
 use crate::impression_log::Shown;
 use crate::load::NodeLoad;
-use crate::request::Request;
+use crate::request::{Request, Wishes};
 use crate::split::PieceAnswer;
 
 /// Scores requests.
@@ -59,6 +59,22 @@ pub trait Scoring: Send + Sync + 'static {
     /// Notes that a request was read, so long after its head.
     fn read(&self, _lag: Duration) {}
 
+    /// Notes that a request that was read has its answer.
+    fn answered(&self) {}
+
+    /// Whether requests are read so late that some may have to be refused before they are read.
+    fn is_late(&self) -> bool {
+        false
+    }
+
+    /// Refuses a request with such wishes before it is read, if the node cannot read all.
+    ///
+    /// # Errors
+    /// If it is refused.
+    fn admit_unread(&self, _wishes: &Wishes) -> Result<(), Refusal> {
+        Ok(())
+    }
+
     /// Returns the log of answered requests, if impressions are written.
     fn shown(&self) -> Option<&Shown> {
         None
@@ -103,16 +119,19 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// Returns what a model of the Open Inference Protocol is asked for; scores if the node does not have it.
-    pub fn of(scoring: &impl Scoring, model: &str) -> Self {
+    /// Returns what a model of the Open Inference Protocol is asked for.
+    ///
+    /// # Errors
+    /// If the node has no such model.
+    pub fn of(scoring: &impl Scoring, model: &str) -> Result<Self, Refusal> {
         let has_name = |naming: &Arc<Naming>| naming.model() == model;
         let items = || scoring.retrieval().filter(has_name).map(Self::Items);
         let ranked = || scoring.recommending().filter(has_name).map(Self::Ranked);
         let scores = scoring.naming();
         if has_name(&scores) {
-            return Self::Scores(scores);
+            return Ok(Self::Scores(scores));
         }
-        items().or_else(ranked).unwrap_or(Self::Scores(scores))
+        items().or_else(ranked).ok_or_else(|| unknown_model(scoring, model))
     }
 
     /// The names of its inputs.
@@ -151,7 +170,13 @@ pub fn models<S: Scoring>(scoring: &S) -> Vec<(Arc<Naming>, State)> {
 /// If the node has no such model.
 pub fn served<S: Scoring>(scoring: &S, model: &str) -> Result<(Arc<Naming>, State), Refusal> {
     let named = models(scoring).into_iter().find(|(naming, _)| naming.model() == model);
-    named.ok_or_else(|| infer::unknown_model(model, &scoring.naming()))
+    named.ok_or_else(|| unknown_model(scoring, model))
+}
+
+fn unknown_model<S: Scoring>(scoring: &S, model: &str) -> Refusal {
+    let namings = [Some(scoring.naming()), scoring.retrieval(), scoring.recommending()];
+    let names: Vec<&str> = namings.iter().flatten().map(|naming| naming.model()).collect();
+    infer::unknown_model(model, &names)
 }
 
 /// The state of a node.

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use prost::Message;
 use streamlearn_serve::answer::Refusal;
 use streamlearn_serve::inputs::{Inputs as ModelInputs, Limits};
-use streamlearn_serve::protocol::{CallerOptions, Form, Naming, check, decode, every_kind};
+use streamlearn_serve::protocol::{
+    CallerOptions, Form, Naming, check, decode, every_kind, every_kind_in_library,
+};
 use streamlearn_serve::request::{Request, Values};
 use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 
@@ -354,8 +356,16 @@ fn two_inputs_of_one_name_are_no_model() {
     let inputs = naming.inputs();
     let twice = ModelInputs { item: inputs.user.clone(), ..ModelInputs::clone(inputs) };
     assert!(Naming::new("ctr", twice.into()).unwrap_err().contains("named \"user_id\""));
+    // Nor may an input of the user be named as one of requests for items, which are ranked.
+    let naming = every_kind_in_library(LIMITS);
+    let mut inputs = ModelInputs::clone(naming.inputs());
+    assert!(naming.ranking().unwrap().is_some());
+    inputs.user[0].name = "rank_by".to_owned();
+    let error = Naming::new("ctr", inputs.into()).unwrap().ranking().unwrap_err();
+    assert_eq!(error, "two inputs of model \"ctr.recommend\" are named \"rank_by\"");
+    let inputs = every_kind(LIMITS).inputs().clone();
     let limits = Limits { values_max: 1 << 31, ..LIMITS };
-    let large = ModelInputs { limits, ..ModelInputs::clone(inputs) };
+    let large = ModelInputs { limits, ..ModelInputs::clone(&inputs) };
     assert!(Naming::new("ctr", large.into()).unwrap_err().contains("values_max is 2147483648"));
 }
 

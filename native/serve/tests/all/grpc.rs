@@ -9,6 +9,7 @@ use crate::rig::*;
 use bytes::Bytes;
 use prost::Message;
 use streamlearn_serve::answer::Refusal;
+use streamlearn_serve::load::NodeLoad;
 use streamlearn_serve::protocol::{DoorLimits, DoorSettings, Secret, TlsFiles};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -167,6 +168,38 @@ async fn deadlines_are_the_earliest_that_is_said() {
     assert_eq!(late.code, Some(4), "{late:?}");
     let odd = client.say("ModelInfer", &[("grpc-timeout", "soon")], body(60_000)).await.unwrap();
     assert!(odd.code == Some(3) && odd.text.contains("grpc-timeout is \"soon\""), "{odd:?}");
+}
+
+#[tokio::test]
+async fn a_node_that_reads_late_refuses_some_requests_unread() {
+    let node = node().await;
+    let mut client = Client::connect(node.grpc).await;
+    let worth =
+        |value| framed(&with_parameter(ask(&least(), true), "value", Choice::Double(value)).encode_to_vec());
+    let unimportant = [("x-priority", "2")];
+    assert_eq!(client.say("ModelInfer", &unimportant, worth(0.5)).await.unwrap().code, Some(0));
+    node.fake.is_late.store(true, Ordering::SeqCst);
+    *node.fake.load.lock().unwrap() = Some(NodeLoad::default());
+    let expected = client.call("ModelInfer", &ask(&least(), true)).await;
+    assert_eq!(expected.code, Some(0));
+    let scored = node.fake.began.load(Ordering::SeqCst);
+    let refused = client.say("ModelInfer", &unimportant, worth(2.0)).await.unwrap();
+    assert!(refused.code == Some(8) && refused.text == "unread", "{refused:?}");
+    assert_eq!(node.fake.began.load(Ordering::SeqCst), scored);
+    assert!(refused.metadata.contains_key("endpoint-load-metrics-bin"));
+    // Of bodies in several frames, too: the connection stays.
+    let large = Bytes::from(vec![0; 20_000]);
+    for _ in 0..300 {
+        let refused = client.say("ModelInfer", &unimportant, large.clone()).await.unwrap();
+        assert_eq!(refused.code, Some(8), "{refused:?}");
+    }
+    assert_eq!(node.door.stats().connections, 1);
+    for _ in 0..20 {
+        let answered = client.say("ModelInfer", &[], worth(2.0)).await.unwrap();
+        assert_eq!(answered.code, Some(0), "what was seen of it stays in it: {answered:?}");
+    }
+    assert_eq!(client.say("ModelInfer", &[], worth(0.5)).await.unwrap().code, Some(8));
+    assert_eq!(client.say("ModelInfer", &[], Bytes::from_static(b"torn")).await.unwrap().code, Some(13));
 }
 
 #[tokio::test]

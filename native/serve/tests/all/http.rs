@@ -259,6 +259,9 @@ async fn the_node_says_how_it_stands() {
     assert_eq!(get(at, "/v2/models/ctr/versions/16/ready").await.status, 503);
     assert_eq!(get(at, "/v2/models/ctr/versions/16").await.status, 409);
     assert_eq!(get(at, "/v2/models/other").await.status, 404);
+    let absent = get(at, "/v2/models/ctr.recommend").await;
+    let text = r#"this node serves "ctr"; "ctr.recommend" needs App(retrieval=...)"#;
+    assert!(absent.status == 404 && absent.error().ends_with(text), "{}", absent.text);
     let versions = json!({ "model": "ctr", "active": 18, "kept": [17, 18], "stale": null });
     assert_eq!(get(at, "/versions").await.json(), versions);
     assert_eq!(get(at, "/shadow").await.json()["version"], serde_json::Value::Null);

@@ -182,13 +182,13 @@ struct Rig {
 }
 
 /// Scores candidates: of the first label by age, of the second by the first number of the place.
-fn run_ranking(front: &Front, is_over: &AtomicBool) {
+fn run_ranking(front: &Front, is_over: &AtomicBool, logits: fn(&[f32]) -> [f32; 2]) {
     let mut scratch = Scratch::default();
     while !is_over.load(Ordering::SeqCst) {
         let Some(work) = front.take(0, Duration::from_millis(20), &mut scratch) else { continue };
         let begin = work.packed.score[1].at;
         let floats = &work.packed.slab.floats()[begin..begin + 3 * work.candidates];
-        let scores: Vec<f32> = floats.chunks_exact(3).flat_map(|item| [item[0], -item[1]]).collect();
+        let scores: Vec<f32> = floats.chunks_exact(3).flat_map(logits).collect();
         front.give(work, &scores);
     }
 }
@@ -212,7 +212,6 @@ impl Rig {
         };
         let ranking = front(inputs, Layout { user: Side::default(), item });
         let node = Arc::new(Node::new("ctr", ranking.clone(), Box::new(String::new)).unwrap());
-        node.retrieve_by(towers.clone()).unwrap();
         let tables = Arc::new(TableSet::new(&[]).unwrap());
         for version in [7, 8] {
             tables.begin_staging((version > 7).then_some(7)).unwrap();
@@ -227,15 +226,26 @@ impl Rig {
         let limits = DoorLimits { http_bytes_max: LIMITS.message_bytes_max, ..DoorLimits::default() };
         let door = Arc::new(Door::new(DoorSettings { limits, ..DoorSettings::default() }).unwrap());
         let servers = Servers::start(node.clone(), door, (listen(), Some(listen())), 2).unwrap();
+        // A node retrieves only after it has begun to listen.
+        node.retrieve_by(towers.clone()).unwrap();
+        assert!(
+            Arc::ptr_eq(&ranking.readers(), &towers.readers()),
+            "lanes of both rest for the same threads"
+        );
         let (is_over, lanes) = (Arc::default(), Vec::new());
         Self { fronts: [ranking, towers], node, servers, tables, is_over, lanes }
     }
 
     /// Lets both models answer.
     fn run(&mut self) {
+        self.run_with(|item| [item[0], -item[1]]);
+    }
+
+    /// The same with other logits of an item.
+    fn run_with(&mut self, logits: fn(&[f32]) -> [f32; 2]) {
         self.run_towers();
         let (front, is_over) = (self.fronts[0].clone(), self.is_over.clone());
-        self.lanes.push(std::thread::spawn(move || run_ranking(&front, &is_over)));
+        self.lanes.push(std::thread::spawn(move || run_ranking(&front, &is_over, logits)));
         until_lane(&self.fronts[0]);
     }
 
@@ -405,6 +415,35 @@ async fn the_open_inference_protocol_ranks_items_as_http_does() {
 }
 
 #[tokio::test]
+async fn a_value_that_is_not_finite_is_refused_if_it_would_be_answered() {
+    for (logits, is_chance) in [
+        ((|item| [f32::INFINITY, -item[1]]) as fn(&[f32]) -> [f32; 2], true),
+        (|item| [f32::NAN, -item[1]], false),
+    ] {
+        let mut rig = Rig::start();
+        rig.activate(rig.add(7, &[1, 2, 3]));
+        rig.run_with(logits);
+        let inputs = json!([
+            {"name": "user_id", "datatype": "INT64", "shape": [1], "data": [5]},
+            {"name": "k", "datatype": "INT64", "shape": [1], "data": [3]},
+        ]);
+        let of = |output: &str| json!({"inputs": inputs, "outputs": [{"name": "id"}, {"name": output}]});
+        let path = "/v2/models/ctr.recommend/infer";
+        assert_eq!(rig.ask(path, &of("like")).await.0, 200);
+        let (status, body) = rig.ask(path, &of("click.logit")).await;
+        let text = "version 7 returned a value for \"click.logit\" that is not finite";
+        assert_eq!((status, &body["error"]), (500, &json!(text)));
+        // The chance of an infinite logit is 1.
+        let status = if is_chance { 200 } else { 500 };
+        assert_eq!(rig.ask(path, &of("click")).await.0, status);
+        assert_eq!(rig.recommend(json!({})).await.0, status);
+        let alone = [1, 2, 3].map(|id| json!({"item_id": id}));
+        let scored = json!({"user": {"user_id": 5, "user_age": 0}, "items": alone});
+        assert_eq!(rig.ask("/score", &scored).await.0, status);
+    }
+}
+
+#[tokio::test]
 async fn the_model_that_ranks_what_it_finds_is_described_beside_the_others() {
     let rig = Rig::start();
     rig.activate(rig.add(7, &[1]));
@@ -429,7 +468,19 @@ async fn the_model_that_ranks_what_it_finds_is_described_beside_the_others() {
         assert!(index.contains(&format!("\"{model}\"")), "{index}");
     }
     assert_eq!(get("/v2/models/ctr.recommend/stats").await.1, json!({"model_stats": []}));
-    assert_eq!(get("/v2/models/ctr.recommends").await.0, 404);
+    assert_eq!(get("/v2/models/ctr.recommend/versions/7/stats").await, (200, json!({"model_stats": []})));
+    let (status, unkept) = get("/v2/models/ctr.recommend/versions/8/stats").await;
+    let text = "this node does not keep version 8; help: it has 7";
+    assert_eq!((status, &unkept["error"]), (409, &json!(text)));
+    let (status, unknown) = get("/v2/models/ctr.recommends").await;
+    let text =
+        r#"unknown model "ctr.recommends"; help: this node serves "ctr", "ctr.retrieve", "ctr.recommend""#;
+    assert_eq!((status, &unknown["error"]), (404, &json!(text)));
+    let asked = rig.ask("/v2/models/ctr.recommends/infer", &json!({"inputs": []})).await;
+    assert_eq!(asked, (404, unknown.clone()));
+    let mut client = Client::connect(rig.servers.grpc).await;
+    let other = InferAsk { model_name: "ctr.recommends".to_owned(), ..ask_for_ranked(Vec::new(), true) };
+    assert_eq!(client.call("ModelInfer", &other).await.text, text);
 }
 
 #[tokio::test]
@@ -456,7 +507,10 @@ async fn other_requests_are_refused_with_what_would_be_right() {
     let rig = Rig::start();
     for (more, text) in [
         (json!({"k": null}), "\"k\" is missing"),
-        (json!({"k": 0}), "\"k\" is 0, expected 1 to 64"),
+        (
+            json!({"k": 0}),
+            "\"k\" is 0, expected 1 to 64; help: retrieval.k_max and front.candidates_max bound",
+        ),
         (json!({"k": 1_000_000_000}), "\"k\" is 1000000000, expected 1 to 64"),
         (json!({"candidates": 2}), "\"candidates\" is 2, expected \"k\" to 64"),
         (json!({"candidates": 65}), "\"candidates\" is 65"),

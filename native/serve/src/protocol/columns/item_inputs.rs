@@ -143,9 +143,11 @@ impl ItemInputReader {
         };
         let [exclude, allow] = self.ids;
         let Some(k) = usize::try_from(k).ok().filter(|k| (1..=k_max).contains(k)) else {
-            return Err(Refusal::Bad(format!(
-                "\"k\" is {k}, expected 1 to {k_max}; help: retrieval.k_max is the most items of an answer"
-            )));
+            let help = match items.rank_by {
+                Some(_) => "retrieval.k_max and front.candidates_max bound the items of an answer",
+                None => "retrieval.k_max is the most items of an answer",
+            };
+            return Err(Refusal::Bad(format!("\"k\" is {k}, expected 1 to {k_max}; help: {help}")));
         };
         let rank =
             items.rank_by.map(|by| rank_wishes((self.candidates, self.rank_by), by, (k, k_max), inputs));

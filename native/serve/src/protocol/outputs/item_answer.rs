@@ -87,8 +87,10 @@ impl<'a> ItemColumn<'a> {
             return Ok(Self::Scores(Cow::Borrowed(&found.scores)));
         }
         let column = Output { label: output.label - 1, ..output };
-        let ranked = ranked(answer, found, predicted(labels))?;
-        Ok(Self::Scores(ranked.map(|scores| column.of(scores, predicted(labels))).collect()))
+        let (name, labels) = (output.name(labels), predicted(labels));
+        let value = |scores| finite(answer, &name, column.of(scores, labels));
+        let values = ranked(answer, found, labels)?.map(value);
+        values.collect::<Result<_, _>>().map(Self::Scores)
     }
 
     /// Appends the values as raw bytes.
@@ -170,7 +172,7 @@ fn ids<'a>(answer: &Answer, found: &'a FoundItems) -> Result<Vec<RawId<'a>>, Ref
 /// Yields the predictions for each ranked item, best first.
 ///
 /// # Errors
-/// If the answer does not match the items, or one of these predictions is not a finite number.
+/// If the answer does not match the items.
 fn ranked<'a>(
     answer: &'a Answer,
     found: &FoundItems,
@@ -180,12 +182,14 @@ fn ranked<'a>(
     let width = labels.len();
     let of = move |&at: &u32| &answer.scores[at as usize * width..][..width];
     let order = answer.order.as_deref().unwrap_or_default();
-    let is_finite = |(label, &one): (&Label, &f32)| label.score(one).is_finite();
-    if !order.iter().all(|at| labels.iter().zip(of(at)).all(is_finite)) {
-        let version = answer.version;
-        return Err(Refusal::Broken(format!("version {version} returned a value that is not finite")));
-    }
     Ok(order.iter().map(of))
+}
+
+/// Checks a value that is answered.
+fn finite(answer: &Answer, name: &str, value: f32) -> Result<f32, Refusal> {
+    let version = answer.version;
+    let text = || format!("version {version} returned a value for {name:?} that is not finite");
+    value.is_finite().then_some(value).ok_or_else(|| Refusal::Broken(text()))
 }
 
 /// Encodes an answer as the rest of a gRPC reply.
@@ -311,12 +315,15 @@ impl<'a> RankedReply<'a> {
         let (version, labels) = (answer.version, predicted(&naming.inputs().labels));
         let no_items = || Refusal::Broken(format!("version {version} returned no items"));
         let found = answer.found.as_deref().ok_or_else(no_items)?;
-        let named = |(label, &one): (&'a Label, &f32)| (label.name.as_str(), label.score(one));
-        let item = |(id, scores): (_, &[f32])| ScoredItem {
-            id,
-            scores: labels.iter().zip(scores).map(named).collect(),
+        let named = |(label, &one): (&'a Label, &f32)| {
+            Ok((label.name.as_str(), finite(answer, &label.name, label.score(one))?))
         };
-        let items = ids(answer, found)?.into_iter().zip(ranked(answer, found, labels)?).map(item).collect();
+        let item = |(id, scores): (_, &[f32])| {
+            let scores = labels.iter().zip(scores).map(named).collect::<Result<_, Refusal>>()?;
+            Ok(ScoredItem { id, scores })
+        };
+        let items = ids(answer, found)?.into_iter().zip(ranked(answer, found, labels)?).map(item);
+        let items = items.collect::<Result<_, Refusal>>()?;
         Ok(Self {
             id: std::str::from_utf8(&form.id).unwrap_or_default(),
             model: naming.model(),

@@ -1,12 +1,12 @@
 //! A fake model: its logits are derived from the request, so that a test can recognise them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use streamlearn_serve::answer::{Answer, Cut, Refusal};
 use streamlearn_serve::load::NodeLoad;
 use streamlearn_serve::protocol::{Naming, Scoring, Span, State, Statistics};
-use streamlearn_serve::request::{Request, Values};
+use streamlearn_serve::request::{Request, Values, Wishes};
 use tokio::sync::Semaphore;
 
 /// A model that answers at once, or as configured.
@@ -23,6 +23,8 @@ pub struct Fake {
     /// How many candidates it scores, if not all.
     pub scored: Mutex<Option<usize>>,
     pub load: Mutex<Option<NodeLoad>>,
+    /// Whether it reads late: then it refuses requests of a priority above 1, and those worth less than 1, unread.
+    pub is_late: AtomicBool,
 }
 
 impl Fake {
@@ -51,6 +53,7 @@ impl Fake {
             began: AtomicU64::new(0),
             scored: Mutex::default(),
             load: Mutex::default(),
+            is_late: AtomicBool::new(false),
         }
     }
 }
@@ -103,6 +106,17 @@ impl Scoring for Fake {
             order: None,
             arm: None,
         })
+    }
+
+    fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::SeqCst)
+    }
+
+    fn admit_unread(&self, wishes: &Wishes) -> Result<(), Refusal> {
+        if wishes.priority > 1 || wishes.value.is_some_and(|value| value < 1.0) {
+            return Err(Refusal::Busy { retry_ms: 100, text: "unread".to_owned() });
+        }
+        Ok(())
     }
 
     fn state(&self) -> State {

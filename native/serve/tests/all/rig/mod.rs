@@ -123,7 +123,9 @@ pub fn framed(message: &[u8]) -> Bytes {
 
 impl Client {
     pub async fn connect(at: SocketAddr) -> Self {
-        Self::over(TcpStream::connect(at).await.unwrap()).await
+        let stream = TcpStream::connect(at).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self::over(stream).await
     }
 
     pub async fn over<S>(stream: S) -> Self
