@@ -672,13 +672,21 @@ class Load:
         messages: Requests, encoded.
         token: The token that the node requires.
         limits: The limits of its connections.
+        authority: For TLS over gRPC: the file of the certificate that signed the node's, which may be for any name.
 
     Raises:
         ServiceError: The node does not answer.
+        ConfigError: The file cannot be used.
     """
 
     def __init__(
-        self, address: str, path: str | None, messages: Sequence[bytes], token: str | None, limits: LoadLimits
+        self,
+        address: str,
+        path: str | None,
+        messages: Sequence[bytes],
+        token: str | None,
+        limits: LoadLimits,
+        authority: Path | None = None,
     ) -> None: ...
     def ask(self, message: int, wait_ms: int) -> _AskAnswer:
         """Return the status code, its message and the answer to one message; the code is None without a reply."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -130,6 +131,7 @@ class Load:
         address: HOST:PORT of a gRPC server, or http://HOST:PORT/PATH to post bodies to.
         messages: Encoded requests, or bodies; `ask_all` needs none.
         token: The token that the node expects.
+        authority: With TLS, which gRPC alone has: the file of the authority that signed the node's certificate.
         connections: The number of gRPC connections, used in turn. For HTTP the most connections: each carries one
             request at a time.
         threads: The number of sending threads.
@@ -144,12 +146,16 @@ class Load:
         messages: Sequence[bytes] = (),
         token: str | None = None,
         *,
+        authority: Path | None = None,
         connections: int = 2,
         threads: int = 1,
     ) -> None:
         self._address, self.refusal = address, ""
         host_port, path = _target_of(address)
-        self._native = native.Load(host_port, path, messages, token, LoadLimits(connections, threads))
+        if path is not None and authority is not None:
+            message = f"{address} cannot be asked over TLS"
+            raise UsageError(message, help="give HOST:PORT with --ca: TLS is for gRPC alone")
+        self._native = native.Load(host_port, path, messages, token, LoadLimits(connections, threads), authority)
 
     def probe(self) -> InferAnswer:
         """Send the first message and return the decoded answer; see `ask` and `InferAnswer.decode`."""
@@ -167,7 +173,8 @@ class Load:
             raise ServiceError(message, help="check that the node is ready")
         if answer is None:
             message = f"{self._address} refuses a request: {code}: {reply}"
-            raise ServiceError(message, help="check that it serves this model (--model) with these features")
+            help = "check that it serves this model (--model) with these features; if it takes TLS, give --ca"
+            raise ServiceError(message, help=help)
         return answer
 
     def outcomes(self, messages: Sequence[bytes], wait_s: float) -> list[tuple[str | None, str, bytes | None]]:
@@ -208,7 +215,7 @@ def _target_of(address: str) -> tuple[str, str | None]:
     parts = urlsplit(address)
     if parts.scheme != "http" or not parts.netloc or "@" in parts.netloc:
         message = f"cannot send load to {address!r}"
-        raise UsageError(message, help="give HOST:PORT for gRPC, or http://HOST:PORT/PATH; TLS is not supported")
+        raise UsageError(message, help="give HOST:PORT for gRPC, or http://HOST:PORT/PATH; for TLS, HOST:PORT and --ca")
     path = parts.path or "/"
     host = parts.netloc if parts.port else f"{parts.netloc}:80"
     return host, f"{path}?{parts.query}" if parts.query else path

@@ -15,6 +15,7 @@ __all__ = ["FILES"]
 Object = dict[Any, Any]
 _APP, _STORE = "/srv/app", "/var/lib/streamlearn/versions"
 _TOKENS, _TLS = "/run/streamlearn/tokens", "/run/streamlearn/tls"
+_CA = ["--ca", f"{_TLS}/ca.crt"]
 _PORTS = {"grpc": 8001, "http": 8000, "page": 8002, "access": 8080, "frames": 7301, "workers": 7302, "metrics": 9460}
 _RECREATE = {"type": "Recreate"}  # a second process beside the first would take over from it
 _USER = 10_001
@@ -25,6 +26,7 @@ _TOKEN_OF = {
 }  # fmt: skip
 _ROLES = ("shards", "trainer", "workers", "nodes", "console", "access", "fold", "nearline", "ingest")
 _TLS_ROLES, _WRITERS = ("nodes", "console", "access"), ("shards", "trainer", "console")
+_ASKERS = ("access", "nodes", "nearline")  # they ask nodes, so they need the authority of their certificates
 _NAME_MAX = 44  # a label of a StatefulSet's pods has its name and 11 more characters, 63 at most
 _HAS_STORE = unless("settings.versions.store")
 # A trainer that restores large tables is not ready for up to an hour (ps.restore_wait_s_max).
@@ -58,13 +60,14 @@ def _mount(name: str, path: Any, *, is_writable: bool = False, **more: Any) -> O
     return {"name": name, "mountPath": path, **more, **({} if is_writable else {"readOnly": True})}
 
 
-def _own_volumes(role: str) -> list[Any]:
+def _own_volumes(role: str, *, has_key: bool) -> list[Any]:
     """The volumes that not all pods have alike. Workers get rows and weights from shards and the trainer alone."""
     store = {"name": "store", "persistentVolumeClaim": {"claimName": "@name@-store"}}
     items = [{"key": token, "path": token} for token in (*_TOKEN_OF.get(role, ()), "metrics")]
     secret = When(Test("tokens_secret"), Value("tokens_secret"), "@name@-tokens")
     state: Any = {"name": "state", "emptyDir": {}}
-    tls = {"name": "tls", "secret": {"secretName": Value("tls_secret"), "defaultMode": 0o440}}
+    files = {} if has_key else {"items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    tls = {"name": "tls", "secret": {"secretName": Value("tls_secret"), **files, "defaultMode": 0o440}}
     cache: Object = {"emptyDir": {}}
     if role == "nodes":
         claim = {"claimName": Value("nodes_cache")}
@@ -74,7 +77,7 @@ def _own_volumes(role: str) -> list[Any]:
         *([] if role == "workers" else [When(_HAS_STORE, store)]),
         When(unless("state_size"), state) if role == "trainer" else state,
         {"name": "tokens", "secret": {"secretName": secret, "items": items, "defaultMode": 0o440}},
-        *([When(Test("tls_secret"), tls)] if role in _TLS_ROLES else []),
+        *([When(Test("tls_secret"), tls)] if role in (*_TLS_ROLES, *_ASKERS) else []),
     ]
 
 
@@ -148,6 +151,7 @@ def _container(role: str, command: str, **more: Any) -> Object:
     mounts: list[Any] = [_MOUNTS]
     if role != "workers":
         mounts.append(When(_HAS_STORE, _mount("store", _STORE, is_writable=role in _WRITERS)))
+    tls = [When(Test("tls_secret"), _mount("tls", _TLS))] if role in (*_TLS_ROLES, *_ASKERS) else []
     return {
         "name": role,
         "image": Value(f"roles.{role}.image", "image"),
@@ -157,19 +161,22 @@ def _container(role: str, command: str, **more: Any) -> Object:
         "args": [*command.split(), *token],
         "env": [_ENVIRONMENT, *([{"name": "POD_INDEX", "valueFrom": {"fieldRef": index}}] if role == "shards" else [])],
         "resources": Value(f"roles.{role}.resources"),
-        "volumeMounts": [*mounts, *([When(Test("tls_secret"), _mount("tls", _TLS))] if role in _TLS_ROLES else [])],
+        "volumeMounts": [*mounts, *tls],
         **more,
     }
 
 
-def _pod(role: str, *, end_s: Any, **more: Any) -> Object:
-    """The specification of a pod; `end_s` is how long its processes may take to end."""
+def _pod(role: str, *, end_s: Any, has_key: bool, **more: Any) -> Object:
+    """The specification of a pod; `end_s` is how long its processes may take to end.
+
+    `has_key` says whether they serve TLS, and not only ask servers that do.
+    """
     return {
         _POD: None,
         "serviceAccountName": When(Test(f"roles.{role}.account_annotations"), f"@name@-{role}", "@name@"),
         "terminationGracePeriodSeconds": end_s,
         **more,
-        "volumes": [_VOLUMES, *_own_volumes(role)],
+        "volumes": [_VOLUMES, *_own_volumes(role, has_key=has_key)],
         Splice(f"roles.{role}.pod"): None,
     }
 
@@ -178,12 +185,12 @@ def _role(role: str, command: str, *, end_s: Any, ports: Sequence[str] = (), **m
     """A workload's selector and the template of its pods, which start again when their settings change."""
     all_ports = [{"name": name, "containerPort": _PORTS[name]} for name in ("metrics", *ports)]
     container = _container(role, command, ports=all_ports, **more)
-    if role in _TLS_ROLES:
-        authority = f" --ca {_TLS}/ca.crt" if role in ("access", "nodes") else ""
-        files = f"--tls-cert {_TLS}/tls.crt --tls-key {_TLS}/tls.key{authority}"
-        container["args"].append(When(Test("tls_secret"), files.split()))
+    files = f"--tls-cert {_TLS}/tls.crt --tls-key {_TLS}/tls.key".split() if role in _TLS_ROLES else []
+    files += _CA if role in _ASKERS else []
+    if files:
+        container["args"].append(When(Test("tls_secret"), files))
     meta = {"labels": _labels(role), "annotations": {"streamlearn/settings": Hash("configuration")}}
-    pod = _pod(role, end_s=end_s, containers=[container])
+    pod = _pod(role, end_s=end_s, has_key=role in _TLS_ROLES, containers=[container])
     return {"selector": {"matchLabels": _labels(role)}, "template": {"metadata": meta, "spec": pod}}
 
 
@@ -257,7 +264,10 @@ _REFUSALS = [
         "settings.features.store must begin with redis:// or rediss://, because fold is on",
     ),
     Refuse((Test("nearline"), unless("fold")), "fold must be on, because nearline is on"),
-    Refuse((Test("nearline"), Test("tls_secret")), "tls_secret must be empty, because nearline is on"),
+    Refuse(
+        (Test("nearline"), Test("settings.retrieval.nearline", equal="off")),
+        "settings.retrieval.nearline must be found or ranked, because nearline is on",
+    ),
     Refuse((Test("workers"), unless("shards")), "shards must be above 0, because workers is above 0"),
     Refuse(
         (Test("workers"), unless("settings.workers.slices", above=1)),
@@ -412,16 +422,14 @@ def _pipeline() -> list[Any]:
 
 
 def _tests() -> list[Any]:
-    """The pod of `helm test`: a node must be ready, and answer."""
-    url = f"http://@name@-nodes:{_PORTS['http']}/v2/health/ready"
-    script = f"import urllib.request; urllib.request.urlopen('{url}', timeout=10)"
-    ready = _container("nodes", "") | {"name": "ready", "command": ["python"], "args": ["-c", script]}
+    """The pod of `helm test`: a node must answer. The Service that it asks has only nodes that are ready."""
     asks = _container("nodes", f"bench-serve @name@-nodes:{_PORTS['grpc']} --app {_APP} --concurrency 1 --seconds 1")
-    pod = _pod("nodes", end_s=_END_S, initContainers=[ready], containers=[asks], restartPolicy="Never")
+    asks["args"].append(When(Test("tls_secret"), _CA))
+    pod = _pod("nodes", end_s=_END_S, has_key=False, containers=[asks], restartPolicy="Never")
     meta = _meta("test") | {
         "annotations": {"helm.sh/hook": "test", "helm.sh/hook-delete-policy": "before-hook-creation"}
     }
-    return [When(unless("tls_secret"), _object("v1", "Pod", meta, spec=pod))]
+    return [_object("v1", "Pod", meta, spec=pod)]
 
 
 FILES: dict[str, list[Any]] = {

@@ -30,6 +30,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "versions": {"store": ""},
     "features": {"store": ""},
     "workers": {"slices": 1},
+    "retrieval": {"nearline": "off"},
     "front": {"drain_s": 10},
     "ingest": {"runner": "flink", "job_endpoint": "", "environment": "EXTERNAL", "environment_config": ""},
 }
@@ -107,17 +108,16 @@ class Values(Struct, frozen=True, forbid_unknown_fields=True):
     console: bool = True
     """Whether the console runs."""
     access: Annotated[int, Meta(ge=0, le=100)] = 0
-    """Pods of Envoy in front of the nodes, at port 8080. Their image needs the extra `access`. With `tls_secret`, that
-    Secret also needs `ca.crt`."""
+    """Pods of Envoy in front of the nodes, at port 8080. Their image needs the extra `access`."""
     fold: bool = False
     """Whether interactions are folded into states. Turn it on if the application has computed features."""
     nearline: bool = False
-    """Whether lists of candidates are kept for users who just acted, with `retrieval.nearline` in `settings`. It needs
-    `fold`, and no `tls_secret`."""
+    """Whether lists of candidates are kept for users who just acted. It needs `retrieval.nearline` in `settings`, as
+    "found" or "ranked", and `fold`."""
     ingest: bool = True
     """Whether ingest runs here. With `ingest.runner = flink` it submits to a job server that exists."""
     partitions: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    """Above 0, a Job creates the topics that are missing, with this number of partitions."""
+    """Above 0, the trainer's pod first creates the topics that are missing, with this number of partitions."""
     application: dict[str, str] = {}
     """Files of the application by name, such as `app.py`. Empty: the image has them in /srv/app."""
     settings: dict[str, Any] = field(default_factory=lambda: _SETTINGS)
@@ -126,7 +126,8 @@ class Values(Struct, frozen=True, forbid_unknown_fields=True):
     """Secret with the keys `nodes`, `shards`, `console` and `metrics`."""
     tokens: Tokens = Tokens()
     tls_secret: str = ""
-    """Secret of the type kubernetes.io/tls with which nodes and the console serve. Empty turns TLS off."""
+    """Secret of the type kubernetes.io/tls with which nodes and the console serve. Empty turns TLS off. `access`,
+    `nearline` and `helm test` also need its key `ca.crt`: the authority of the certificate."""
     environment_secret: str = ""
     """Secret whose keys are environment variables, such as STREAMLEARN_KAFKA_PASSWORD."""
     store_size: str = "20Gi"
@@ -178,7 +179,7 @@ def values_of(
     files = {} if in_image else values["application"] or _files(folder.folder)
     makes = not folder.app.samples_of
     fold = makes and (values["fold"] or bool(folder.app.features.entities))
-    nearline = values["nearline"] or settings.get("retrieval", {}).get("nearline", False)
+    nearline = values["nearline"] or settings["retrieval"]["nearline"] != "off"
     return values | {
         "settings": settings, "application": files, "fold": fold, "nearline": nearline,
         "ingest": makes and values["ingest"],

@@ -19,8 +19,8 @@ class NearlineMeters:
         self._last = NearlineCounts()
         self._refreshed = counter("nearline", "lists", "Lists that were found for users who acted.")
         help = (
-            "Users without a new list: none of their impressions is known, or a node refused the request as wrong; "
-            "requests that no node could answer at the time; messages that cannot be read."
+            "Users without a new list: none of their impressions is known, or a node refused the request as wrong, or "
+            "nodes failed at it twice; requests that no node could answer at the time; messages that cannot be read."
         )
         self._skipped = counter("nearline", "skipped", help, ["reason"])
         self._behind = gauge("nearline", "behind", "seconds", "Age of the oldest action whose user has no new list.")

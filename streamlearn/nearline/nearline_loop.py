@@ -53,7 +53,7 @@ class NearlineCounts:
     Attributes:
         refreshed: Lists that were written.
         unknown: Users without a list, because none of their impressions is known here.
-        wrong: Users without a list, because a node refused their request as wrong.
+        wrong: Users without a list, because a node refused their request as wrong, or nodes failed at it twice.
         postponed: Requests that no node could answer at the time, asked again later.
         messages_bad: Messages of interactions that cannot be read.
     """
@@ -255,7 +255,7 @@ class NearlineLoop(Resource):
         for user, found in zip(users, self._search.lists(users, asked.result()), strict=True):
             if isinstance(found, CandidateList):
                 self._unwritten[user] = found.encode()
-            elif found is Unfound.WRONG:
+            elif found is Unfound.WRONG or (found is Unfound.FAILED and self._pending.fails_again(user)):
                 self.counts.wrong += 1
                 self._pending.done([user])
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from streamlearn.access.renewal import GivenToken
 from streamlearn.apps import App
 from streamlearn.clock import SYSTEM_CLOCK, Clock
-from streamlearn.errors import BadRecord, RegistryUnreachable, ServiceError
+from streamlearn.errors import BadRecord, RegistryUnreachable, StreamlearnError
 from streamlearn.features import FeatureSpec, Slot, keys_of
 from streamlearn.load.load_run import Load
 from streamlearn.native import native
@@ -29,8 +30,8 @@ _PRIORITY = 255
 _DEADLINE_MS, _WAIT_S = 2_000, 3.0
 _NODES_S = 1.0
 _READY = ("ready", "stale")
-# Asked again, the node would say the same.
-_WRONG = ("INVALID_ARGUMENT", "OUT_OF_RANGE")
+# Asked again, the node would say the same; or perhaps, if it failed.
+_WRONG, _FAILED = ("INVALID_ARGUMENT", "OUT_OF_RANGE"), "INTERNAL"
 
 
 # The gRPC code of a refusal, what it says, and the answer of a node: there is a code or an answer, or neither in time.
@@ -38,10 +39,11 @@ Outcome = tuple[str | None, str, bytes | None]
 
 
 class Unfound(Enum):
-    """Why a user has no list: its request is wrong, or no node could answer it now."""
+    """Why a user has no list: its request is wrong, or no node could answer it now, or one failed at it."""
 
     WRONG = 0
     LATER = 1
+    FAILED = 2
 
 
 class NodeSearch:
@@ -56,6 +58,8 @@ class NodeSearch:
         nodes: Returns the nodes, such as `Registry.nodes`; each has a gRPC address.
         token: The token for the nodes. When it changes, new connections are made.
         is_ranked: Whether the ranking model orders the items that a search finds.
+        authority: The file of the authority that signed the certificates of nodes. With it, only nodes that take TLS
+            are asked, and without it only others.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class NodeSearch:
         token: GivenToken | None = None,
         *,
         is_ranked: bool = False,
+        authority: Path | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         assert app.retrieval is not None
@@ -79,6 +84,7 @@ class NodeSearch:
             parameters["shown"] = ""  # a list is not shown yet, so no impression is written
         model = f"{app.served_name}.{'recommend' if is_ranked else 'retrieve'}"
         self._head = InferRequest(model, tuple(wanted), parameters=parameters).encode()
+        self._authority = authority
         self._loads: dict[str, Load] = {}
         self._sent: bytes | None = None  # the token of these connections
         self._addresses: list[str] = []
@@ -101,9 +107,9 @@ class NodeSearch:
             try:
                 if address not in self._loads:
                     token = None if self._sent is None else self._sent.decode("latin-1")
-                    self._loads[address] = Load(address, token=token, connections=1)
+                    self._loads[address] = Load(address, token=token, authority=self._authority, connections=1)
                 return self._loads[address].outcomes(messages, _WAIT_S)
-            except ServiceError as error:
+            except StreamlearnError as error:
                 self._trouble = error.message
         return [(None, self._trouble, None)] * len(messages)
 
@@ -112,7 +118,7 @@ class NodeSearch:
         made_ms, trouble, lists = self._clock.wall_ms(), "", list[CandidateList | Unfound]()
         for user, (code, reply, answer) in zip(users, outcomes, strict=True):
             if answer is None:
-                lists.append(Unfound.WRONG if code in _WRONG else Unfound.LATER)
+                lists.append(_why(code))
                 trouble = f"a node says {code}: {reply}" if code else reply or "a node did not answer in time"
                 continue
             try:
@@ -137,9 +143,17 @@ class NodeSearch:
         except RegistryUnreachable as error:
             self._trouble = error.message
             return
-        self._addresses = sorted(node.grpc for node in nodes if not node.has_tls)
+        has_tls = self._authority is not None
+        self._addresses = sorted(node.grpc for node in nodes if node.has_tls == has_tls)
         self._loads = {address: load for address, load in self._loads.items() if address in self._addresses}
-        self._trouble = "the nodes speak TLS, which near-line requests do not" if nodes else "no node is ready"
+        wrong = "no node takes TLS, and --ca asks for it" if has_tls else "the nodes take TLS: give --ca FILE"
+        self._trouble = wrong if nodes else "no node is ready"
+
+
+def _why(code: str | None) -> Unfound:
+    if code in _WRONG:
+        return Unfound.WRONG
+    return Unfound.FAILED if code == _FAILED else Unfound.LATER
 
 
 def _list_of(user: int, answer: bytes, outputs: tuple[Slot, str], made_ms: int) -> CandidateList:

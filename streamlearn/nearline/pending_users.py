@@ -31,6 +31,7 @@ class PendingUsers:
         self._settle_s, self._users_max = settle_s, users_max
         self._waiting: dict[int, _Act] = {}
         self._taken: dict[int, _Act] = {}
+        self._failed: set[int] = set()  # of those that are pending
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._taken)
@@ -63,6 +64,14 @@ class PendingUsers:
         """Forget users who were taken."""
         for user in users:
             self._taken.pop(user, None)
+            self._failed.discard(user)
+
+    def fails_again(self, user: int) -> bool:
+        """Note that a node failed at a user who was taken; return whether one did before, since the user was done."""
+        if user in self._failed:
+            return True
+        self._failed.add(user)
+        return False
 
     def give_back(self, users: Iterable[int]) -> None:
         """Let users who were taken wait again, before all others."""

@@ -45,6 +45,13 @@ class UpOptions:
     shards_token_file: Path | None = None
     tls: tuple[Path, Path] | None = None
     beside: Path | None = None
+    authority: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an authority without a certificate: nodes would not speak TLS."""
+        if self.authority and not self.tls:
+            message = "--ca is given without --tls-cert and --tls-key"
+            raise UsageError(message, help="give these two files for TLS, or leave --ca out")
 
 
 @dataclass(frozen=True)
@@ -163,6 +170,7 @@ class _Commands:
     def nearline(self) -> Member:
         """Return the process that keeps lists of candidates; it ends if another takes over."""
         words = ["nearline", str(self._folder.folder), *_option("--token-file", self._asked.token_file)]
+        words += _option("--ca", self._authority)
         command, where = self._command(words)
         return Member("nearline", FOLD, command, may_end=True, where=where)
 
@@ -185,7 +193,7 @@ class _Commands:
         words = ["serve", str(self._folder.folder), "--name", name, "--listen", grpc, "--http", http or "none"]
         certificate, key = self._asked.tls or (None, None)
         words += [*_option("--token-file", self._asked.token_file), *_option("--tls-cert", certificate)]
-        words += [*_option("--tls-key", key), *_option("--ca", certificate)]
+        words += [*_option("--tls-key", key), *_option("--ca", self._authority)]
         command, where = self._command(words)
         addresses = {"grpc": grpc, "http": http} if http else {"grpc": grpc}
         return Member(name, NODES, command, where={**addresses, **where})
@@ -194,11 +202,16 @@ class _Commands:
         """Return Envoy in front of the nodes, which are ready before it."""
         words = ["access", str(self._folder.folder), "--run", "--wait", f"{self._folder.settings.front.ready_s:g}"]
         certificate, key = self._asked.tls or (None, None)
-        words += [*_option("--tls-cert", certificate), *_option("--tls-key", key), *_option("--ca", certificate)]
+        words += [*_option("--tls-cert", certificate), *_option("--tls-key", key), *_option("--ca", self._authority)]
         command, where = self._command(words)
         return Member(
             "access", ACCESS, command, needs=needs, where={"access": self._folder.settings.access.listen, **where}
         )
+
+    @property
+    def _authority(self) -> Path | None:
+        """The authority of the certificate of nodes, which may have signed itself; None without TLS."""
+        return (self._asked.authority or self._asked.tls[0]) if self._asked.tls else None
 
     def _command(self, words: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
         address = next(self._metrics)

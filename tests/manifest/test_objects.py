@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -246,25 +242,13 @@ def test_the_autoscaler_goes_by_a_metric_that_nodes_have() -> None:
     assert metric["pods"]["metric"]["name"] in {declared.name for declared in declared_metrics()}
 
 
-@pytest.mark.parametrize(("status", "result"), [(200, 0), (503, 1)])
-def test_the_test_of_readiness_fails_unless_a_node_is_ready(status: int, result: int) -> None:
-    class Node(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status if self.path == "/v2/health/ready" else 404)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    (pod,) = [document["spec"] for document in OBJECTS["smallest"] if document["kind"] == "Pod"]
-    option, script = pod["initContainers"][0]["args"]
-    with HTTPServer(("127.0.0.1", 0), Node) as server:
-        thread = Thread(target=server.handle_request)
-        thread.start()
-        script = script.replace("shop-nodes:8000", f"127.0.0.1:{server.server_port}")
-        done = subprocess.run([sys.executable, option, script], capture_output=True, timeout=60, check=False)
-        thread.join()
-    assert done.returncode == result
+def test_those_who_only_ask_nodes_over_tls_have_no_key_of_theirs() -> None:
+    for name, kind in (("nearline", "Deployment"), ("test", "Pod")):
+        found = told("tls_and_clear_tokens", kind, name)["spec"]
+        pod = found["template"]["spec"] if kind == "Deployment" else found
+        assert pod["containers"][0]["args"][-2:] == ["--ca", "/run/streamlearn/tls/ca.crt"]
+        (secret,) = [volume["secret"] for volume in pod["volumes"] if volume["name"] == "tls"]
+        assert secret["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from streamlearn.apps import AppFolder
 from streamlearn.errors import FoldOver, StatesUnreachable, UsageError
 from streamlearn.events.decoder import EventDecoder
 from streamlearn.nearline.nearline_loop import NearlineLoop
-from streamlearn.nearline.node_search import Unfound
+from streamlearn.nearline.node_search import NodeSearch, Unfound
 from streamlearn.nearline.user_features import UserFeatures
 from streamlearn.online.candidate_lists import list_group
 from streamlearn.settings import Settings
@@ -150,6 +151,35 @@ def test_a_request_that_is_wrong_is_not_sent_again(filed: Shop) -> None:
         assert (loop.counts.wrong, loop.counts.refreshed, len(node.asked)) == (1, 1, 1)
 
 
+def test_a_user_at_whose_request_nodes_fail_again_and_again_holds_up_nobody(filed: Shop) -> None:
+    users = [*range(1, 9)]
+    filed.show(*users)
+    filed.act(*users)
+    filed.fold()
+    clock, node = ManualClock(), NodeDouble(search=lambda user: Unfound.FAILED if user in (1, 5) else None)
+    with opened(filed, node, clock=clock) as loop:
+
+        def are_done(refreshed: int) -> bool:
+            clock.sleep(1.0)
+            loop.step()
+            return (loop.counts.refreshed, loop.counts.wrong) == (refreshed, 2)
+
+        wait_until(partial(are_done, 6), "the others", WAIT_S)
+        assert loop.counts.postponed == 2
+        assert [node.users.count(user) for user in users] == [2, 1, 1, 1, 2, 1, 1, 1]
+        # One who acts again is asked for again.
+        node.search = lambda user: None
+        filed.act(1)
+        wait_until(partial(are_done, 7), "the list", WAIT_S)
+    assert [data is None for data in filed.lists(1, 5)] == [False, True]
+
+
+def test_the_failure_of_a_node_is_told_from_a_request_that_is_wrong() -> None:
+    refusals = [("INTERNAL", "broken", None), ("INVALID_ARGUMENT", "wrong", None), ("UNAVAILABLE", "", None)]
+    lists = NodeSearch(nearline_app(), 5, list).lists([1, 2, 3, 4], [*refusals, (None, "", None)])
+    assert lists == [Unfound.FAILED, Unfound.WRONG, Unfound.LATER, Unfound.LATER]
+
+
 def test_a_process_that_ends_anywhere_leaves_no_user_without_a_list(filed: Shop) -> None:
     filed.show(1, 2, 3)
     filed.fold()
@@ -172,6 +202,22 @@ def test_a_process_that_ends_anywhere_leaves_no_user_without_a_list(filed: Shop)
     with opened(filed, last) as loop:
         settle(loop)
     assert last.asked == []
+
+
+def test_lists_of_one_kind_are_not_read_as_those_of_the_other(filed: Shop) -> None:
+    filed.show(1)
+    filed.act(1)
+    filed.fold()
+    settings = filed.folder.settings
+    ranked = structs.replace(settings, retrieval=structs.replace(settings.retrieval, nearline="ranked"))
+    for version, now in ((4, settings), (5, ranked)):
+        filed.folder = replace(filed.folder, settings=now)
+        assert filed.lists(1) == [None]
+        with opened(filed, NodeDouble(version=version)) as loop:
+            settle(loop)
+        assert version_of(*filed.lists(1)) == version
+    filed.folder = replace(filed.folder, settings=settings)
+    assert version_of(*filed.lists(1)) == 4
 
 
 def test_a_store_that_lost_all_gets_all_lists_again(shop: Shop) -> None:

@@ -48,6 +48,18 @@ def test_who_is_given_back_is_first_and_keeps_the_older_action() -> None:
     assert pending.positions().get(2, 9) == 9
 
 
+def test_a_failure_is_noted_until_the_user_is_done() -> None:
+    pending = PendingUsers(0.0, 10)
+    pending.add([7], 0, 3, 100, 0.0)
+    pending.take(1, 0.0)
+    assert not pending.fails_again(7)
+    pending.give_back([7])
+    pending.take(1, 0.0)
+    assert pending.fails_again(7)
+    pending.done([7])
+    assert not pending.fails_again(7)
+
+
 @given(st.lists(st.sampled_from(["act", "take", "done", "back"]), max_size=60), st.data())
 def test_no_user_who_acted_is_before_the_position(steps: list[str], data: Any) -> None:
     pending, offset, taken = PendingUsers(0.0, 100), 0, list[int]()

@@ -182,8 +182,15 @@ def test_an_experiment_with_other_applications_is_not_for_up() -> None:
 
 
 def test_lists_of_candidates_are_kept_where_that_is_set() -> None:
-    found = plan(UpOptions(token_file=Path("/token")), retrieval={"nearline": "ranked"})
+    asked = UpOptions(token_file=Path("/token"), tls=(Path("/cert"), Path("/key")))
+    found = plan(asked, retrieval={"nearline": "ranked"})
     command = member(found, "nearline").command
-    assert command[3:7] == ("nearline", "/srv/small", "--token-file", "/token")
+    assert command[3:9] == ("nearline", "/srv/small", "--token-file", "/token", "--ca", "/cert")
     assert len({one.where["metrics"] for one in found.members}) == len(found.members)
+    asked = UpOptions(tls=(Path("/cert"), Path("/key")), authority=Path("/ca"))
+    found = plan(asked, retrieval={"nearline": "ranked"})
+    assert [member(found, name).command[member(found, name).command.index("--ca") + 1] for name in (
+        "nearline", "node-1")] == ["/ca", "/ca"]  # fmt: skip
     assert "nearline" not in names(plan())
+    with pytest.raises(UsageError, match="--ca is given without --tls-cert"):
+        UpOptions(authority=Path("/ca"))

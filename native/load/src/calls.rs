@@ -12,9 +12,13 @@ use h2::{Reason, RecvStream};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, TE};
 use http::uri::Uri;
 use http::{HeaderMap, Method, Request, Version};
+use streamlearn_trust::FileValue;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::{Code, Status};
 
 /// The called method of the Open Inference Protocol.
@@ -42,6 +46,8 @@ pub struct CallsSettings {
     pub connect_wait_max: Duration,
     /// The maximum length of an answer.
     pub answer_bytes_max: usize,
+    /// How to speak TLS to the node, if it does.
+    pub tls: Option<Arc<FileValue<TlsConnector>>>,
 }
 
 /// An encoded message.
@@ -118,7 +124,8 @@ impl Calls {
         let token = token
             .transpose()
             .map_err(|_| "the token has characters that a header cannot contain".to_owned())?;
-        let uri = format!("http://{}{METHOD}", settings.address).parse();
+        let scheme = if settings.tls.is_some() { "https" } else { "http" };
+        let uri = format!("{scheme}://{}{METHOD}", settings.address).parse();
         let uri = uri.map_err(|error| format!("{:?} is not an address: {error}", settings.address))?;
         let mut connections = Vec::with_capacity(settings.connections);
         for _ in 0..settings.connections {
@@ -251,15 +258,26 @@ async fn connection(settings: &CallsSettings) -> Result<SendRequest<Bytes>, Stri
     let opening = timeout(settings.connect_wait_max, async {
         let socket = TcpStream::connect(&settings.address).await.map_err(|error| error.to_string())?;
         socket.set_nodelay(true).map_err(|error| error.to_string())?;
-        let mut builder = Builder::new();
-        builder.initial_window_size(STREAM_WINDOW_BYTES).enable_push(false);
-        builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        // A late answer to a call that was given up counts as an error of the node. By default 1,024 of them end the
-        // connection.
-        builder.max_local_error_reset_streams(None);
-        builder.handshake(socket).await.map_err(|error| error.to_string())
+        let Some(tls) = &settings.tls else { return begin(socket).await };
+        // The certificate may be for any name, but servers with several certificates choose by it.
+        let host = settings.address.rsplit_once(':').map_or("", |(host, _)| host).to_owned();
+        let peer = socket.peer_addr().map_err(|error| error.to_string())?.ip();
+        let name = ServerName::try_from(host).unwrap_or_else(|_| ServerName::from(peer));
+        begin(tls.now().connect(name, socket).await.map_err(|error| format!("TLS: {error}"))?).await
     });
-    let (sender, driver) = opening.await.map_err(|_| "no connection within the bound".to_owned())??;
+    opening.await.map_err(|_| "no connection within the bound".to_owned())?
+}
+
+async fn begin(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<SendRequest<Bytes>, String> {
+    let mut builder = Builder::new();
+    builder.initial_window_size(STREAM_WINDOW_BYTES).enable_push(false);
+    builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    // A late answer to a call that was given up counts as an error of the node. By default 1,024 of them end the
+    // connection.
+    builder.max_local_error_reset_streams(None);
+    let (sender, driver) = builder.handshake(stream).await.map_err(|error| error.to_string())?;
     // Every call on the connection learns of its end.
     tokio::spawn(async move { drop(driver.await) });
     Ok(sender)

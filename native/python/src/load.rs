@@ -1,5 +1,6 @@
 //! Bindings of `streamlearn_load`: connections to a node, and runs that send requests over them.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use streamlearn_load::{
     Answered, Arrivals, Bursts, Calls, CallsSettings, Histogram, LoadError, Message, Pace, Plan, Posts,
     Progress, Run, Shape, Tally, Way,
 };
+use streamlearn_trust::tls::renewed_nameless_connector;
 use tokio::runtime::{Builder, Runtime};
 use tonic::Code;
 
@@ -138,8 +140,10 @@ async fn way_to(settings: &CallsSettings, path: Option<&str>) -> Result<Way, Str
 
 #[pymethods]
 impl NativeLoad {
-    /// With a path, messages are bodies posted to it over HTTP/1.1; otherwise they are gRPC messages.
+    /// With a path, messages are bodies posted to it over HTTP/1.1; otherwise they are gRPC messages. With `authority`,
+    /// the file of the certificate that signed the node's, they go over TLS.
     #[new]
+    #[pyo3(signature = (address, path, messages, token, limits, authority=None))]
     fn new(
         py: Python<'_>,
         address: String,
@@ -147,13 +151,17 @@ impl NativeLoad {
         messages: Vec<Vec<u8>>,
         token: Option<String>,
         limits: LoadLimits,
+        authority: Option<PathBuf>,
     ) -> PyResult<Self> {
         let LoadLimits { connections, threads, connect_wait_ms_max, answer_bytes_max } = limits;
         if connections == 0 || threads == 0 {
             return Err(PyValueError::new_err("connections and threads: expected at least 1 of each"));
         }
         let connect_wait_max = Duration::from_millis(connect_wait_ms_max);
-        let settings = CallsSettings { address, connections, token, connect_wait_max, answer_bytes_max };
+        let tls = authority.map(|file| renewed_nameless_connector(&file, b"h2").map(Arc::new)).transpose();
+        let help = "give --ca FILE, the certificate of the authority that signed those of nodes, in PEM";
+        let tls = tls.map_err(|error| raise(py, "ConfigError", &error, help))?;
+        let settings = CallsSettings { address, connections, token, connect_wait_max, answer_bytes_max, tls };
         let connected = py.detach(|| {
             let mut builder = Builder::new_multi_thread();
             let runtime = builder.worker_threads(threads).thread_name("load").enable_all().build();

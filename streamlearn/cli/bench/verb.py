@@ -14,6 +14,7 @@ import typer
 from streamlearn.cli.bench.output import result_facts, result_rows, search_facts
 from streamlearn.cli.bench.requests import KINDS, draw_requests
 from streamlearn.cli.options import (
+    AuthorityOption,
     HistoryOption,
     JsonOption,
     SetOption,
@@ -38,7 +39,7 @@ _RATE = 100.0
 _GRPC_CONNECTIONS, _HTTP_CONNECTIONS = 2, 256
 
 _Address: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ADDRESS", help="The node: HOST:PORT for gRPC, http://HOST:PORT for JSON; no TLS.")
+    str, typer.Argument(metavar="ADDRESS", help="The node: HOST:PORT for gRPC, http://HOST:PORT for JSON.")
 ]
 _App: TypeAlias = Annotated[Path, typer.Option(metavar="APP", help="Folder of the application that the node serves.")]
 _Model: TypeAlias = Annotated[
@@ -142,6 +143,7 @@ def bench_serve(
     outstanding_max: _Outstanding = 10_000,
     seed: _Seed = 0,
     token_file: TokenFileOption = None,
+    ca: AuthorityOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -169,7 +171,8 @@ def bench_serve(
     is_http = "://" in address
     messages = [request.body() if is_http else request.encode() for request in infer_requests]
     connections = connections or (_HTTP_CONNECTIONS if is_http else _GRPC_CONNECTIONS)
-    load = Load(_target(address, infer_requests[0].path), messages, token, connections=connections, threads=threads)
+    target = _target(address, infer_requests[0].path)
+    load = Load(target, messages, token, authority=ca, connections=connections, threads=threads)
     load.ask(0)
     about = {
         "address": address,

@@ -10,6 +10,7 @@ import typer
 from streamlearn.cli.options import AcceptLostOption, AppArgument, BeamOption, JsonOption, SetOption
 from streamlearn.cli.output.table import print_facts, print_json
 from streamlearn.cli.run.ingest import load_for_beam, report_letters, written_rows
+from streamlearn.lazy import collector_off
 from streamlearn.times import time_text
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def backfill(
     """Rebuild samples from APP's history. Safe to run while ingest is running."""
     changes = tuple(set_ or ())
     folder = load_for_beam(app, changes, "backfill")
-    from streamlearn.ingest import HistoryRange, run_backfill  # after the set-up of logs: Beam logs while it loads
+    with collector_off():
+        from streamlearn.ingest import HistoryRange, run_backfill  # after the set-up of logs: Beam logs while it loads
 
     selection = HistoryRange.of(begin, end, from_offsets=from_offsets, to_offsets=to_offsets)
     report = run_backfill(

@@ -9,6 +9,7 @@ import typer
 
 from streamlearn.cli.options import AcceptLostOption, AppArgument, BeamOption, JsonOption, SetOption
 from streamlearn.cli.output.table import print_facts, print_json
+from streamlearn.lazy import collector_off
 from streamlearn.times import time_text
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def ingest(
 
     changes = tuple(set_ or ())
     folder = load_for_beam(app, changes, "ingest")
-    from streamlearn.ingest import end_at_once, run_samples  # after the set-up of logs: Beam logs while it loads
+    with collector_off():
+        from streamlearn.ingest import end_at_once, run_samples  # after the set-up of logs: Beam logs while it loads
 
     with serve_metrics(folder.settings.telemetry), stop_on_signals(end_at_once) as stop:
         report = run_samples(

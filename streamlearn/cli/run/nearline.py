@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from streamlearn.cli.options import AppArgument, SetOption, TokenFileOption, stop_event
+from streamlearn.cli.options import AppArgument, AuthorityOption, SetOption, TokenFileOption, authority_file, stop_event
 from streamlearn.errors import FoldOver
 from streamlearn.pulse import PULSE
 
@@ -26,6 +26,7 @@ def nearline(
         ),
     ] = None,
     token_file: TokenFileOption = None,
+    ca: AuthorityOption = None,
     set_: SetOption = None,
 ) -> None:
     """Refresh lists of items for users of APP who just acted, until a signal arrives."""
@@ -40,20 +41,22 @@ def nearline(
     from streamlearn.versions import open_registry
     from streamlearn.versions.pointer.registry import Node
 
-    folder = load_app(app, set_ or ())
+    ca, folder = authority_file(ca), load_app(app, set_ or ())
     list_group(folder)
     settings = folder.settings
     set_up_logging(settings.telemetry)
     stopped, meters = stop_event(), NearlineMeters()
     token = None if token_file is None else open_token(token_file)
-    given = [Node(boot_id=address, name=address, state="ready", grpc=address) for address in at or ()]
+    given = [
+        Node(boot_id=address, name=address, state="ready", grpc=address, has_tls=ca is not None) for address in at or ()
+    ]
     with ExitStack() as held:
         held.enter_context(serve_metrics(settings.telemetry))
         registry = held.enter_context(open_registry(folder.registry_url, folder.app.name, settings.registry))
         nodes = (lambda: given) if given else registry.nodes
         is_ranked = settings.retrieval.nearline == "ranked"
         k = min(settings.retrieval.k_max, settings.front.candidates_max) if is_ranked else settings.retrieval.k_max
-        search = NodeSearch(folder.app, k, nodes, token, is_ranked=is_ranked)
+        search = NodeSearch(folder.app, k, nodes, token, is_ranked=is_ranked, authority=ca)
         loop = held.enter_context(NearlineLoop(folder, search))
         due_s = 0.0
 

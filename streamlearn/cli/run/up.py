@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamlearn.cli.options import AppArgument, JsonOption, SetOption, TlsKeyOption, tls_files
+from streamlearn.cli.options import (
+    AppArgument,
+    AuthorityOption,
+    JsonOption,
+    SetOption,
+    TlsKeyOption,
+    authority_file,
+    tls_files,
+)
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.cli.output.units import age_text
 from streamlearn.errors import StoreError, TopicMissing, TopicUnreachable, UsageError
@@ -64,6 +72,7 @@ def up(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate of the nodes, PEM.")] = None,
     tls_key: TlsKeyOption = None,
+    ca: AuthorityOption = None,
     beside: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Share the nodes' sockets of the `up` of the application in FOLDER."),
@@ -72,11 +81,9 @@ def up(
     json: JsonOption = False,
 ) -> None:
     """Run ingest, trainer, shards and nodes of APP, and restart those that end or hang. SIGTERM stops all in order."""
-    tls = tls_files(tls_cert, tls_key)
+    tls, ca = tls_files(tls_cert, tls_key), authority_file(ca)
     if sys.platform != "linux":
-        message = (
-            f"`streamlearn up` needs Linux, whose kernel ends its processes if it is killed; this is {sys.platform}"
-        )
+        message = f"`streamlearn up` needs Linux, which ends its processes if it is killed; this is {sys.platform}"
         raise UsageError(message, help="run ps, ingest, train and serve separately")
     from streamlearn.access.address import socket_address
     from streamlearn.apps import load_app
@@ -89,7 +96,7 @@ def up(
 
     changes = tuple(set_ or ())
     folder = load_app(app, changes)
-    options = UpOptions(changes, nodes, shards, token_file, shards_token_file, tls, beside)
+    options = UpOptions(changes, nodes, shards, token_file, shards_token_file, tls, beside, ca)
     logs = logs or app / ".streamlearn" / "logs"
     with taken_over(beside) as taken:
         addresses = [{kind: socket_address(one) for kind, one in node.items()} for node in taken or ()]

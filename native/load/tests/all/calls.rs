@@ -125,6 +125,7 @@ fn settings(address: SocketAddr) -> CallsSettings {
         token: None,
         connect_wait_max: Duration::from_secs(10),
         answer_bytes_max: 1 << 20,
+        tls: None,
     }
 }
 

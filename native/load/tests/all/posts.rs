@@ -98,6 +98,7 @@ fn settings(address: SocketAddr) -> CallsSettings {
         token: None,
         connect_wait_max: Duration::from_secs(10),
         answer_bytes_max: 1 << 10,
+        tls: None,
     }
 }
 
