@@ -76,7 +76,8 @@ typer.testing._get_command = cache(get_command)  # type: ignore[attr-defined]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the warnings that are not errors."""
+    """Register the warnings that are not errors, and turn the garbage collector off until all is imported."""
+    gc.disable()
     for allowed in _WARNINGS_ALLOWED:
         config.addinivalue_line("filterwarnings", allowed)
 
@@ -96,6 +97,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what was imported to itself: the garbage collector would look through all of it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

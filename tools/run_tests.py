@@ -1,4 +1,4 @@
-"""Test runner: four pytest processes in parallel, because most tests wait for a service.
+"""Test runner: eight pytest processes in parallel, because most tests wait for a service.
 
 All processes get the words of the command line. If the words name tests, one process runs only those. `--quick` leaves
 out the tests that need a service and those in `tests/slow.txt`; `--write-slow` writes that file after a run of all.
@@ -13,18 +13,24 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
-# Folders whose tests take about the same time in total. The last process runs the other folders and the files. Only
-# two of them need a Kafka.
+# Folders whose tests take about the same time in total; a folder in another one is not run with that one. A process
+# before these runs the other folders and the files. Each that needs a Kafka starts one.
 SHARES = (
-    ("benchmarks", "ingest", "manifest", "native", "online", "ps", "replay", "settings", "topics"),
-    ("serving", "trainer"),
-    ("console", "examples", "gateway", "publisher", "supervision", "table", "versions"),
+    ("events", "ingest", "native", "online", "replay", "settings", "table"),
+    ("trainer",),
+    ("serving", "supervision"),
+    ("examples", "publisher"),
+    ("cli", "ps"),
+    ("benchmarks", "models", "trainer/towers", "trainer/workers"),
+    ("console", "gateway", "tools", "versions"),
 )
 # They need a wheel: `make release-test`.
 APART = {"release"}
@@ -32,29 +38,46 @@ _NO_TESTS = 5
 _QUICK = "not (slow or kafka or redis or prism or flink or chromium or helm)"
 _SLOW_S = 0.5
 _NICE = 10
+_WHY_MAX = 200
 # Tests write thousands of small files, each with an fsync: in memory, where there is room for them.
 _MEMORY, _MEMORY_BYTES_MIN = Path("/dev/shm"), 8 << 30
 
 
 def shares(tests: Path) -> list[list[str]]:
-    """Return the folders and files that each process runs: each exactly once, but for those of `APART`."""
+    """Return the words for pytest of each process: every test is in exactly one, but for those of `APART`."""
     folders = sorted(path.name for path in tests.iterdir() if any(path.glob("test_*.py")) and path.name not in APART)
     files = sorted(path.name for path in tests.glob("test_*.py"))
-    chosen = [[name for name in folders if name in share] for share in SHARES]
-    others = [name for name in folders if not any(name in share for share in SHARES)]
-    return [[f"{tests.name}/{name}" for name in names] for names in (*chosen, others + files)]
+    chosen = [name for share in SHARES for name in share]
+    others = [name for name in folders if name not in chosen] + files
+    words = []
+    for names in (others, *SHARES):
+        found = [name for name in names if (tests / name).exists()]
+        inner = [name for name in chosen if name.rpartition("/")[0] in found]
+        words.append([f"{tests.name}/{name}" for name in found] + [f"--ignore={tests.name}/{name}" for name in inner])
+    return words
 
 
 def slow_tests(report: Path) -> list[str]:
     """Return the tests of a JUnit report that took more than half a second, without their parameters."""
-    slow = []
+    return [_name(case) for case in ElementTree.parse(report).iter("testcase") if float(case.get("time", 0)) > _SLOW_S]
+
+
+def failed_tests(report: Path) -> dict[str, str]:
+    """Return the tests of a JUnit report that failed, without their parameters, with the first line of why."""
+    failed = {}
     for case in ElementTree.parse(report).iter("testcase"):
-        if float(case.get("time", 0)) > _SLOW_S and case.get("classname"):
-            *folders, module, name = f"{case.get('classname')}.{case.get('name')}".partition("[")[0].split(".")
-            if module.startswith("Test"):  # a class in a module
-                folders, module, name = folders[:-1], folders[-1], f"{module}::{name}"
-            slow.append(f"{'/'.join([*folders, module])}.py::{name}")
-    return slow
+        for why in (*case.iter("failure"), *case.iter("error")):
+            failed[_name(case)] = next(iter(why.get("message", "").splitlines()), "")[:_WHY_MAX]
+    return failed
+
+
+def _name(case: ElementTree.Element) -> str:
+    if not case.get("classname"):  # a module that could not be imported
+        return case.get("name", "").replace(".", "/") + ".py"
+    *folders, module, name = f"{case.get('classname')}.{case.get('name')}".partition("[")[0].split(".")
+    if module.startswith("Test"):  # a class in a module
+        folders, module, name = folders[:-1], folders[-1], f"{module}::{name}"
+    return f"{'/'.join([*folders, module])}.py::{name}"
 
 
 def run_tests(words: Sequence[str], *, write_slow: bool = False, beside: str = "") -> int:
@@ -65,41 +88,22 @@ def run_tests(words: Sequence[str], *, write_slow: bool = False, beside: str = "
     os.nice(max(0, _NICE - os.getpriority(os.PRIO_PROCESS, 0)))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_fast_folder())))
-        environment = os.environ | {"TMPDIR": str(folder)}
+        # As `streamlearn` sets it.
+        environment = os.environ | {"TMPDIR": str(folder), "OPENBLAS_THREAD_TIMEOUT": "4"}
+        commands = []
         # pytest writes its report at the end. A test that ends the process leaves no report, and perhaps status 0.
-        reports, running = [], []
+        reports = []
         for number, share in enumerate(shares(ROOT / "tests")):
             reports.append(folder / f"{number}.xml")
             # Only one process may use pytest's cache.
             cache = () if number == 0 else ("-p", "no:cacheprovider")
-            command = [sys.executable, "-m", "pytest", f"--junitxml={reports[-1]}", *words, *cache, *share]
-            output = stack.enter_context((folder / f"{number}.txt").open("w+b")) if number else None
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdout=output,
-                stderr=None if output is None else subprocess.STDOUT,
-            )
-            stack.callback(_end, process)
-            running.append((process, output))
-        if beside:
-            output = stack.enter_context((folder / "beside.txt").open("w+b"))
-            process = subprocess.Popen(
-                ["sh", "-c", beside], cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
-            )
-            stack.callback(_end, process)
-            running.append((process, output))
-        statuses = []
-        for process, output in running:
-            status = process.wait()
-            statuses.append(status if status >= 0 else 128 - status)
-            if output is not None:
-                output.seek(0)
-                sys.stdout.flush()
-                sys.stdout.buffer.write(output.read())
-                sys.stdout.flush()
-        if not all(report.exists() for report in reports):
+            commands.append([sys.executable, "-m", "pytest", f"--junitxml={reports[-1]}", *words, *cache, *share])
+        statuses = _run_all([*commands, *([["sh", "-c", beside]] if beside else [])], folder, environment)
+        whole = [report for report in reports if report.exists()]
+        # The last lines of a long output are read first.
+        for name, why in {name: why for report in whole for name, why in failed_tests(report).items()}.items():
+            print(f"failed: {name}: {why}", file=sys.stderr)
+        if len(whole) < len(reports):
             print("error: a pytest process ended before it had run all of its tests", file=sys.stderr)
             return 1
         if write_slow:
@@ -108,6 +112,37 @@ def run_tests(words: Sequence[str], *, write_slow: bool = False, beside: str = "
     if set(statuses) == {_NO_TESTS}:
         return _NO_TESTS
     return max(status if status != _NO_TESTS else 0 for status in statuses)
+
+
+def _run_all(commands: Sequence[Sequence[str]], folder: Path, environment: Mapping[str, str]) -> list[int]:
+    """Run commands at the same time, and print the output of one after the other; returns their statuses.
+
+    The first one prints as it runs.
+    """
+    running: list[subprocess.Popen[bytes]] = []
+
+    def run(number: int) -> int:
+        begin_s = time.monotonic()
+        with (folder / f"{number}.txt").open("wb") as file:
+            output = file if number else None
+            errors = subprocess.STDOUT if number else None
+            process = subprocess.Popen(commands[number], cwd=ROOT, env=environment, stdout=output, stderr=errors)
+            running.append(process)
+            status = process.wait()
+        named = " ".join(word for word in commands[number] if word.startswith("tests/")) or commands[number][-1]
+        print(f"{time.monotonic() - begin_s:4.0f} s, status {status}: {named:.80}", file=sys.stderr, flush=True)
+        return status if status >= 0 else 128 - status
+
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(len(commands)))
+        stack.callback(_end_all, running)
+        statuses = []
+        for number, future in enumerate([pool.submit(run, number) for number in range(len(commands))]):
+            statuses.append(future.result())
+            sys.stdout.flush()
+            sys.stdout.buffer.write((folder / f"{number}.txt").read_bytes())
+            sys.stdout.flush()
+        return statuses
 
 
 def _fast_folder() -> Path | None:
@@ -121,10 +156,11 @@ def _free_memory() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        process.wait()
+def _end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def test_the_last_line_says_what_the_status_is_of(
     small: Path, verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "streamlearn.cli.doctor.verb.machine_findings", lambda: iter([Finding("gpu", "missing", "none")])
+        "streamlearn.cli.doctor.machine_findings.machine_findings", lambda: iter([Finding("gpu", "missing", "none")])
     )
     done = verb("doctor", "--app", small)
     assert done.exit_code == 0

@@ -12,7 +12,7 @@ import pytest
 from streamlearn.apps import load_app
 from streamlearn.features.keys import keys_of
 from streamlearn.online import StateGroup, open_state_store
-from streamlearn.online.candidate_lists import list_group
+from streamlearn.online.candidate_lists import list_groups
 from streamlearn.online.state_store import StatePlace
 from streamlearn.samples import FeatureColumns, SlotColumns
 from streamlearn.table.derivation import with_derived
@@ -180,7 +180,8 @@ def test_the_states_of_computed_features_go_too_and_so_does_the_list_of_candidat
     folder = load_app(app)
     spec = folder.app.features
     (entity,) = spec.entities
-    groups = [StateGroup.of(MODEL, entity, 3), list_group(folder, 3)]
+    lists = [replace(group, partitions=3) for group in list_groups(folder)]
+    groups = [StateGroup.of(MODEL, entity, 3), *lists]
     keys = [int(key) for key in keys_of(spec.slot("user_id"), [42, 43])]
     places = [StatePlace(group, key) for group in groups for key in keys]
     with open_state_store(folder) as store:
@@ -191,8 +192,8 @@ def test_the_states_of_computed_features_go_too_and_so_does_the_list_of_candidat
             moved = replace(begun, topic_id="topic", position=1)
             store.write(one.group, one.partition, (begun, moved), {one.key: b"state"}, 60_000)
         assert ended("forget", app, "--user", 42, "--dry-run").status == 0
-        assert store.read(places) == [b"state"] * 4
+        assert store.read(places) == [b"state"] * 6
         assert ended("forget", app, "--user", 42, "--wait", 0).status == 3
         # Where columns of items are computed, the states are those of items.
         of_entity = [None if side == "user" else b"state", b"state"]
-        assert store.read(places) == [*of_entity, None, b"state"]
+        assert store.read(places) == [*of_entity, *[None, b"state"] * 2]

@@ -9,11 +9,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from streamlearn.apps import AppFolder, load_app
+from streamlearn.publisher import Lineage
 from streamlearn.testing import wait_until
-from streamlearn.versions import Registry, open_registry, open_store
+from streamlearn.versions import Cut, Registry, Store, VersionRef, VersionWriter, open_registry, open_store
+from streamlearn.versions.format.manifest import Origin
+from streamlearn.versions.pointer.parity import why_not_par
 from streamlearn.versions.pointer.registry import Node
 from streamlearn.versions.pointer.switch_log import SwitchLog
 from tests.replaced import ADDED, folder_of, learned_folder
@@ -145,3 +149,30 @@ def test_while_an_application_relearns_its_versions_say_why_they_have_no_figures
     assert "not comparable" in json.loads(ended("versions", new, "--json")[1])["relearning"]
     assert json.loads(ended("versions", old, "--json")[1])["relearning"] is None
     assert "not comparable" not in ended("versions", old)[1]
+
+
+def write_scored(store: Store, model: str, labels: dict[str, float], **origin: Origin) -> VersionRef:
+    """A version of a model with the AUC of some labels over one hour."""
+    lineage = Lineage(model, fingerprint="features", windows="windows", tables=())
+    head = msgspec.structs.replace(lineage.head(run=1, version=1, parent=None), labels=tuple(labels), **origin)
+    version = VersionWriter(store, head)
+    ends = {f"validation.{label}.until_s": 7_200.0 for label in labels}
+    return version.finish(Cut(metrics={f"validation.{label}.auc": auc for label, auc in labels.items()} | ends)).ref
+
+
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        ({"click": 0.749, "buy": 0.8}, ""),
+        ({"click": 0.749}, ""),  # buy was removed
+        ({"click": 0.74}, "AUC of click is 0.7400 and was 0.7500 in the same hour"),
+        ({"like": 0.9}, "the new application has no label of the current one"),
+    ],
+)
+def test_labels_that_the_new_application_does_not_have_are_not_compared(
+    labels: dict[str, float], why: str, tmp_path: Path
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    old = write_scored(store, "old", {"click": 0.75, "buy": 0.8})
+    write_scored(store, "new", labels, origin=Origin(model="old", version=old, clock_ms=0, is_relearned=True))
+    assert why_not_par(store, "old", "new") == why

@@ -328,7 +328,7 @@ def _interrupt_fits(pack: Pack, event_bytes: int, items: int, events_max: int, b
 
 def test_a_fork_of_a_producers_process_is_told_and_sends_nothing_of_its_parents(tmp_path: Path) -> None:
     script = (
-        "import os, sys; from pathlib import Path\n"
+        "import os, sys, threading; from pathlib import Path\n"
         "from streamlearn.errors import UsageError\n"
         "from streamlearn.events import Producer\n"
         "from streamlearn.settings import EventSettings, Settings\n"
@@ -341,16 +341,23 @@ def test_a_fork_of_a_producers_process_is_told_and_sends_nothing_of_its_parents(
         "for name in ('impressions', 'actions'): create_topic(folder.topic_url(name))\n"
         "producer = Producer(folder)\n"
         "producer.impression(**small_impression(1))\n"
+        "held, forked = threading.Event(), threading.Event()\n"
+        "def hold():\n"
+        "    with producer._impressions._changed:\n"  # as the sending thread may do at the moment of the fork
+        "        held.set(); forked.wait()\n"
+        "threading.Thread(target=hold).start(); held.wait()\n"
         "child = os.fork()\n"
         "if not child:\n"
-        "    try: producer.flush()\n"
-        "    except UsageError as error: print(error.message)\n"
+        "    for ask in (producer.flush, lambda: producer.impression(**small_impression(2)), producer.close):\n"
+        "        try: ask()\n"
+        "        except UsageError as error: print(error.message)\n"
         "    sys.exit(0)\n"
+        "forked.set()\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
         "producer.close()\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert "the thread that sends to" in done.stdout
+    assert done.stdout.count("the thread that sends to") == 3
     with open_topic(f"file://{tmp_path}/small.impressions") as topic:
         assert len(DECODER.decode(values(topic)).impressions) == 1

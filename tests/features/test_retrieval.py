@@ -113,6 +113,26 @@ def test_a_label_that_is_a_number_is_refused() -> None:
     assert "click" in refused.value.help
 
 
+@pytest.mark.parametrize("name", ["k", "exclude", "allow", "candidates", "rank_by"])
+def test_features_of_users_and_inputs_of_requests_for_items_have_names_of_their_own(name: str) -> None:
+    features = small_app().features
+    ages = (Dense(name, "user"), Dense("years", "user", was=name))
+    for age in ages:
+        dense = tuple(age if column.name == "age" else column for column in features.dense)
+        plain = replace(small_app(), features=replace(features, dense=dense))
+        with pytest.raises(SpecError, match=f"is named '{name}', as is an input of requests for items") as refused:
+            replace(plain, retrieval=replace(TWO, user=("user_id", "history")))
+        assert "rank_by" in refused.value.help
+
+
+def test_a_label_that_is_named_as_the_output_of_ids_is_refused() -> None:
+    labels = (small_app().labels[0], replace(small_app().labels[1], name="id"))
+    plain = replace(small_app(), labels=labels)
+    with pytest.raises(SpecError, match="a label is named 'id', as is the output with the ids of items") as refused:
+        replace(plain, retrieval=TWO)
+    assert refused.value.help
+
+
 def test_computed_columns_of_items_are_refused() -> None:
     views = Dense("views", "item", default=0.0, computed=Count("view", "1h"))
     features = FeatureSpec((Slot("user_id", "user"), Slot("video", "item")), item_id="video", dense=(views,))

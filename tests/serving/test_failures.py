@@ -148,7 +148,7 @@ def test_the_door_is_measured(rig: Rig) -> None:
         ("tensor_batch_rows_bucket", "8"): 1,
         ("tensor_batch_requests_count",): 1,
         ("wait_seconds_count",): 1,
-        ("decode_seconds_count",): 4,
+        ("decode_seconds_count",): 3,  # a request for an unknown model is not decoded
     }.items():
         assert metrics[key] == count, key
     assert metrics["in_bytes_total", "http"] > 500

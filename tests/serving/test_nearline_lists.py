@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,12 +16,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import trustme
 
 from benchmarks.nodes.nearline_figures import action_to_list, nearline_run, nearline_users
 from streamlearn.access.renewal import open_token
 from streamlearn.apps import AppFolder
+from streamlearn.cli.options import authority_file
 from streamlearn.clock import SYSTEM_CLOCK
+from streamlearn.errors import ConfigError, UsageError
 from streamlearn.features.keys import keys_of
+from streamlearn.load.load_run import Load
 from streamlearn.models import export_graphs
 from streamlearn.models.logistic import Logistic
 from streamlearn.models.tf_calls import Place
@@ -98,7 +103,7 @@ def serve(tmp_path: Path, graphs: tuple[Path, Path]) -> Iterator[Callable[..., S
     """What starts a node of an application with lists, whose two first versions have other items."""
     opened: list[Any] = []
 
-    def start(url: str = "", root: str = "", **retrieval: Any) -> Service:
+    def start(url: str = "", root: str = "", tls: tuple[Path, Path] | None = None, **retrieval: Any) -> Service:
         held = open_shop(tmp_path, url, root)
         shop = held.__enter__()
         opened.append(lambda: held.__exit__(None, None, None))
@@ -117,7 +122,7 @@ def serve(tmp_path: Path, graphs: tuple[Path, Path]) -> Iterator[Callable[..., S
         shop.show(*USERS)
         shop.act(*USERS)
         shop.fold()
-        node = Node(folder, places=[Place("/CPU:0")])
+        node = Node(folder, tls=tls, places=[Place("/CPU:0")])
         opened.append(node.close)
         node.wait_ready()
         known = KnownNode(boot_id="n", name="n", state="ready", grpc=node.grpc)
@@ -261,6 +266,17 @@ def test_lists_of_versions_before_are_answered_and_after_a_rollback_none_that_wa
     assert service.outcomes()["stale"] > 0
 
 
+def test_a_node_of_one_fixed_version_searches(serve: Callable[..., Service]) -> None:
+    service = serve()
+    service.refresh(1)
+    wait_until(lambda: service.answers_from(1, 2), "the list", WAIT_S)
+    with closing(Node(service.shop.folder, places=[Place("/CPU:0")], version=2)) as held:
+        held.wait_ready()
+        for _ in range(3):
+            status, answer = asked(held, {"user": {"user_id": 1, "country": "NO", "idle": 0.0}, "k": K})
+            assert (status, answer["version"], answer.get("source")) == (200, 2, None)
+
+
 def test_a_list_of_too_old_a_version_is_not_answered(serve: Callable[..., Service]) -> None:
     service = serve(cache_versions=0)
     settle(service.loop)
@@ -360,6 +376,41 @@ def test_a_node_says_what_it_could_not_find(serve: Callable[..., Service]) -> No
     assert lists_of(search, user) == [Unfound.LATER]
 
 
+def test_lists_are_found_over_tls_if_the_authority_signed_the_certificate(
+    serve: Callable[..., Service], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority, files = trustme.CA(), [tmp_path / name for name in ("cert.pem", "key.pem", "ca.pem", "other.pem")]
+    cert, key, ca, other = files
+    issued = authority.issue_cert("a-node")
+    issued.cert_chain_pems[0].write_to_path(cert)
+    issued.private_key_pem.write_to_path(key)
+    authority.cert_pem.write_to_path(ca)
+    trustme.CA().cert_pem.write_to_path(other)
+    service = serve(tls=(cert, key))
+    nodes = [KnownNode(boot_id="n", name="n", state="ready", grpc=service.node.grpc, has_tls=True)]
+    user = (numbers_tensor("user_id", np.array([1], np.int64)), numbers_tensor("idle", np.array([0], np.float32)))
+
+    def found(authority: Path | None) -> CandidateList | Unfound:
+        return lists_of(NodeSearch(service.shop.folder.app, 50, lambda: nodes, authority=authority), user)[0]
+
+    assert isinstance(found(ca), CandidateList)
+    assert found(other) == Unfound.LATER
+    assert "invalid peer certificate: UnknownIssuer" in caplog.text
+    assert found(None) == Unfound.LATER
+    assert "the nodes take TLS: give --ca FILE" in caplog.text
+    assert found(tmp_path / "no.pem") == Unfound.LATER
+    assert "no.pem" in caplog.text
+    nodes[0] = msgspec.structs.replace(nodes[0], has_tls=False)
+    assert found(ca) == Unfound.LATER
+    assert "no node takes TLS, and --ca asks for it" in caplog.text
+    with pytest.raises(UsageError, match=r"--ca .*no\.pem cannot be used"):
+        authority_file(tmp_path / "no.pem")
+    with pytest.raises(ConfigError, match=r"no\.pem"):
+        Load(service.node.grpc, authority=tmp_path / "no.pem")
+    with pytest.raises(UsageError, match="cannot be asked over TLS"):
+        Load(f"http://{service.node.http}/score", authority=ca)
+
+
 def test_the_benchmark_measures_lists_of_a_node(serve: Callable[..., Service]) -> None:
     service = serve()
     users = [{"user_id": user, "country": "NO"} for user in range(100, 200)]
@@ -376,7 +427,7 @@ def test_a_token_that_changes_is_sent_from_the_next_connection_on(
     sent: list[str | None] = []
 
     class Connection:
-        def __init__(self, address: str, *, token: str | None, connections: int) -> None:
+        def __init__(self, address: str, *, token: str | None, authority: Path | None, connections: int) -> None:
             sent.append(token)
 
         def outcomes(self, messages: list[bytes], wait_s: float) -> list[tuple[str, str, None]]:

@@ -26,7 +26,8 @@ def test_a_node_finds_as_many_items_on_as_many_lanes_as_the_settings_say(
     fronts = spied(monkeypatch, front_module, "native.Front")
     chosen = ("retrieval.lanes=3", "retrieval.k_max=77", "retrieval.probes=5", "serving.users_buckets=[1, 3, 500]")
     folder = retrieving(*chosen)
-    made = NodeRetrieval(folder, open_store(folder.store_url), [spec.name for spec in folder.app.tables], None)
+    tables = [spec.name for spec in folder.app.tables]
+    made = NodeRetrieval(folder, open_store(folder.store_url), tables, None, has_lists=True)
     schema, buckets, limits, *_ = fronts[0][0]
     assert json.loads(schema)["items"]["k_max"] == 77
     assert (limits.lanes, len(made._kind.places)) == (3, 3)
@@ -39,7 +40,8 @@ def test_a_node_finds_as_many_items_on_as_many_lanes_as_the_settings_say(
 def test_a_node_answers_with_lists_of_as_many_versions_as_the_setting_says(retrieving: Load, tmp_path: Path) -> None:
     def made_with(*settings: str) -> NodeRetrieval:
         folder = AppFolder(nearline_app(), tmp_path, retrieving(*settings).settings)
-        return NodeRetrieval(folder, open_store(folder.store_url), [spec.name for spec in folder.app.tables], None)
+        tables = [spec.name for spec in folder.app.tables]
+        return NodeRetrieval(folder, open_store(folder.store_url), tables, None, has_lists=True)
 
     assert made_with().lists is None
     lists, asked = made_with("retrieval.nearline=found", "retrieval.cache_versions=7").lists, list[int]()

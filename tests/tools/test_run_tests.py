@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from functools import cache
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,21 @@ TESTS = Path(__file__).parent.parent
 
 
 def test_every_test_is_in_one_of_them() -> None:
-    found = shares(TESTS)
-    named = list(chain.from_iterable(found))
-    assert len(named) == len(set(named))
     files = {str(file.relative_to(TESTS.parent)) for file in TESTS.rglob("test_*.py")}
-    apart = {name for name in files if any(name.startswith(f"tests/{folder}/") for folder in APART)}
+    apart = {name for name in files if is_in(name, [f"tests/{folder}" for folder in APART])}
     assert apart
-    files -= apart
-    assert all(any(file == name or file.startswith(f"{name}/") for name in named) for file in files)
-    for share, own in zip(SHARES, found, strict=False):
-        assert {f"tests/{name}" for name in share} == set(own)
+    run: list[str] = []
+    for words in shares(TESTS):
+        ignored = [word.removeprefix("--ignore=") for word in words if word.startswith("--ignore=")]
+        named = [word for word in words if not word.startswith("--ignore=")]
+        run += [name for name in files if is_in(name, named) and not is_in(name, ignored)]
+    assert sorted(run) == sorted(files - apart)
+    for share, words in zip(SHARES, shares(TESTS)[1:], strict=True):
+        assert {f"tests/{name}" for name in share} <= set(words)
+
+
+def is_in(file: str, names: list[str]) -> bool:
+    return any(file == name or file.startswith(f"{name}/") for name in names)
 
 
 def test_each_slow_test_exists() -> None:
@@ -50,6 +54,27 @@ def test_slow_tests_are_read_from_reports(tmp_path: Path) -> None:
     lines = "".join(f'<testcase classname="{module}" name="{name}" time="{time}"/>' for module, name, time in cases)
     report.write_text(f"<testsuites><testsuite>{lines}</testsuite></testsuites>")
     assert slow_tests(report) == ["tests/cli/test_a.py::test_x", "tests/cli/test_a.py::TestMachine::runTest"]
+
+
+def test_the_last_lines_name_the_tests_that_failed_and_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tools.run_tests.SHARES", (("ingest",),))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # pytest starts faster
+    for folder, text in (
+        ("ingest", "def test_no(): assert 0, 7"),
+        ("serving", "import absent_module"),
+        ("tools", "def"),
+    ):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+        (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(f"{text}\n")
+    monkeypatch.setattr("tools.run_tests.ROOT", tmp_path)
+    assert run_tests(["-q"]) > 0
+    assert capfd.readouterr().err.splitlines()[-3:] == [
+        "failed: tests/serving/test_serving.py: collection failure",
+        "failed: tests/tools/test_tools.py: collection failure",
+        "failed: tests/ingest/test_ingest.py::test_no: AssertionError: 7",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("beside", "status"), [("true", 0), ("echo it failed; exit 3", 3), ("kill -9 $$", 137)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,9 @@ def exported_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Des
 
 
 @pytest.fixture
-def verb(exported_once: Callable[..., Description], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def verb(exported_once: Callable[..., Description], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Runs `streamlearn train` on an application; gives typer's result."""
     monkeypatch.setattr("streamlearn.trainer.trainer_setup.export_graphs", exported_once)
     monkeypatch.setenv("COLUMNS", "120")
-    yield lambda app, *words: CliRunner().invoke(cli, ["train", str(app.folder), *words])
-    gc.unfreeze()
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # this process goes on after `train`, and collects what it made
+    return lambda app, *words: CliRunner().invoke(cli, ["train", str(app.folder), *words])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from prometheus_client import REGISTRY
 
 from streamlearn.apps import App
 from streamlearn.clock import SYSTEM_CLOCK
-from streamlearn.errors import ShardUnreachable, TrainingFailed, UsageError
+from streamlearn.errors import ShardUnreachable, TrainingFailed, UsageError, VersionDefect
 from streamlearn.features import CountIn, Cross, Product
 from streamlearn.models import DeepFm, Model
 from streamlearn.trainer.intake.feed import Until
@@ -305,6 +306,31 @@ def test_a_request_to_go_back_to_a_damaged_version_stops_nothing_and_the_next_on
     requests.ask(Request(to=good.ref, by="ops"))
     assert run(folder).rewinds == 1
     assert requests.refused_last() is None
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_without_the_manifests_of_a_damaged_version_and_of_later_ones_training_goes_on_from_the_one_before(
+    at: int, tmp_path: Path
+) -> None:
+    folder = strict_folder(tmp_path)
+    messages = messages_of(folder.app, 16)
+    store, found = store_of(folder), list[Chain]()
+    for begin in (0, 4, 8):
+        write_messages(folder, messages[begin : begin + 4])
+        run(folder)
+        found.append(Chain.find(store, folder.app.name))
+    rows = next(one for one in found[at].manifest.files if one.kind == "rows")
+    damage(tmp_path / "store" / found[at].head.folder / rows.path)
+    write_messages(folder, messages[12:])
+    with pytest.raises(VersionDefect, match=re.escape(rows.path)):
+        run(folder)
+    for chain in found[at:]:
+        (tmp_path / "store" / chain.head.folder / "manifest.json").unlink()
+    run(folder)
+    assert known_of(folder, messages) == outcomes(messages)
+    newest = Chain.find(store, folder.app.name)
+    assert newest.manifest.parent == found[at - 1].ref
+    assert newest.version > found[-1].version, "a number is never used twice"
 
 
 def damage(file: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import NodeNotReady
 from streamlearn.testing import wait_until
-from streamlearn.versions import Replica, Store
-from tests.versions.nodes import FAST, Reader, SpiedStore, World
+from streamlearn.versions import Replica, Store, VersionRef
+from streamlearn.versions.pointer.moves import Canary
+from tests.versions.nodes import FAST, Reader, SpiedHooks, SpiedStore, World
 
 
 @pytest.fixture
@@ -52,6 +53,42 @@ def test_readers_see_whole_versions_through_activations_rollbacks_and_rebuilds(w
             # Each may have missed some, and saw none twice but those that were gone back to.
             rest = iter([1, 2, 3, 4, 5, 6, 5, 2, 6])
             assert all(version in rest for version in seen), seen
+
+
+def test_a_node_is_ready_only_when_its_fronts_have_the_version(world: World) -> None:
+    hooks, reached, gate = SpiedHooks(), threading.Event(), threading.Event()
+    activate = hooks.activate
+
+    def held_up(version: VersionRef, canary: Canary | None) -> None:
+        reached.set()
+        assert gate.wait(20)
+        activate(version, canary)
+
+    hooks.activate = held_up  # type: ignore[method-assign]
+    world.cut(1)
+    world.serve(1)
+    with world.node(hooks=hooks, **FAST) as node:
+        assert reached.wait(20)
+        assert node._position.is_done
+        node._settle()  # as the thread that reads the store does
+        assert node.status().state == "starting"
+        gate.set()
+        node.wait_ready(20)
+        assert hooks.told == [("stage", 1), ("activate", 1)]
+
+
+def test_a_front_that_fails_at_a_version_is_named_and_the_node_is_ready(world: World) -> None:
+    hooks = SpiedHooks()
+
+    def fails(version: VersionRef, canary: Canary | None) -> None:
+        raise KeyError(version)
+
+    hooks.activate = fails  # type: ignore[method-assign]
+    world.cut(1)
+    world.serve(1)
+    with world.node(hooks=hooks, **FAST) as node:
+        node.wait_ready(20)
+        assert "version 1 of run 1 answers, with this problem: KeyError: " in node.status().error
 
 
 def test_a_rollback_during_staging_waits_for_no_file(world: World) -> None:
