@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from collections.abc import Sequence
 
@@ -49,8 +48,10 @@ def check_tensorflow() -> str:
 
 
 def _is_installed(name: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, version  # half as long to import as all of typer
+
     try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+        version(name)
+    except PackageNotFoundError:
         return False
     return True

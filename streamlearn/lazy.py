@@ -1,13 +1,32 @@
-"""Lazy names of a package: their modules load on first access, so that light commands start fast."""
+"""Imports that keep commands fast: names that load on first access, and large packages."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["lazy_names"]
+__all__ = ["collector_off", "lazy_names"]
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Turn the garbage collector off while a large package is imported, and have it pass over what exists by then.
+
+    An import leaves no garbage, and what it makes lives until the process ends. Then Python would look through all of
+    it again, which takes a fifth of the time of a process that only imports TensorFlow.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if collects:
+            gc.enable()
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:

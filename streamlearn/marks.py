@@ -111,7 +111,7 @@ class Marks:
         return Settled(learn, correct, old, positive, before)
 
     def refuse(self, step: int, rows: MarkedRows) -> None:
-        """Mark the labels that rows settle as refused: skipped rows, and rows whose step was not finite.
+        """Mark the labels that rows settle as refused, because the step of the rows was not finite.
 
         Raises:
             MarksFull: The marks would need more than `marks.bytes_max`; nothing is marked.

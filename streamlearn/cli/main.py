@@ -103,6 +103,8 @@ def command() -> NoReturn:
     """Run the command line as the main program, and end the process."""
     # SIGABRT, which ends a hanging process, then prints the stack of each thread.
     faulthandler.enable()
+    # NumPy's threads sleep when they have no work; they would search for it on all CPUs for 50 ms.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     status = EXIT_FAILED
     try:
         main()

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from streamlearn.errors import UsageError
-from streamlearn.features.names import check_name
 
 __all__ = ["FILES", "new"]
 
@@ -39,7 +38,8 @@ app = App(
 _SETTINGS = """# Settings of @APP@. `streamlearn settings .` lists all of them.
 
 [topics]
-# The invented history has times of its own. Remove this line once events come when they happen.
+# The invented history has times of its own, and `replay` ends its topics. For events that come when they happen, begin
+# in another folder, without this line.
 time = "event"
 """
 _HISTORY = '''"""An invented history, for the verb replay. Read a log of your own here instead.
@@ -104,6 +104,8 @@ def new(
     ],
 ) -> None:
     """Make a folder with an application that works: its declaration, its settings and an invented history."""
+    from streamlearn.features.names import check_name
+
     check_name("application", folder.name)
     if folder.exists():
         message = f"{folder} exists already"

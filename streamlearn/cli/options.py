@@ -18,7 +18,7 @@ from streamlearn.errors import ConfigError, UsageError
 __all__ = [
     "AcceptLostOption", "AppArgument", "AuthorityOption", "BeamOption", "HistoryOption", "JsonOption", "Place",
     "RegistryOption", "SetOption", "StoreOption", "TlsCertOption", "TlsKeyOption", "TokenFileOption", "at_place",
-    "named_values", "one_of", "option_numbers", "stop_event", "tls_files",
+    "authority_file", "named_values", "one_of", "option_numbers", "stop_event", "tls_files",
 ]  # fmt: skip
 
 
@@ -140,6 +140,20 @@ def one_of(names: Sequence[str]) -> Callable[[str | None], str | None]:
         return value
 
     return check
+
+
+def authority_file(ca: Path | None) -> Path | None:
+    """Return the file given with --ca; raises UsageError if it has no certificate that can be used."""
+    import ssl  # light commands do without
+
+    if ca is not None:
+        try:
+            ssl.create_default_context(cafile=ca)
+        except OSError as error:
+            message = f"--ca {ca} cannot be used: {error}"
+            help = "give the certificate of the authority that signed those of nodes, in PEM"
+            raise UsageError(message, help=help) from None
+    return ca
 
 
 def tls_files(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:

@@ -44,7 +44,7 @@ class Move(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Rollback(Move, frozen=True, kw_only=True):
-    """Serve an older version and hold it: the version `to`, or the one `steps` good versions back."""
+    """Serve an older version and hold it: the version `to`, or the one `steps` clean versions back."""
 
     to: _Version | None = None
     steps: Annotated[int, Meta(ge=1, le=100_000)] | None = None

@@ -100,7 +100,7 @@ class Outlet:
 
         Raises:
             Oversize: It is larger than a record may be.
-            UsageError: The outlet is closed.
+            UsageError: The outlet is closed, or this process is a fork of its own.
         """
         request_id, time_ms = origin
         key = request_id.encode()
@@ -148,12 +148,17 @@ class Outlet:
         self._events_total.inc(record.events)
 
     def press(self) -> int:
-        """Send everything so far without waiting for fuller packs, and return the count for `settle`."""
+        """Send everything so far without waiting for fuller packs, and return the count for `settle`.
+
+        Raises:
+            UsageError: This process is a fork of the outlet's own.
+        """
+        self._require_own_process()
         with self._changed:
             return self._want_all()
 
     def settle(self, wanted: int) -> None:
-        """Wait until everything up to a `press` is acknowledged or lost; raises UsageError in a forked process."""
+        """Wait until everything up to a `press` is acknowledged or lost."""
         with self._changed:
             while self._settled_count < wanted:
                 self._wait_for_change()
@@ -178,10 +183,12 @@ class Outlet:
 
     def _at_exit(self) -> None:
         """Send the held events of an outlet that was not closed when the process ends, and warn about it."""
+        if not self._thread.is_alive():
+            return
         try:
             with self._changed:
                 held = bool(self._packs or self._ready or self._sending)
-            if held and self._thread.is_alive():
+            if held:
                 message = f"events for {self._url} were never flushed; use the Producer in a with statement"
                 _LOG.warning("%s, or close it", message)
                 warnings.warn(message, ResourceWarning, stacklevel=2)
@@ -191,6 +198,7 @@ class Outlet:
     @contextmanager
     def _calling(self) -> Iterator[None]:
         """Hold the lock for a call, which may finish even if another thread closes the outlet meanwhile."""
+        self._require_own_process()
         with self._changed:
             if self._closed:
                 message = "the producer is closed"
@@ -206,11 +214,19 @@ class Outlet:
         if self._closed:  # the thread may be waiting for the last caller
             self._changed.notify_all()
 
+    def _require_own_process(self) -> None:
+        """Refuse a fork, which has no thread to send and may have a lock that nothing releases."""
+        if not self._closed and not self._thread.is_alive():
+            raise self._no_thread()
+
     def _wait_for_change(self) -> None:
         if not self._thread.is_alive():
-            message = f"the thread that sends to {self._url} does not run in this process"
-            raise UsageError(message, help="create the Producer after forking, one in each process")
+            raise self._no_thread()
         self._changed.wait(ALIVE_CHECK_S)
+
+    def _no_thread(self) -> UsageError:
+        message = f"the thread that sends to {self._url} does not run in this process"
+        return UsageError(message, help="create the Producer after forking, one in each process")
 
     def _require_fitting(self, event_bytes: int, event: str) -> None:
         if not Pack().fits(event_bytes, 0, 1, self._bytes_max):

@@ -99,7 +99,7 @@ class Producer:
         Raises:
             BadRecord: A value is missing or invalid; nothing was taken.
             Oversize: The event is larger than a record may be; nothing was taken.
-            UsageError: The producer is closed.
+            UsageError: The producer is closed, or this process is a fork of the one that made it.
         """
         given = {
             "request_id": request_id,
@@ -183,6 +183,7 @@ class Producer:
 
         Raises:
             NotDelivered: Some of those since the last flush were not; the message states which, and why.
+            UsageError: This process is a fork of the one that made the producer.
         """
         outlets = [outlet for outlet in (self._impressions, self._actions, self._items) if outlet is not None]
         # Wait for both before taking any failure: a flush that Ctrl-C ends must not lose failures.

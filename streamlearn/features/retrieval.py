@@ -24,6 +24,8 @@ DIM_MAX = 512
 _DIM_STEP = 4
 _EXPIRE_S_MAX = 10 * 366 * 86_400
 _INITIAL_RANGE = 0.05
+_INPUTS = ("k", "exclude", "allow", "candidates", "rank_by")
+_IDS = "id"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Retrieval:
 
 def check_retrieval(retrieval: Retrieval, spec: FeatureSpec, labels: tuple[Label, ...]) -> None:
     """Refuse a retrieval that does not fit the features and labels of its application; raises SpecError."""
+    _check_names(spec, labels)
     logits = [label.name for label in labels if label.number is None]
     message = f"retrieval is of {retrieval.label!r}, which is not a label that is positive or negative"
     require(retrieval.label in logits, message, f"such labels are {', '.join(logits) or 'not declared'}")
@@ -103,6 +106,17 @@ def check_retrieval(retrieval: Retrieval, spec: FeatureSpec, labels: tuple[Label
     is_span = isinstance(expire_s, int) and not isinstance(expire_s, bool) and 1 <= expire_s <= _EXPIRE_S_MAX
     help = f"expire_s must be a whole number from 1 to {_EXPIRE_S_MAX}, or None"
     require(expire_s is None or is_span, f"library: expire_s is {expire_s!r}", help)
+
+
+def _check_names(spec: FeatureSpec, labels: tuple[Label, ...]) -> None:
+    """Refuse what is named like another input or output of requests for items."""
+    columns: list[Slot | Dense] = [*spec.slots_of("user"), *spec.dense_of("user")]
+    for column in columns:
+        for name in (column.name, column.first_name):
+            message = f"retrieval: a user-side column is named {name!r}, as is an input of requests for items"
+            require(name not in _INPUTS, message, f"name it otherwise than {', '.join(_INPUTS)}")
+    message = f"retrieval: a label is named {_IDS!r}, as is the output with the ids of items"
+    require(_IDS not in [label.name for label in labels], message, "name it otherwise")
 
 
 def _check_columns(retrieval: Retrieval, spec: FeatureSpec, side: Side) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from streamlearn.apps import AppFolder
 from streamlearn.errors import UsageError
 from streamlearn.online.state_store import StateGroup
 
-__all__ = ["list_group"]
+__all__ = ["list_group", "list_groups"]
+
+# Of each kind of list: the scores of one kind mean nothing in the other.
+_SIDES = {"found": "list", "ranked": "ranked_list"}
 
 
 def list_group(folder: AppFolder, partitions: int = 0) -> StateGroup:
-    """Return the group of the lists; the key of a list is that of its user.
+    """Return the group of the lists of the kind that is set; the key of a list is that of its user.
 
     Raises:
         UsageError: The application has no use for lists; the message says what it lacks.
@@ -29,4 +34,15 @@ def list_group(folder: AppFolder, partitions: int = 0) -> StateGroup:
         message = f"the user tower of application {app.name!r} reads no slot that names users"
         raise UsageError(message, help=f"add {user!r} to Retrieval(user=...): a list is found by it" if user else
                          "name it: FeatureSpec(user_id=...)")  # fmt: skip
-    return StateGroup(app.name, "list", int(app.retrieval_fingerprint, 16), partitions)
+    side = _SIDES[folder.settings.retrieval.nearline]
+    return StateGroup(app.name, side, int(app.retrieval_fingerprint, 16), partitions)
+
+
+def list_groups(folder: AppFolder) -> list[StateGroup]:
+    """Return the groups of lists of all kinds: those of the other kind stay a while when the setting changes.
+
+    Raises:
+        UsageError: As `list_group`.
+    """
+    group = list_group(folder)
+    return [replace(group, side=side) for side in _SIDES.values()]

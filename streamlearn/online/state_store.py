@@ -30,7 +30,7 @@ class StateGroup:
 
     Attributes:
         app: The application.
-        side: "user" or "item".
+        side: "user" or "item"; of lists of candidates, their kind.
         definition: The id of the definition.
         partitions: Those of the topic of interactions.
         epoch: Names a rebuild; 0 before any.

@@ -41,7 +41,7 @@ from streamlearn.settings.front import FrontSettings
 from streamlearn.settings.versions import ReplicaSettings
 from streamlearn.table import TableSet, declared_tables
 from streamlearn.telemetry import metrics_text
-from streamlearn.versions import Chain, Replica, open_registry, open_store
+from streamlearn.versions import Chain, Replica, Store, open_registry, open_store
 from streamlearn.versions.pointer.registry import Door
 from streamlearn.versions.replica.node_replica import NodeStatus
 
@@ -122,7 +122,7 @@ class Node:
         native_front, store = self._front.native, open_store(folder.store_url, settings=settings.versions)
         held = None if version is None else Chain.find(store, folder.app.name, version).ref
         self._kind = _lane_kind(folder, self._front, cache, places)
-        self._retrieval = None if folder.app.towers is None else NodeRetrieval(folder, store, names, cache)
+        self._retrieval = _retrieval(folder, store, names, cache, has_lists=held is None)
         self._answering = Answering(folder, store, self._kind, native_front, self._retrieval)
         self._front.connect(self._answering.versions, self._kind.check)
         self._impressions = WrittenBack(folder, native_front) if settings.impressions.write_back else None
@@ -277,6 +277,13 @@ class Node:
             return
         reason = status.error or "it has not heard of the pointer lately" if status.state == "stale" else None
         self._native.set_state(status.state in ("ready", "stale", "aside"), reason)
+
+
+def _retrieval(
+    folder: AppFolder, store: Store, tables: list[str], cache: CompileCache | None, *, has_lists: bool
+) -> NodeRetrieval | None:
+    """Return what finds items, if the application retrieves. Lists may be of other versions than a fixed one."""
+    return None if folder.app.towers is None else NodeRetrieval(folder, store, tables, cache, has_lists=has_lists)
 
 
 def replica_settings(settings: Settings) -> ReplicaSettings:

@@ -52,7 +52,9 @@ class NodeRetrieval:
         lists: The lists with which it answers in place of a search; None if there are none.
     """
 
-    def __init__(self, folder: AppFolder, store: Store, tables: Sequence[str], cache: CompileCache | None) -> None:
+    def __init__(
+        self, folder: AppFolder, store: Store, tables: Sequence[str], cache: CompileCache | None, *, has_lists: bool
+    ) -> None:
         app, settings = folder.app, folder.settings.retrieval
         assert app.towers is not None
         assert app.retrieval is not None
@@ -67,7 +69,7 @@ class NodeRetrieval:
         from streamlearn.serving.lanes.lane_threads import LaneThreads
 
         self._kind = LaneThreads(self._serving, cache, places, self.front.set_costs)
-        self.lists = NodeLists(folder, self.front.native) if settings.nearline != "off" else None
+        self.lists = NodeLists(folder, self.front.native) if has_lists and settings.nearline != "off" else None
         self._versions = FrontVersions(self.front.native)
         self.front.connect(self._versions, self._kind.check)
         self._active: VersionRef | None = None

@@ -61,8 +61,8 @@ class IngestSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How long a broker may wait for records before it returns an empty answer."""
     poll_s: Annotated[float, Meta(gt=0, le=60)] = 0.05
     """How soon a partition without new records is polled again. While it stays empty, the interval grows to four times
-    this, but not above 0.2 s, or 1 s after twenty seconds of silence. Lower it for fresher samples; raise it for many
-    quiet partitions."""
+    this (at most 0.2 s), then to a twentieth of the silence (at most 4 s). Lower it for fresher samples; raise it for
+    many quiet partitions."""
     flush_s: Annotated[float, Meta(gt=0, le=3_600)] = 2.0
     """How often progress is written, also for idle lots. With a lower value, less is read again after a restart."""
     tick_s: Annotated[float, Meta(gt=0, le=3_600)] = 0.5

@@ -25,7 +25,7 @@ class PublisherSettings(Struct, frozen=True, forbid_unknown_fields=True):
     promote: bool = True
     """Whether a version that passed the judge is promoted. If false, an operator promotes it."""
     on_reject: Literal["hold", "rewind"] = "hold"
-    """The reaction to a rejected version: `hold` serves the last good version until an operator decides; `rewind` also
+    """The reaction to a rejected version: `hold` serves the last clean version until an operator decides; `rewind` also
     takes training back to it."""
     base_deltas_max: Annotated[int, Meta(ge=1, le=100_000)] = 60
     """After this many deltas a new base is written from files. Lower it so that nodes start faster."""

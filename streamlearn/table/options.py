@@ -204,7 +204,7 @@ class TableOptions(_Checked, frozen=True):
 
     Attributes:
         spec: The name, the length of rows, and the range of initial rows.
-        rows_max: How many rows there may be, including older images, and 16 more for each of the 1,024 parts, at most
+        rows_max: How many rows there may be, including older images, and 32 more for each of the 1,024 parts, at most
             2^31 - 2^27 in all. Address space for these and a sixteenth more is reserved; memory is used as needed.
         optimizer: How rows learn; None for a table that only serves.
         row_type: How rows are stored; only float32 rows learn.
@@ -267,6 +267,6 @@ def _reserved_bytes(options: TableOptions) -> int:
     state_width = 0 if options.optimizer is None else options.optimizer.state_width(dim)
     # A state of one number is stored beside the row's last use and count.
     words = -(-embedding_bytes // 8) + (0 if state_width == 1 else -(-state_width // 2))
-    rows = min(options.rows_max + _PARTS * _CHUNK_ROWS, _ROWS_MAX - _ROWS_MAX // _SPARE_SHARE)
+    rows = min(options.rows_max + _PARTS * 2 * _CHUNK_ROWS, _ROWS_MAX - _ROWS_MAX // _SPARE_SHARE)
     spare = -(-(rows // _SPARE_SHARE) // _CHUNK_ROWS) * _CHUNK_ROWS
     return (rows + spare) * words * 8

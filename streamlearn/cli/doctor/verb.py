@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamlearn.cli.doctor.machine_findings import Finding, machine_findings
 from streamlearn.cli.options import JsonOption, SetOption
 from streamlearn.cli.output.table import print_json
 from streamlearn.errors import EXIT_FAILED, UsageError
 from streamlearn.hints import Given, completed
 from streamlearn.printable import printable
+
+if TYPE_CHECKING:
+    from streamlearn.cli.doctor.machine_findings import Finding
 
 __all__ = ["doctor"]
 
@@ -55,6 +57,8 @@ def _summary(wrong: Sequence[str], missing: Sequence[str]) -> str:
 
 
 def _findings(app: Path | None, overrides: list[str]) -> Iterator[Finding]:
+    from streamlearn.cli.doctor.machine_findings import machine_findings
+
     yield from machine_findings()
     if app is not None:
         from streamlearn.cli.doctor.app_findings import app_findings

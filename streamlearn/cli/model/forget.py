@@ -130,7 +130,7 @@ def _keys(folder: AppFolder, users: Sequence[str], slots: Sequence[str]) -> list
 def _remove_states(folder: AppFolder, keys: Sequence[Row]) -> None:
     """Remove the states of computed features of users or items with these keys, and lists of these users."""
     from streamlearn.online import open_state_store
-    from streamlearn.online.candidate_lists import list_group
+    from streamlearn.online.candidate_lists import list_groups
 
     slots, user, computed = {row["slot"] for row in keys}, folder.app.features.user_slot, folder.app.features.entities
     entities = [entity for entity in computed if entity.slot in slots]
@@ -144,7 +144,7 @@ def _remove_states(folder: AppFolder, keys: Sequence[Row]) -> None:
                 SYSTEM_CLOCK.sleep(_STATES_S)
             groups = [(entity.slot, store.current(folder.app.samples_name, entity)) for entity in entities]
             if has_lists:
-                groups.append((user, store.current_of(list_group(folder))))
+                groups += [(user, store.current_of(group)) for group in list_groups(folder)]
             for slot, group in groups:
                 for key in (int(row["key"], 16) for row in keys if row["slot"] == slot):
                     if group is not None:

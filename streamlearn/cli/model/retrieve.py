@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -11,8 +10,10 @@ import typer
 from streamlearn.cli.options import AppArgument, JsonOption, SetOption, TokenFileOption
 from streamlearn.cli.output.table import print_json, print_table
 from streamlearn.errors import ServiceError, UsageError
-from streamlearn.features import Dense, FeatureSpec, Slot
 from streamlearn.struct_decoder import from_json
+
+if TYPE_CHECKING:
+    from streamlearn.features import Dense, FeatureSpec, Slot
 
 __all__ = ["ask_items", "retrieve"]
 
@@ -59,13 +60,16 @@ def retrieve(
     if json:
         print_json(answer)
     else:
-        typer.echo(f"version {answer['version']} of {answer['model']}")
+        source = f", from a list of version {answer['source_version']}" if "source_version" in answer else ""
+        typer.echo(f"version {answer['version']} of {answer['model']}{source}")
         items = answer["items"]
         print_table([{"id": item["id"], **item["scores"]} for item in items] if rank else items, whole=True)
 
 
 def _feature(features: FeatureSpec, text: str) -> tuple[str, Any]:
     """Return the name and the value of a feature as a request has it."""
+    from streamlearn.features import Slot
+
     columns: dict[str, Slot | Dense] = {slot.name: slot for slot in features.slots_of("user")}
     columns |= {dense.name: dense for dense in features.dense_of("user")}
     name, equals, value = text.partition("=")
@@ -81,12 +85,15 @@ def _feature(features: FeatureSpec, text: str) -> tuple[str, Any]:
         numbers = [float(number) for number in value.split(",")]
         return name, numbers if column.width > 1 else numbers[0]
     except ValueError:
+        many = "7,15" if isinstance(column, Slot) and column.multi else "42"
         message = f"--user {text!r} is not a number"
-        raise UsageError(message, help=f"{name} takes numbers, such as {name}=42") from None
+        raise UsageError(message, help=f"{name} takes numbers, such as {name}={many}") from None
 
 
 def ask_items(address: str, path: str, body: dict[str, Any], token: str | None) -> Any:
     """Return the answer of the node at an HTTP address; raises ServiceError if there is none."""
+    import http.client
+
     headers = {"content-type": "application/json"} | ({} if token is None else {"authorization": f"Bearer {token}"})
     connection = http.client.HTTPConnection(address, timeout=_WAIT_S)
     try:
@@ -95,10 +102,14 @@ def ask_items(address: str, path: str, body: dict[str, Any], token: str | None) 
         answer = from_json(response.read(_ANSWER_BYTES_MAX), dict[str, Any])
     except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
         message = f"no answer from {address}: {error or type(error).__name__}"
-        raise ServiceError(message, help="start a node with `streamlearn serve APP`, or name one: --at") from None
+        help = "start a node with `streamlearn serve APP`, or give --at its HTTP address"
+        raise ServiceError(message, help=help) from None
     finally:
         connection.close()
     if response.status != http.client.OK:
         message = f"{address} refuses: {answer['error']}"
-        raise ServiceError(message, help="`curl ADDRESS/ready` says whether it is ready")
+        is_wrong = response.status < http.client.TOO_MANY_REQUESTS
+        hint = "correct --user, --k, --version or --token-file"
+        help = hint if is_wrong else "`curl ADDRESS/ready` says whether it is ready"
+        raise ServiceError(message, help=help)
     return answer

@@ -45,9 +45,11 @@ def rollback(
         int | None,
         typer.Option(metavar="VERSION", min=1, help="Roll back to this version.", autocompletion=complete_version),
     ] = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Roll back by this many good versions.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Roll back by this many clean versions.")
+    ] = None,
     before: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Roll back to the newest good version written before this time.")
+        str | None, typer.Option(metavar="TIME", help="Roll back to the newest clean version written before this time.")
     ] = None,
     reason: ReasonOption = "",
     wait: _WaitOption = _WAIT_S,
@@ -88,7 +90,7 @@ def release(
     wait: _WaitOption = _WAIT_S,
     json: JsonOption = False,
 ) -> None:
-    """End a hold: serve the newest good version, and follow new ones again."""
+    """End a hold: serve the newest clean version, and follow new ones again."""
     from streamlearn.versions.pointer import moves
 
     model = open_model(name, place)

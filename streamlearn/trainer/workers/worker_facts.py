@@ -45,7 +45,7 @@ def ask_workers(
         "asked_ms": now_ms,
         "wanted": members.wanted,
         "short_since_ms": now_ms - round(members.short_s * 1e3) if members.short_s else 0,
-        "members": to_builtins(members.workers),
+        "members": to_builtins(sorted(members.workers, key=lambda worker: worker.name != "leader")),
     }
 
 

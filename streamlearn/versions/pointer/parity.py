@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from streamlearn.versions.format.history import History
 from streamlearn.versions.format.manifest import Origin
@@ -20,17 +20,24 @@ def why_not_par(store: Store, current: str, to: str) -> str:
     """Return why an application is not as good as the current one; empty if it is, or has relearned nothing."""
     from streamlearn.versions.format.chain import Chain
 
-    origin = Chain.find(store, to).manifest.origin
+    manifest = Chain.find(store, to).manifest
+    origin = manifest.origin
     if not isinstance(origin, Origin) or not origin.is_relearned or origin.model != current:
         return ""
     sides = [_figures(History(store, name).read()) for name in (current, to)]
-    return parity(sides[0], sides[1], origin.clock_ms or 0)
+    return parity(sides[0], sides[1], origin.clock_ms or 0, manifest.labels)
 
 
-def parity(current: Mapping[tuple[str, float], float], new: Mapping[tuple[str, float], float], from_ms: int) -> str:
+def parity(
+    current: Mapping[tuple[str, float], float],
+    new: Mapping[tuple[str, float], float],
+    from_ms: int,
+    new_labels: Collection[str] | None = None,
+) -> str:
     """Compare the AUC of the newest hour that both know, by label; an hour that begins before `from_ms` is left out.
 
-    Both map a label and the end of an hour, in seconds, to the AUC.
+    Both map a label and the end of an hour, in seconds, to the AUC. Labels that the new application does not have are
+    not compared; None stands for those of the current one.
 
     Examples:
         >>> parity({("click", 7200.0): 0.75}, {("click", 7200.0): 0.7485}, 3_600_000)
@@ -39,8 +46,16 @@ def parity(current: Mapping[tuple[str, float], float], new: Mapping[tuple[str, f
         'AUC of click is 0.7400 and was 0.7500 in the same hour'
         >>> parity({("click", 7200.0): 0.75}, {("click", 3600.0): 0.76}, 3_600_000)
         'both have not yet scored an hour of click that the new one had not learned'
+        >>> parity({("click", 7200.0): 0.75, ("buy", 7200.0): 0.8}, {("click", 7200.0): 0.75}, 0, ["click"])
+        ''
+        >>> parity({("buy", 7200.0): 0.8}, {}, 0, ["click"])
+        'the new application has no label of the current one'
     """
-    labels = sorted({label for label, _ in current})
+    labels = sorted({label for label, _ in current if new_labels is None or label in new_labels})
+    if not current:
+        return "the current application has no scores yet"
+    if not labels:
+        return "the new application has no label of the current one"
     for label in labels:
         ends = [
             until_s
@@ -55,7 +70,7 @@ def parity(current: Mapping[tuple[str, float], float], new: Mapping[tuple[str, f
         )
         if new[key] < least:
             return f"{kind} of {label} is {abs(new[key]):.4f} and was {abs(current[key]):.4f} in the same hour"
-    return "" if labels else "the current application has no scores yet"
+    return ""
 
 
 def _figures(known: Iterable[Known]) -> dict[tuple[str, float], float]:

@@ -120,12 +120,12 @@ class Replica:
         source = Source(store, model, make, self._settings, checked(files), clock)
         self._stager = Stager(source, self._position, self._hooks, self._after_move)
         self._troubles: dict[str, str] = {}
-        self._is_aside = False
-        self._is_away = False  # the registry did not answer the last call
+        self._is_aside = self._is_away = False  # away: the registry did not answer the last call
         self._ack: Ack | None = None
         self._ack_lock, self._hooks_lock = threading.Lock(), threading.Lock()
         self._hooks_turn = 0
         self._hooks_canary: Canary | None = None
+        self._hooks_ref: VersionRef | None = None  # the version for which `activate` has returned
         self._beat_s: float | None = None
         self._is_registered, self._is_settled = threading.Event(), threading.Event()
         # `_nudge` wakes the thread that stages, `_glance` the one that reads the pointer in the store.
@@ -412,8 +412,8 @@ class Replica:
                 self._ack = ack
             self._send_ack()
             self._log_move(move)
-            if not self._is_settled.is_set():
-                self._glance.set()
+        if not self._is_settled.is_set():
+            self._glance.set()
 
     def _log_move(self, move: AppliedMove) -> None:
         """Log one line for each move, for whoever reads the node's log in an incident."""
@@ -428,13 +428,19 @@ class Replica:
         with self._hooks_lock:
             if move.turn < self._hooks_turn:
                 return
-            self._hooks_turn, self._hooks_canary = move.turn, move.canary
+            self._hooks_turn, self._hooks_canary, self._hooks_ref = move.turn, move.canary, None
             try:
                 self._hooks.activate(move.ref, move.canary)
-            except StreamlearnError as error:
-                self._troubles["activate"] = f"version {move.ref} answers, with this problem: {error.message}"
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}"
+                if isinstance(error, StreamlearnError):
+                    why = error.message
+                else:
+                    _LOG.exception("version %d answers, with a problem", move.ref.version)
+                self._troubles["activate"] = f"version {move.ref} answers, with this problem: {why}"
             else:
                 self._troubles.pop("activate", None)
+            self._hooks_ref = move.ref
 
     def _send_ack(self) -> None:
         """Send the pending ack; if the registry does not answer, the next beat sends it."""
@@ -456,9 +462,11 @@ class Replica:
         The node is registered by then. Without this second look, an operator would not have waited for this node to
         follow a move made between the first look and the registration.
         """
-        pointer = self._position.pointer
+        pointer, current = self._position.pointer, self._position.current
         is_acted = self._position.is_done or self._stager.stood_in_for == pointer
-        if self._is_settled.is_set() or not is_acted:
+        # Another thread may have moved and still be calling `activate`: fronts have no version until it returns.
+        is_told = current is not None and current.active == self._hooks_ref
+        if self._is_settled.is_set() or not (is_acted and is_told):
             return False
         if self._look() and self._position.pointer == pointer:
             self._is_settled.set()

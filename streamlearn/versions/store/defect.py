@@ -29,7 +29,10 @@ Defect: TypeAlias = Literal[
 - not_finite: it was written with NaN or infinite numbers; only `streamlearn verify --finite` counts this as a defect.
 """
 
-_RESTORE = "restore the file from a copy; versions after the next base do not need it"
+_RESTORE = (
+    "restore the file from a copy; versions after the next base do not need it. Without a copy, see "
+    '"Versions in the store" in the documentation'
+)
 _HELP: dict[Defect, str] = {
     "missing": "`streamlearn versions` lists the versions",
     "uncommitted": (
