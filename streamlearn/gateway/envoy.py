@@ -16,6 +16,7 @@ from streamlearn.settings.front import FrontSettings
 __all__ = ["ADMIN", "BOOTSTRAP", "Certificates", "configured", "weights_of"]
 
 ADMIN, BOOTSTRAP = "admin.sock", "bootstrap.json"
+_CERTIFICATE, _AUTHORITY = "certificate", "authority"
 _SOCKET_CHARS_MAX = 100
 _ROUTE_KEY, _ARM, _VERSION, _MODEL = "x-route-key", "x-arm", "x-version", "x-model"
 # What the nodes of an application obey; callers may send it only where they are trusted.
@@ -56,12 +57,11 @@ def configured(plan: AccessPlan, folder: Path, tls: Certificates) -> dict[str, b
     if has_tls and tls.authority is None:
         message = f"the nodes of {', '.join(has_tls)} take TLS, and no authority to verify them by is given"
         raise UsageError(message, help="give --ca FILE, the certificate of the authority that signed theirs")
-    clusters = [
-        _cluster(plan, backend, protocol, folder, tls) for backend in plan.backends for protocol in ("grpc", "http")
-    ]
+    clusters = [_cluster(plan, backend, protocol, folder) for backend in plan.backends for protocol in ("grpc", "http")]
     return {
+        **_secret_files(tls),  # they are written first: others name them
         BOOTSTRAP: _encoded(_bootstrap(folder, socket)),
-        "lds.json": _resources([_listener(plan, tls)]),
+        "lds.json": _resources([_listener(plan, folder, tls)]),
         "cds.json": _resources(clusters),
         **_endpoint_files(plan),
     }
@@ -81,6 +81,24 @@ def _endpoint_files(plan: AccessPlan) -> dict[str, bytes]:
             }
             files[f"eds/{name}.json"] = _resources([assignment])
     return files
+
+
+def _secret_files(tls: Certificates) -> dict[str, bytes]:
+    """Return the content of the files that name those for TLS: of these, Envoy also reads what is moved into place."""
+    secrets: _Json = {}
+    if tls.certificate is not None:
+        files = {"certificate_chain": _file(tls.certificate), "private_key": _file(tls.key)}
+        secrets[_CERTIFICATE] = {"tls_certificate": files}
+    if tls.authority is not None:
+        secrets[_AUTHORITY] = {"validation_context": {"trusted_ca": _file(tls.authority)}}
+    message = f"{_TYPE}extensions.transport_sockets.tls.v3.Secret"
+    return {
+        f"{name}.json": _resources([{"@type": message, "name": name, **secret}]) for name, secret in secrets.items()
+    }
+
+
+def _secret(name: str, folder: Path) -> _Json:
+    return {"name": name, "sds_config": _watched(folder / f"{name}.json")}
 
 
 def _endpoint(endpoint: Endpoint, protocol: str) -> list[_Json]:
@@ -116,7 +134,7 @@ def _watched(path: Path) -> _Json:
     return {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}
 
 
-def _cluster(plan: AccessPlan, backend: Backend, protocol: str, folder: Path, tls: Certificates) -> _Json:
+def _cluster(plan: AccessPlan, backend: Backend, protocol: str, folder: Path) -> _Json:
     name, settings = f"{backend.name}.{protocol}", plan.settings
     http = {"http2_protocol_options": _HTTP2} if protocol == "grpc" else {"http_protocol_options": {}}
     by_http = protocol == "http" or all(endpoint.http for endpoint in backend.endpoints)
@@ -152,7 +170,7 @@ def _cluster(plan: AccessPlan, backend: Backend, protocol: str, folder: Path, tl
                 }
             ]
         },
-        **({"transport_socket": _to_nodes(tls)} if backend.has_tls else {}),
+        **({"transport_socket": _to_nodes(folder)} if backend.has_tls else {}),
     }
 
 
@@ -233,11 +251,11 @@ def _ejection(percent_max: int) -> _Json:
     }
 
 
-def _listener(plan: AccessPlan, tls: Certificates) -> _Json:
+def _listener(plan: AccessPlan, folder: Path, tls: Certificates) -> _Json:
     chain: _Json = {"filters": [_http(plan)]}
     if tls.certificate is not None:
-        files = {"certificate_chain": _file(tls.certificate), "private_key": _file(tls.key)}
-        context = {"tls_certificates": [files], "alpn_protocols": ["h2", "http/1.1"]}
+        secrets = [_secret(_CERTIFICATE, folder)]
+        context = {"tls_certificate_sds_secret_configs": secrets, "alpn_protocols": ["h2", "http/1.1"]}
         chain["transport_socket"] = _extension(
             "transport_sockets.tls", "DownstreamTlsContext", common_tls_context=context
         )  # fmt: skip
@@ -351,8 +369,8 @@ def weights_of(shares: list[float]) -> list[int]:
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def _to_nodes(tls: Certificates) -> _Json:
-    context = {"validation_context": {"trusted_ca": _file(tls.authority)}}
+def _to_nodes(folder: Path) -> _Json:
+    context = {"validation_context_sds_secret_config": _secret(_AUTHORITY, folder)}
     return _extension("transport_sockets.tls", "UpstreamTlsContext", common_tls_context=context)
 
 
@@ -370,7 +388,8 @@ def _address(address: str) -> _Json:
 
 
 def _file(path: Path | None) -> Mapping[str, str]:
-    return {"filename": str(path)}
+    assert path is not None
+    return {"filename": str(path.absolute())}
 
 
 def _resources(resources: list[_Json]) -> bytes:

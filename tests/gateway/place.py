@@ -64,12 +64,13 @@ def folder_of(place: Path, name: str, serves: str = "", toml: str = "") -> Path:
 class Access:
     """A running `streamlearn access --run`."""
 
-    def __init__(self, folders: Sequence[Path], envoy: Path, changes: Sequence[str]) -> None:
+    def __init__(self, folders: Sequence[Path], envoy: Path, changes: Sequence[str], more: Sequence[str] = ()) -> None:
         # The path of a socket is short.
         self.out, self.port = Path(tempfile.mkdtemp(prefix="sl-")), free_ports(1)[0]
         words = [sys.executable, "-m", "streamlearn", "access", *map(str, folders), "--out", str(self.out), "--run"]
         for change in (f"access.listen=127.0.0.1:{self.port}", *changes):
             words += ["--set", change]
+        words += more
         self.log = self.out / "log"
         environment = {**os.environ, "PATH": f"{envoy.parent}:{os.environ['PATH']}"}
         with self.log.open("wb") as log:
@@ -156,9 +157,11 @@ def find(client: triton.InferenceServerClient, model: str, head: dict[str, str] 
 
 
 @contextmanager
-def access(folders: Sequence[Path], envoy: Path, *changes: str, nodes: int) -> Iterator[Access]:
-    """Yield what leads to the nodes of applications, once so many get requests."""
-    running = Access(folders, envoy, changes)
+def access(
+    folders: Sequence[Path], envoy: Path, *changes: str, nodes: int, more: Sequence[str] = ()
+) -> Iterator[Access]:
+    """Yield what leads to the nodes of applications, once so many get requests; `more` are words of the command."""
+    running = Access(folders, envoy, changes, more)
     try:
         running.wait_ready()
         running.wait_healthy(nodes)

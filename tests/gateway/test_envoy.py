@@ -113,8 +113,10 @@ def test_envoy_accepts_tls_on_both_sides(envoy: Path, tmp_path: Path) -> None:
     plan = _plan(GatewaySettings(listen="0.0.0.0:8443"), has_tls=True, has_token=True)
     files = _decoded(plan, Path("/tmp"), tls)
     assert len([one for one in files["cds.json"]["resources"] if "transport_socket" in one]) == 4
-    text = json.dumps(files).replace('"/tmp/lds', f'"{tmp_path}/lds').replace('"/tmp/cds', f'"{tmp_path}/cds')
-    _validate(envoy, tmp_path, json.loads(text.replace('"/tmp/eds', f'"{tmp_path}/eds')))
+    text = json.dumps(files)
+    for name in ("lds", "cds", "eds", "certificate.json", "authority.json"):
+        text = text.replace(f'"/tmp/{name}', f'"{tmp_path}/{name}')
+    _validate(envoy, tmp_path, json.loads(text))
     with pytest.raises(UsageError, match="no authority to verify them by") as error:
         configured(plan, Path("/tmp"), Certificates())
     assert "--ca FILE" in error.value.help

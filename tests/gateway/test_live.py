@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import socket
+import ssl
 import threading
 import urllib.request
 from collections import Counter
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as triton
+import trustme
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
@@ -20,6 +23,7 @@ from benchmarks.nodes.small_node import Order, SmallNode, small_nodes
 from streamlearn.testing import wait_until
 from tests.gateway import ENVOY_SERIES
 from tests.gateway.place import INPUTS, ROWS, USER, Access, access, call, find, folder_of, infer
+from tests.test_renewal import Mounted, issued
 from tools.services import free_ports
 
 _USERS = 1_000
@@ -62,6 +66,31 @@ def test_callers_reach_all_nodes_and_what_they_say_of_themselves_is_dropped(
     body = {"inputs": [{"name": n, "datatype": "INT64", "shape": [1], "data": [1]} for n in ("user_id", "item_id")]}
     assert running.call("/v2/models/ctr/infer", body).status == 200
     assert running.call("/metrics").status == 404
+
+
+def test_a_certificate_that_is_renewed_is_taken_without_a_restart(
+    two: list[SmallNode], registry: str, tmp_path: Path, envoy: Path
+) -> None:
+    authorities = [trustme.CA(), trustme.CA()]
+    files = Mounted(tmp_path / "tls", **issued(authorities[0]))
+    words = ["--tls-cert", str(files("cert")), "--tls-key", str(files("key"))]
+    with access([folder_of(tmp_path, "ctr")], envoy, f"registry.url={registry}", nodes=2, more=words) as running:
+
+        def trusts(authority: trustme.CA) -> bool:
+            context = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+            try:
+                with (
+                    socket.create_connection(("127.0.0.1", running.port), timeout=30) as plain,
+                    context.wrap_socket(plain, server_hostname="localhost"),
+                ):
+                    return True
+            except ssl.SSLCertVerificationError:
+                return False
+
+        assert [trusts(authority) for authority in authorities] == [True, False]
+        files.swap(**issued(authorities[1]))
+        wait_until(lambda: trusts(authorities[1]), "the new certificate")
+        assert not trusts(authorities[0])
 
 
 def test_requests_for_items_go_the_same_way(running: Access, client: triton.InferenceServerClient) -> None:
