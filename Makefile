@@ -62,7 +62,7 @@ release-test: wheel ## the wheel in empty environments, beside the release befor
 
 image: export PRISM := $(PRISM)
 image: export EXTRAS := $(EXTRAS)
-image: wheel ## an image of KIND (node, train, ingest or up) from the wheel; needs root, buildah and debootstrap
+image: wheel ## an image of KIND (node, train, ingest, access or up) from the wheel; needs root, buildah and debootstrap
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" packaging/container/build.sh $(or $(KIND),node) dist/streamlearn-*_$$(uname -m).whl
 
 services: setup ## fetch Kafka and Redis into the cache, then run them until Ctrl-C

@@ -1,4 +1,4 @@
-"""streamlearn: online recommendation, from behaviour events to a served model a minute later.
+"""streamlearn: online recommendation, from behaviour events to a better served model, minutes later.
 
 Importing this package loads nothing heavy: not TensorFlow, Beam, Kafka, Redis or the native module.
 """

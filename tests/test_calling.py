@@ -20,7 +20,7 @@ from streamlearn.serving.node import NodeLimits
 from streamlearn.table import TableOptions, TableSet
 from tests.pages import ROOT, walk
 
-_S_MAX = 120  # it only ends what hangs
+_S_MAX = 600  # it only ends what hangs
 _FEATURES = FeatureSpec(
     slots=(
         Slot("user_id", "user", table="main", dim=4),

@@ -50,7 +50,7 @@ class Point(msgspec.Struct):
 
 
 def test_threads_may_be_the_first_together() -> None:
-    done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
 
 

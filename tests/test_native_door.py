@@ -35,7 +35,7 @@ def test_a_module_that_does_not_know_its_version_is_refused() -> None:
 
 def test_a_missing_module_is_refused_where_it_is_first_needed() -> None:
     code = "import sys; sys.modules['streamlearn._native'] = None; import streamlearn.native"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert ended.returncode == 1
     assert "NativeMismatch" in ended.stderr
     assert "has no compiled module" in ended.stderr

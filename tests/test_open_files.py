@@ -28,6 +28,6 @@ def test_a_process_may_open_what_its_connections_need(
     soft: int, hard: int, connections: int, becomes: int, is_warned: bool
 ) -> None:
     call = [sys.executable, "-c", _CODE, str(soft), str(hard), str(connections)]
-    ended = subprocess.run(call, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(call, capture_output=True, text=True, timeout=600, check=True)
     assert ended.stdout.split() == [str(becomes), str(hard)]
     assert ("ulimit -Hn" in ended.stderr) == is_warned

@@ -15,7 +15,7 @@ case "$1" in
   node) extras=serve verb=serve ;;
   train) extras=train verb=train ;;
   ingest) extras=ingest verb=ingest ;;
-  access) extras=access verb=access ;;
+  access) extras=access verb="access --run --out /tmp/access --wait 600" ;;
   up) extras=ingest,serve verb=up ;; # TensorFlow for processors learns too
   *) fail "$1 is not a kind of image" "the kinds are node, train, ingest, access and up" ;;
 esac

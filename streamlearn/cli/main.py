@@ -65,7 +65,7 @@ _GARBAGE_OBJECTS = 50_000
 
 cli = typer.Typer(
     name="streamlearn",
-    help="Online learning for recommendation: behaviour events in, and a better model served a minute later.",
+    help="Online learning for recommendation: from behaviour events to better models, minutes later.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

@@ -11,7 +11,7 @@ __all__ = ["wait_until"]
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], what: str, deadline_s: float = 60.0) -> T:
+def wait_until(condition: Callable[[], T], what: str, deadline_s: float = 180.0) -> T:
     """Poll a condition and return its first truthy value; raise AssertionError with `what` after the deadline."""
     end_s = time.monotonic() + deadline_s
     pause_s = 0.001

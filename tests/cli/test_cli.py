@@ -31,7 +31,7 @@ KUAIRAND = ROOT / "examples" / "kuairand"
 def _streamlearn(*words: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "streamlearn", *map(str, words)]
     whole = {**os.environ, "COLUMNS": "200", "PYTHONPATH": str(ROOT), **env}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd or ROOT, env=whole, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd or ROOT, env=whole, timeout=600, check=False)
 
 
 def test_help_names_every_verb_and_what_it_does() -> None:

@@ -47,7 +47,7 @@ def shop(tmp_path: Path) -> Path:
 def without(modules: Sequence[str] | dict[str, str], *words: object) -> subprocess.CompletedProcess[str]:
     """Run a command where some modules are not installed."""
     call = [sys.executable, "-c", _WITHOUT.format(modules=list(modules)), *map(str, words)]
-    return subprocess.run(call, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(call, capture_output=True, text=True, check=False, timeout=600)
 
 
 @pytest.mark.parametrize(

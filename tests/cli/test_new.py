@@ -29,7 +29,7 @@ def test_what_it_prints_trains_a_model_that_knows_something(tmp_path: Path, pris
     for _, *words in commands[:-1]:
         of_ingest = ["--set", f"ingest.prism_location={prism}"] if words[0] == "ingest" else []
         call = [sys.executable, "-m", "streamlearn", *words, *of_ingest]
-        done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=600)
         assert done.returncode == 0, done.stderr[-2_000:]
     scores = read_scores(folder / ".streamlearn" / "validation")
     hours = scores.where((scores["segment"] == "") & (scores["end_ms"] - scores["begin_ms"] == 3_600_000))
@@ -56,5 +56,5 @@ def test_its_files_are_formatted_as_ours(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "shop").iterdir()} == set(FILES)
     for words in (["format", "--check"], ["check", "--select", "E,F,I,D"]):
         call = [sys.executable, "-m", "ruff", *words, "--line-length", "120", "--isolated", str(tmp_path / "shop")]
-        done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=600)
         assert done.returncode == 0, done.stdout

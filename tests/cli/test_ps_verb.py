@@ -24,7 +24,7 @@ from streamlearn.table import declared_tables
 from streamlearn.testing import wait_until
 from tests.listener import listening
 
-_END_S_MAX = 20
+_END_S_MAX = 120
 
 
 @contextmanager

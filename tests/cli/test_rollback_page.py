@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.pages import ROOT, walk
 
-_S_MAX = 300  # it only ends what hangs
+_S_MAX = 600  # it only ends what hangs
 
 
 def test_a_newcomer_gets_through_the_page(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_events_never_flushed_are_sent_at_the_end_of_the_process_with_a_warning(
         "for request in range(100): producer.impression(**small_impression(request))\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert "small.impressions were never flushed; use the Producer in a with statement" in done.stderr
     with open_topic(f"file://{tmp_path}/small.impressions") as topic:
         assert len(DECODER.decode(values(topic)).impressions) == 100
@@ -357,7 +357,7 @@ def test_a_fork_of_a_producers_process_is_told_and_sends_nothing_of_its_parents(
         "producer.close()\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout.count("the thread that sends to") == 3
     with open_topic(f"file://{tmp_path}/small.impressions") as topic:
         assert len(DECODER.decode(values(topic)).impressions) == 1

@@ -26,7 +26,7 @@ def test_an_example_and_its_history_load_no_tensorflow(folder: Path) -> None:
         f"next(iter(load_history({str(folder)!r}).blocks(1000)))\n"
         "print(*[name for name in ('tensorflow', 'keras', 'apache_beam', 'kafka') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
 

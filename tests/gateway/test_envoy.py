@@ -86,7 +86,7 @@ def _validate(envoy: Path, folder: Path, files: dict[str, Any]) -> None:
     (folder / "static.json").write_text(json.dumps(static | {"static_resources": plain}))
     for file in ("static.json", BOOTSTRAP):
         words = [str(envoy), "--mode", "validate", "-c", str(folder / file)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr[-2_000:]
 
 

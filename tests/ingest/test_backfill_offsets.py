@@ -124,7 +124,7 @@ def test_the_verb_makes_samples_of_a_brokers_records_on_prism(
     begin = written({partition: one[0] for partition, one in ranges.items()})
     call = [sys.executable, "-m", "streamlearn", "backfill", str(app.folder), "--json"]
     words = ["--from-offsets", begin, "--to-offsets", f"0:{ranges[0][1]}"]
-    done = subprocess.run([*call, *words], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([*call, *words], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     report = json.loads(done.stdout)
     expected = of_records(app, ranges)

@@ -74,7 +74,7 @@ def produce(place: Place, folder: Path, lines: list[dict[str, Any]]) -> None:
     done = subprocess.run(
         [sys.executable, "produce.py", address, *names, "schemas"],
         cwd=folder, input="".join(f"{json.dumps(line)}\n" for line in lines), env=dict(os.environ),
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

@@ -234,7 +234,7 @@ def test_a_worker_never_imports_tensorflow(tmp_path: Path) -> None:
         "reader.close()\n"
         "print(*[name for name in ('tensorflow', 'keras') if name in sys.modules])\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.split() == []
 
 
@@ -243,7 +243,7 @@ def test_what_is_pure_loads_no_beam() -> None:
         "import sys; from streamlearn.ingest import begin_run; from streamlearn.ingest.reading.pair import PairReader; "
         "print('apache_beam' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.split() == ["False"]
 
 

@@ -25,7 +25,7 @@ _HASH = "streamlearn/settings"
 
 
 def run(helm: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([helm / "helm", *words], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([helm / "helm", *words], capture_output=True, text=True, timeout=600, check=False)
 
 
 def template(helm: Path, file: Path, *words: str) -> subprocess.CompletedProcess[str]:

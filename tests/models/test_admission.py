@@ -82,7 +82,7 @@ def test_a_graph_that_copies_a_file_when_it_is_loaded_is_refused_and_no_file_is_
     save(graphs, module, lambda one: one)
     # In another process, as a node does, which knows nothing of the class.
     command = [sys.executable, "-c", _LOAD, str(graphs), str(stolen)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT)
     assert done.stdout.splitlines() == ["of this machine"] * 2, "TensorFlow does it by itself"
     assert done.returncode != 0
     assert "BadRecord" in done.stderr

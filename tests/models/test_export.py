@@ -21,7 +21,7 @@ from tests.models.exports import EXPORTED, LABELS
 from tests.models.packed import filled, most_of_all, packed, scores_of
 
 ROOT = Path(__file__).parents[2]
-PROCESS_S_MAX = 300
+PROCESS_S_MAX = 900
 
 # A program that knows TensorFlow and NumPy, and nothing else.
 PLAIN = """

@@ -36,7 +36,7 @@ def loaded(level: str | None, script: str) -> tuple[list[str], str]:
     if level is not None:
         environ["TF_CPP_MIN_LOG_LEVEL"] = level
     call = [sys.executable, "-c", script]
-    told = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True, env=environ)
+    told = subprocess.run(call, capture_output=True, text=True, timeout=600, check=True, env=environ)
     return told.stdout.splitlines(), told.stderr
 
 

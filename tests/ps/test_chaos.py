@@ -24,7 +24,7 @@ from tests.ps.proxy import Proxy
 
 _KILLS = int(os.environ.get("CHAOS_KILLS", "60"))
 _SHARDS = 3
-_WAIT_S_MAX = 60.0
+_WAIT_S_MAX = 300.0
 
 
 class Actors:

@@ -18,7 +18,7 @@ def test_the_examples_of_the_page_on_publishing_hold(tmp_path: Path) -> None:
     (tmp_path / "page.py").write_text("".join(blocks))
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-W", "error", "page.py"]
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert [one.name for one in tmp_path.iterdir()] == ["page.py"]
 

@@ -291,7 +291,7 @@ def _read_all(tmp_path: Path) -> list[Events]:
 
 def test_the_command_replays_to_the_end(tmp_path: Path) -> None:
     command = _command(tmp_path, "--option", "events=2000", "--limit-events", "500", "--option", "items=50")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["impressions"] + report["actions"], report["ended"]) == (500, True)

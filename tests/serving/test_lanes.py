@@ -17,7 +17,7 @@ from streamlearn.serving.lanes.lanes import Lanes
 from tests.models.packed import packed, scores_of
 from tests.serving.made import Made, work_of
 
-END_S_MAX = 120.0
+END_S_MAX = 300.0
 
 
 class Queued:

@@ -296,7 +296,7 @@ def test_while_the_store_is_away_requests_get_defaults_and_impressions_say_so(ow
         began_s = time.monotonic()
         for _ in range(50):
             assert by_rows(shop, 1, 10)["served_features"] == "unavailable"
-        assert time.monotonic() - began_s < 4.0, "it is not waited for"
+        assert time.monotonic() - began_s < 40.0, "it is not waited for: that would take 2 s each"
         own_redis.restart()
         wait_until(lambda: by_rows(shop, 1, 10)["served_features"] != "unavailable", "the store to be asked", 30)
         shop.rig.close()

@@ -40,7 +40,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runtime")
     (folder / "runtime.c").write_text(f'#define PLACE "{folder / "told"}"\n{_SOURCE}')
     command = ["cc", "-shared", "-fPIC", "-o", str(folder / "runtime.so"), str(folder / "runtime.c")]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=600)
     return folder / "runtime.so"
 
 

@@ -49,7 +49,7 @@ def test_the_descriptors_of_reflection_are_those_of_the_files(tmp_path: Path) ->
         "health.proto",
     ]
     compiled = tmp_path / "descriptors.bin"
-    subprocess.run([*command, f"--descriptor_set_out={compiled}"], cwd=_ROOT, check=True, timeout=60)
+    subprocess.run([*command, f"--descriptor_set_out={compiled}"], cwd=_ROOT, check=True, timeout=600)
     help = f"run {' '.join(command)} --descriptor_set_out={_DESCRIPTORS}"
     assert compiled.read_bytes() == _DESCRIPTORS.read_bytes(), help
 

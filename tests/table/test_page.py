@@ -23,6 +23,6 @@ def test_the_examples_of_a_page_hold(page: str, blocks_count: int, tmp_path: Pat
     (tmp_path / "page.py").write_text("".join(blocks))
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-W", "error", "page.py"]
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert [one.name for one in tmp_path.iterdir()] == ["page.py"]  # who tries an example keeps a clean folder

@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 def test_prism_is_of_the_version_of_the_installed_beam_and_runs(prism: Path) -> None:
     assert apache_beam.__version__ == PRISM_VERSION
-    answer = subprocess.run([prism, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    answer = subprocess.run([prism, "--help"], capture_output=True, text=True, timeout=600, check=False)
     assert "job_port" in answer.stdout + answer.stderr
 
 

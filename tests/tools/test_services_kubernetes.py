@@ -49,7 +49,7 @@ def test_where_there_is_no_go_it_is_named_and_nothing_is_left(tmp_path: Path, mo
 def test_the_test_with_an_api_server_fails_by_name_where_it_cannot_be_built(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tools.kube"], cwd=ROOT, env={"PATH": str(tmp_path), "STREAMLEARN_CACHE": str(tmp_path)},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "kube-apiserver" in done.stderr
@@ -58,7 +58,7 @@ def test_the_test_with_an_api_server_fails_by_name_where_it_cannot_be_built(tmp_
 
 
 def test_the_program_is_of_the_version_that_it_is_called_by_and_the_schemas_are_there(helm: Path) -> None:
-    done = subprocess.run([helm / "helm", "version"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([helm / "helm", "version"], capture_output=True, text=True, timeout=600, check=True)
     assert "v3.19" in done.stdout
     assert {file.name for file in (helm / "openapi").iterdir()} >= {
         "api__v1_openapi.json", "apis__apps__v1_openapi.json", "apis__policy__v1_openapi.json",

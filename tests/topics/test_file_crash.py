@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 def run(mode: str, topic: Topic, rounds: int) -> Any:
     command = [sys.executable, "-m", "tests.topics.crashes", mode, topic.url, "7", str(rounds)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -10,7 +10,7 @@ from streamlearn.errors import ServiceError
 
 __all__ = ["ShardProcesses"]
 
-_END_S_MAX = 20
+_END_S_MAX = 120
 
 
 class ShardProcesses:

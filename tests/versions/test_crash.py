@@ -15,7 +15,7 @@ STEPS = 200
 
 def test_a_writer_killed_at_any_write_leaves_no_half_file_and_no_version(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.versions.crashes", str(tmp_path / "store"), "0", str(STEPS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     ends = [tuple(one) for one in json.loads(done.stdout)]
     killed = [is_committed for signal_number, is_committed in ends if signal_number == signal.SIGKILL]
@@ -31,7 +31,7 @@ def test_a_writer_killed_at_any_write_leaves_no_half_file_and_no_version(tmp_pat
 
 def test_what_killed_writers_left_is_recognised_and_swept(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.versions.crashes", str(tmp_path / "store"), "0", "30"]
-    subprocess.run(command, capture_output=True, timeout=120, check=True)
+    subprocess.run(command, capture_output=True, timeout=600, check=True)
     store = open_store(str(tmp_path / "store"))
     folder = "ctr/deltas/000000000002-00000001/rows"
     found = store.leftovers(folder)

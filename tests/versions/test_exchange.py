@@ -72,7 +72,7 @@ def test_pyarrow_alone_reads_the_rows_that_are_served(local: Store, tmp_path: Pa
     wanted = served(Chain.find(local, MODEL))
     for name, dim in (("main", 4), ("side", 3)):
         command = [sys.executable, "-I", "-c", _READER, str(folder / "tables" / f"{name}.arrow")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
         types, rows = json.loads(done.stdout)
         assert types[0] == "uint64"
         assert types[1].startswith("fixed_size_list<item: float")

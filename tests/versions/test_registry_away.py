@@ -420,7 +420,7 @@ def test_a_process_that_was_forked_off_has_connections_of_its_own(tmp_path: Path
     )
     url = f"sqlite://{tmp_path}/registry.db"
     command = [sys.executable, "-c", script, url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=dict(os.environ))
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
@@ -435,7 +435,9 @@ def test_a_second_connection_of_a_process_does_not_end_the_locks_of_the_first(tm
 
     def seen_by_another() -> int:
         command = [sys.executable, "-c", script, f"sqlite://{path}"]
-        return int(subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True, env=dict(os.environ)).stdout)
+        return int(
+            subprocess.run(command, stdout=subprocess.PIPE, timeout=600, check=True, env=dict(os.environ)).stdout
+        )
 
     with sqlite_of(path) as first, sqlite_of(path) as second:
         for seq, registry in enumerate((first, second, first, second), start=1):

@@ -244,7 +244,7 @@ def test_a_program_error_ends_no_thread_and_is_named(world: World) -> None:
 
 def test_nodes_killed_at_any_read_of_what_they_stage_leave_nothing_that_stands_in_the_way(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.versions.replica_crashes", str(tmp_path / "store")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     ends = [int(one) for one in done.stdout.split()]
     # It was killed at each of its reads, and the last one found nothing left to die at.

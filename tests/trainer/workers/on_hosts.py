@@ -24,7 +24,7 @@ from tests.trainer.processes import write_app
 from tests.trainer.stream import messages_of, outcomes, write_messages
 from tools.chaos.network import Network
 
-_TOKEN, _LEADER_PORT, _MESSAGES, _END_S_MAX = "a-token-of-hosts", 7_100, 12, 60.0
+_TOKEN, _LEADER_PORT, _MESSAGES, _END_S_MAX = "a-token-of-hosts", 7_100, 12, 300.0
 _TRAINER = {"step_rows": 64, "rate": 0.01}
 _HOSTS = ("leader", "shards", "worker")
 _WORKER_WAIT_S = 0.5

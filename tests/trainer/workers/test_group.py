@@ -22,7 +22,7 @@ from tests.trainer.stream import outcomes, write_messages
 from tests.trainer.workers.jobs import Job, worker_process
 from tests.trainer.workers.test_job import spoilt
 
-_GROUP, _END_S_MAX = ("workers.reduce=nccl", "workers.members=2"), 120.0
+_GROUP, _END_S_MAX = ("workers.reduce=nccl", "workers.members=2"), 300.0
 
 
 @pytest.fixture

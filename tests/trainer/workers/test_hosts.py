@@ -16,7 +16,7 @@ import pytest
 from tools.chaos.network import apart
 
 _ROOT = Path(__file__).parents[3]
-_END_S_MAX = 120.0
+_END_S_MAX = 300.0
 
 
 def seen(scenario: str, place: Path) -> dict[str, Any]:
