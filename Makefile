@@ -151,7 +151,7 @@ format: setup ## format Python and Rust
 bench: setup fetch ## every benchmark, quickly; `python -m benchmarks NAME` measures one in full
 	@for name in wire table ps versions join ingest trainer learning freshness executables serving loop idle; do $(RUN) -m benchmarks $$name --quick; done
 
-kube: setup ## the Helm chart into a real API server of Kubernetes: 12 sets of values; the first run builds it, which takes up to an hour
+kube: setup ## the Helm chart into a real API server of Kubernetes: 13 sets of values; the first run builds it, which takes up to an hour
 	@$(RUN) -m tools.kube
 
 peers: setup ## the environments of the benchmarks' peers, into the cache (about 13 GB); 3: some are not available here

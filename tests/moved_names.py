@@ -31,7 +31,7 @@ from tests.online.shop import SPEC
 from tests.ps.model import MODEL, OPTIONS
 
 _NAME, _ADDRESSES = "moved.test", ("127.0.0.2", "127.0.0.3")
-_WAIT_S = 30.0
+_WAIT_S = 300.0
 
 
 class Listener:

@@ -25,7 +25,7 @@ from streamlearn.settings.telemetry import TelemetrySettings
 from streamlearn.testing import wait_until
 from tests.serving.test_front import Rig
 
-_WAIT_S = 60.0
+_WAIT_S = 300.0
 
 
 class Mounted:

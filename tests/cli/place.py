@@ -18,7 +18,7 @@ from tests.versions.history import MODEL, Trainer
 
 __all__ = ["APP", "DEADLINE_S", "VERSIONS", "Ended", "Place", "Verb", "commands_in", "refused"]
 
-DEADLINE_S = 30.0
+DEADLINE_S = 300.0
 VERSIONS = (1, 2, 4, 5)
 APP = """\
 import dataclasses

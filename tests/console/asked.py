@@ -14,7 +14,7 @@ from typing import Any
 __all__ = ["TOKEN", "Asked", "Told"]
 
 TOKEN = b"a-token-of-tests"
-_WAIT_S = 60.0
+_WAIT_S = 300.0
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from tests.versions.history import MODEL, Trainer, serving
 
 __all__: list[str] = []
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 FAST = ConsoleSettings(listen="127.0.0.1:0", refresh_s=0.05, versions_s=0.05, move_wait_s=30.0)
 
 

@@ -28,7 +28,7 @@ from tests.console.asked import TOKEN, Asked
 from tests.console.conftest import Console, Opener
 from tests.versions.history import MODEL
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 def test_the_state_is_what_store_and_registry_say(still: Console, still_nodes: list[Replica]) -> None:

@@ -15,7 +15,7 @@ from tests.cli.place import Place
 from tests.console.asked import TOKEN, Asked
 from tests.pages import ROOT
 
-_WAIT_S = 120.0
+_WAIT_S = 300.0
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.console.asked import TOKEN
 from tests.console.conftest import Console, Opener
 from tools.services import Browser, Chromium
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tools.services.ports import is_taken
 
 __all__ = ["CHECKPOINT_S", "DEADLINE_S", "Feed", "children", "code_of", "ended", "log_of", "run_on", "worker_pool"]
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 # So often that one comes while a job begins.
 CHECKPOINT_S = 0.1
 _THREADS_CHARS_MAX = 20_000

@@ -11,7 +11,7 @@ from typing import Any
 from streamlearn.apps import AppFolder
 from tests.ingest.history import fill, learned, outcomes, write_app
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 REQUESTS, LOTS = 800, 2
 # Looks are a window's length of event time apart, so that two windows' events come in between.
 CHANGES = ("ingest.tick_s=3600",)

@@ -21,7 +21,7 @@ from tests.ingest.history import acknowledged_ms, watched
 from tests.ingest.place import T_MS, longest_window_ms
 
 REQUESTS, STEP_MS, PARTITIONS = 1_000, 10_000, 2
-DEADLINE_S = 90.0
+DEADLINE_S = 300.0
 _APP = """\
 from streamlearn.testing import small_app
 

@@ -38,7 +38,7 @@ from tests.ingest.history import (
 )
 from tests.listener import listening
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tests.trainer.runs import state_of, store_of
 from tests.trainer.stream import messages_of, write_messages
 
 KILLS, PIECE = 2, 16
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 SETTINGS: dict[str, dict[str, Any]] = {
     "trainer": {"order": "strict", "step_rows": 64, "rate": 0.01},
     "publisher": {"publish_interval_s": 0.02},

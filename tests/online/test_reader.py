@@ -122,7 +122,7 @@ def test_a_store_that_is_away_gives_defaults_at_once_and_is_asked_again(own_redi
             # It came back with nothing, or with all that it had.
             return reader.users([1], T_MS + 8_000).outcomes in (("known",), ("unknown",))
 
-        wait_until(answers, "the store to be asked again", 30)
+        wait_until(answers, "the store to be asked again")
 
 
 def test_a_state_that_cannot_be_read_counts_as_none(folder: AppFolder) -> None:

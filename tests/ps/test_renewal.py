@@ -19,7 +19,7 @@ from streamlearn.versions import Store
 from tests.ps.conftest import SETTINGS
 from tests.ps.model import MODEL, OPTIONS
 
-_WAIT_S = 60.0
+_WAIT_S = 300.0
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from streamlearn.testing import small_folder, wait_until
 from tests.serving.test_front import Rig
 
 _FIRST = 200
-_WAIT_S = 30.0
+_WAIT_S = 300.0
 _HELLO_S = 0.2
 
 

@@ -47,7 +47,7 @@ from tests.nearline.shop import PARTITIONS, Shop, key_of, nearline_app, open_sho
 from tests.serving.item_history import DIM, ItemHistory, nearest
 from tests.serving.test_retrieve import UserTower, asked, some, vector
 
-WAIT_S, K = 60.0, 20
+WAIT_S, K = 300.0, 20
 USERS = range(1, 9)
 
 

@@ -298,7 +298,7 @@ def test_while_the_store_is_away_requests_get_defaults_and_impressions_say_so(ow
             assert by_rows(shop, 1, 10)["served_features"] == "unavailable"
         assert time.monotonic() - began_s < 40.0, "it is not waited for: that would take 2 s each"
         own_redis.restart()
-        wait_until(lambda: by_rows(shop, 1, 10)["served_features"] != "unavailable", "the store to be asked", 30)
+        wait_until(lambda: by_rows(shop, 1, 10)["served_features"] != "unavailable", "the store to be asked")
         shop.rig.close()
         written = shop.written()
         said = [of_impression(written, row) for row in range(len(written))]

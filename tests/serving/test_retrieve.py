@@ -48,7 +48,7 @@ from tests.serving.inference import answer_class, request_class
 from tests.serving.item_history import DIM, ItemHistory, Vectors, finding_app, folder_of, nearest
 from tests.serving.test_serve_verb import serving
 
-_WAIT_S = 60.0
+_WAIT_S = 300.0
 _USERS, _K = 40, 7
 _APP = "from tests.serving.item_history import finding_app\n\napp = finding_app()\n"
 

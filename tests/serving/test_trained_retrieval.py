@@ -37,7 +37,7 @@ from tests.trainer.processes import write_app
 from tests.trainer.runs import store_of
 from tests.trainer.stream import messages_of, write_messages
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 APP = """
 import sys
 from dataclasses import replace

@@ -73,7 +73,7 @@ def test_without_a_linger_an_event_is_sent_at_once(small: Load) -> None:
     topic, _ = topics_of(folder)
     with Producer(folder, clock=ManualClock()) as producer:  # with any linger, this clock never reaches its end
         producer.impression(**small_impression(1))
-        wait_until(lambda: values(topic), "the event is sent", 10)
+        wait_until(lambda: values(topic), "the event is sent")
 
 
 class Waiting:

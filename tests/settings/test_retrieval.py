@@ -54,7 +54,7 @@ def test_a_node_answers_with_lists_of_as_many_versions_as_the_setting_says(retri
     lists._usable = usable
     lists.follow()
     try:
-        wait_until(lambda: asked, "the versions", 30.0)
+        wait_until(lambda: asked, "the versions")
     finally:
         lists.close()
     assert {*asked} == {7}

@@ -27,7 +27,7 @@ from streamlearn.supervision.supervisor import Supervisor
 from streamlearn.testing import wait_until
 from tests.supervision.test_supervisor import _SETTINGS, Watch, python
 
-_WAIT_S = 30.0
+_WAIT_S = 300.0
 _Answer = TypeVar("_Answer")
 
 

@@ -26,7 +26,7 @@ from streamlearn.supervision.member import INGEST, NODES, TRAINER
 from streamlearn.supervision.supervisor import Supervisor
 from streamlearn.testing import wait_until
 
-_WAIT_S = 60.0
+_WAIT_S = 300.0
 _SETTINGS = UpSettings(backoff_first_ms=10, backoff_ms_max=20, stop_s_max=30)
 _SAY = """
 import os, socket

@@ -33,7 +33,7 @@ from tests.trainer.stream import messages_of, outcomes, write_messages
 _KILLS = int(os.environ.get("TRAINER_KILLS", "2"))
 _SHARD_KILLS = max(2, _KILLS // 8)
 _SEED = int(os.environ.get("TRAINER_SEED", "1"))
-_DEADLINE_S, _PIECE, _ROWS = 120.0, 30, 40
+_DEADLINE_S, _PIECE, _ROWS = 300.0, 30, 40
 _SETTINGS: dict[str, dict[str, Any]] = {
     "trainer": {"order": "strict", "step_rows": 64, "rate": 0.01},
     "publisher": {"publish_interval_s": 0.02},

@@ -80,7 +80,7 @@ def _build(folder: Path, commands: dict[str, str]) -> Path:
     go = shutil.which("go")
     if go is None:
         message = f"{', '.join(commands)} cannot be built: there is no go on PATH"
-        raise ServiceError(message, help="install Go 1.25 or newer")
+        raise ServiceError(message, help="install Go 1.24 or newer")
     work = folder / "module"
     work.mkdir()
     run_to_end("go", [go, "mod", "download", "-json", _MODULE], work, wait_s_max=_DOWNLOAD_WAIT_S_MAX)
