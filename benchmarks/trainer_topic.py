@@ -61,6 +61,7 @@ def samples_folder(folder: Path, keys_count: int) -> AppFolder:
             step_rows=STEP_SAMPLES,
             step_wait_s=_STEP_WAIT_S,
             staleness_steps=STALENESS_STEPS,
+            rate=0.001,
             row_gradients="mean",  # as for the peers
             xla="on",  # peers use it if it is faster
         ),

@@ -139,7 +139,7 @@ class StreamLearner:
 
 
 def _learner(folder: AppFolder) -> Learner:
-    return Learner(folder.app, DeepFm(hidden=_HIDDEN, dense_scale="none"), folder.settings.trainer)
+    return Learner(folder.app, DeepFm(hidden=_HIDDEN, dense_scale="none", pairs=False), folder.settings.trainer)
 
 
 def _feed(folder: AppFolder, topic: Topic, reached: Reached, marks: SharedMarks, quarantine: Quarantine) -> Feed:

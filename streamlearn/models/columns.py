@@ -1,8 +1,8 @@
-"""Columns: the layout of one side's packed inputs, as tensors."""
+"""Columns: the layout of one side's packed inputs, as tensors; and the products of vectors, two by two."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 from streamlearn.features import PackColumn, PackSide
 from streamlearn.models.protocol import PackedSide, Tensor
 
-__all__ = ["Channel", "Columns", "DenseScale", "channels_of", "columns_of"]
+__all__ = ["Channel", "Columns", "DenseScale", "Pairs", "channels_of", "columns_of"]
 
 DenseScale: TypeAlias = Literal["log", "none"]
 Channel: TypeAlias = "tuple[str, int]"
@@ -121,3 +121,71 @@ def columns_of(side: PackSide, own: int = 0) -> Columns:
     slots = tuple(column for column in side.flat if column.pooling != "dense")
     dense = tuple(column for column in side.flat if column.pooling == "dense")
     return Columns(slots, side.sequence, sum(column.width for column in slots), dense, own)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs of slots whose vectors have one length: of the user, of the item, and of both."""
+
+    user: Columns
+    item: Columns
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """The number of products, by what they depend on."""
+        return {part: len(channels) for part, channels in self.channels().items() if channels}
+
+    def channels(self) -> dict[str, list[Channel]]:
+        """Return the channels of the products, in their order."""
+        user, item = _groups(self.user), _groups(self.item)
+        within = {
+            f"pairs_{side}": _named((names, names) for names in groups.values() if len(names) > 1)
+            for side, groups in (("user", user), ("item", item))
+        }
+        return within | {"pairs_both": _named((user[length], item[length]) for length in user if length in item)}
+
+    def within(self, side: str, whole: Tensor) -> Tensor | None:
+        """Return the products of one side's vectors, from all of its inputs; None if there are none."""
+        stacks = _stacks(getattr(self, side), whole).values()
+        return _flat([tf.matmul(one, one, transpose_b=True) for one in stacks if one.shape[1] > 1])
+
+    def between(self, user: Tensor, item: Tensor) -> Tensor | None:
+        """Return the products of the user's vectors with the item's, from all inputs of both; or None."""
+        left, right = _stacks(self.user, user), _stacks(self.item, item)
+        return _flat([tf.matmul(left[length], right[length], transpose_b=True) for length in left if length in right])
+
+
+def _named(groups: Iterable[tuple[Sequence[str], Sequence[str]]]) -> list[Channel]:
+    return [(f"{one} x {other}", 0) for left, right in groups for one in left for other in right]
+
+
+def _flat(products: Sequence[Tensor]) -> Tensor | None:
+    parts = [tf.reshape(one, [-1, one.shape[1] * one.shape[2]]) for one in products]
+    return tf.concat(parts, axis=1) if parts else None
+
+
+def _groups(columns: Columns) -> dict[int, list[str]]:
+    """Return the names of the slots with vectors by the length of these."""
+    groups: dict[int, list[str]] = {}
+    for column in (*columns.slots, *columns.sequences):
+        if column.width > columns.own:
+            groups.setdefault(column.width - columns.own, []).append(column.name)
+    return groups
+
+
+def _stacks(columns: Columns, whole: Tensor) -> dict[int, Tensor]:
+    """Return the vectors by their length, each (rows, slots, length)."""
+    groups = _groups(columns)
+    if not groups:
+        return {}
+    if len(groups) == 1 and not columns.sequences:
+        # They are side by side: one operation, with one gradient.
+        ((length, names),) = groups.items()
+        return {length: tf.reshape(whole[:, : length * len(names)], [-1, len(names), length])}
+    slots, sequences = (
+        [column.width - columns.own for column in part if column.width > columns.own]
+        for part in (columns.slots, columns.sequences)
+    )
+    parts = tf.split(whole, [*slots, columns.dense_width, *sequences], axis=1)
+    vectors = [*parts[: len(slots)], *parts[len(slots) + 1 :]]
+    return {length: tf.stack([one for one in vectors if one.shape[1] == length], axis=1) for length in groups}

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from streamlearn.models.columns import Columns
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, FirstOrderModel
+from streamlearn.models.ready import Built, PairsModel
 from streamlearn.models.tower import Tower, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -19,7 +19,7 @@ LAYERS_MAX = 64
 
 
 @dataclass(kw_only=True, eq=False)
-class DcnV2(FirstOrderModel):
+class DcnV2(PairsModel):
     """The deep and cross network, version 2, with its two parts in parallel.
 
     A cross layer computes x0 * (x K + b) + x from x, where x0 is the whole input of user and candidate: slots, dense
@@ -57,7 +57,7 @@ class DcnV2(FirstOrderModel):
             if between != whole:
                 yield glorot(f"cross_{layer}_back", (between, whole), axes=("", "whole"))
             yield same(f"cross_{layer}_bias", (whole,), axes=("whole",))
-        yield from self._tower.weights(widths)
+        yield from self._tower.weights(widths, silent=self._pairs(built).widths)
         yield glorot("out_cross", (whole, built.labels), whole + self.hidden[-1], ("whole", "labels"))
         yield glorot("out_mlp", (self.hidden[-1], built.labels), whole + self.hidden[-1], ("", "labels"))
         yield from self._first_order(built)
@@ -72,8 +72,9 @@ class DcnV2(FirstOrderModel):
         if user.flat is not None:
             sizes = [built.user.width, self._between(built), self.hidden[0], built.labels]
             whole_user, *others = tf.split(user.flat, sizes[: 1 + len(sums)], axis=1)
-            whole = tf.concat([whole_user, whole], axis=1)
             sums = [of_item + of_user for of_item, of_user in zip(sums, others, strict=True)]
+            sums[1] += self._hidden_of_both(weights, whole_user, whole)
+            whole = tf.concat([whole_user, whole], axis=1)
         crossed, hidden, *numbers = sums
         cross = self._crossed(weights, whole, crossed)
         deep = self._tower.rest(weights, hidden)
@@ -97,7 +98,7 @@ class DcnV2(FirstOrderModel):
         whole = columns.whole(inputs, self.dense_scale)
         crossed = matmul(whole, weights[f"cross_0_{side}"], self.compute)
         numbers = self._numbers(weights, columns, inputs)
-        return [whole, crossed, self._tower.part(weights, side, whole), *numbers]
+        return [whole, crossed, self._hidden(weights, side, whole), *numbers]
 
     @property
     def _tower(self) -> Tower:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from streamlearn.features import PackColumn
 from streamlearn.models.columns import Channel, Columns, channels_of
 from streamlearn.models.protocol import PackedSide, Tensor
-from streamlearn.models.ready import Built, FirstOrderModel
+from streamlearn.models.ready import Built, PairsModel
 from streamlearn.models.tower import Tower, matmul
 from streamlearn.models.weights import Weight, glorot, same
 
@@ -20,17 +20,17 @@ __all__ = ["DeepFm"]
 
 
 @dataclass(kw_only=True, eq=False)
-class DeepFm(FirstOrderModel):
+class DeepFm(PairsModel):
     """DeepFM: slots alone, in pairs, and all together.
 
     The pairs are a factorisation machine over the slots' vectors, with the mean of its rows for a sequence: channel by
-    channel the sum of the products of all pairs, weighted by label. The weights start at one, so that each pair starts
-    as the dot product of its vectors. A vector with another length than `fm_dim` is first multiplied by a matrix of its
-    slot.
+    channel the sum of the products of all pairs, weighted by label. Without `pairs` the weights start at one, so that
+    each pair starts as the dot product of its vectors; with them at zero, as the perceptron sees each product. A vector
+    with another length than `fm_dim` is first multiplied by a matrix of its slot.
 
     Attributes:
         hidden: The widths of the perceptron's layers.
-        fm_dim: The length of the vectors that are multiplied in pairs; None uses the longest vector of all slots.
+        fm_dim: The length of the vectors of the factorisation machine; None uses the longest vector of all slots.
     """
 
     hidden: tuple[int, ...] = (256, 128)
@@ -52,8 +52,9 @@ class DeepFm(FirstOrderModel):
             if column.width - built.user.own != dim:
                 name = f"fm_{column.name}"
                 yield glorot(name, (column.width - built.user.own, dim), axes=(name, ""))
-        yield same("fm", (dim, built.labels), 1.0, ("", "labels"))
-        yield from self._tower.weights({"user": built.user.width, "item": built.item.width})
+        yield same("fm", (dim, built.labels), 0.0 if self.pairs else 1.0, ("", "labels"))
+        sides = {"user": built.user.width, "item": built.item.width}
+        yield from self._tower.weights(sides, silent=self._pairs(built).widths)
         yield glorot("out", (self.hidden[-1], built.labels), axes=("", "labels"))
         yield from self._first_order(built)
         yield same("bias", (built.labels,), axes=("labels",))
@@ -63,11 +64,12 @@ class DeepFm(FirstOrderModel):
 
     def _score(self, weights: Mapping[str, Tensor], user: PackedSide, inputs: PackedSide) -> Tensor:
         built = self._known()
-        linear, hidden, sums, squares = self._sums(weights, "item", inputs)
+        linear, hidden, sums, squares, whole = self._sums(weights, "item", inputs)
         if user.flat is not None:
             dim = self._dim(built)
-            parts = tf.split(user.flat, [built.labels, self.hidden[0], dim, dim], axis=1)
+            parts = tf.split(user.flat, [built.labels, self.hidden[0], dim, dim, built.user.width], axis=1)
             linear, hidden, sums, squares = linear + parts[0], hidden + parts[1], sums + parts[2], squares + parts[3]
+            hidden += self._hidden_of_both(weights, parts[4], whole)
         # (a + b + c)^2 - a^2 - b^2 - c^2 = 2 (ab + ac + bc)
         pairs = 0.5 * (tf.square(sums) - squares)
         deep = matmul(self._tower.rest(weights, hidden), weights["out"], self.compute)
@@ -82,7 +84,7 @@ class DeepFm(FirstOrderModel):
         sums, squares = self._summed(weights, columns, inputs, whole)
         if sums is None:
             sums = squares = tf.zeros_like(whole[:, :1]) * weights["fm"][:, 0]
-        return linear, self._tower.part(weights, side, whole), sums, squares
+        return linear, self._hidden(weights, side, whole), sums, squares, whole
 
     def _summed(
         self, weights: Mapping[str, Tensor], columns: Columns, inputs: PackedSide, whole: Tensor

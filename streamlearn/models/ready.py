@@ -11,12 +11,12 @@ import tensorflow as tf
 
 from streamlearn.errors import SpecError, UsageError
 from streamlearn.features import FeatureSpec
-from streamlearn.models.columns import Channel, Columns, DenseScale, columns_of
+from streamlearn.models.columns import Channel, Columns, DenseScale, Pairs, columns_of
 from streamlearn.models.protocol import PackedSide, Tensor
 from streamlearn.models.tower import RATE_MAX, Compute, Norm, Tower
 from streamlearn.models.weights import Weight, initial, same
 
-__all__ = ["Built", "DeepModel", "FirstOrder", "FirstOrderModel", "ReadyModel"]
+__all__ = ["Built", "DeepModel", "FirstOrder", "FirstOrderModel", "PairsModel", "ReadyModel"]
 
 FirstOrder: TypeAlias = Literal["none", "shared", "labels"]
 WIDTH_MAX = 65_536
@@ -196,6 +196,51 @@ class FirstOrderModel(DeepModel):
             return []
         numbers = columns.numbers(inputs)
         return [numbers if self.first_order == "labels" else tf.matmul(numbers, weights["first_order"])]
+
+
+@dataclass(kw_only=True, eq=False)
+class PairsModel(FirstOrderModel):
+    """A ready-made model with a perceptron that also sees how well the vectors of slots go together.
+
+    Attributes:
+        pairs: Whether the dot products of all pairs of vectors of one length are inputs of the perceptron. Their
+            weights are zero at first.
+    """
+
+    pairs: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the arguments; a wrong one raises a `UsageError`."""
+        super().__post_init__()
+        self._require("pairs", isinstance(self.pairs, bool), "it is True or False")
+
+    @property
+    def added_weights(self) -> tuple[str, ...]:
+        """The weights that versions of earlier releases do not have."""
+        return tuple(f"{self._tower.name}_0_{part}" for part in self._pairs(self._known()).widths)
+
+    @property
+    @abstractmethod
+    def _tower(self) -> Tower:
+        """The perceptron."""
+
+    def _pairs(self, built: Built) -> Pairs:
+        none = Columns((), (), 0, ())
+        return Pairs(built.user, built.item) if self.pairs else Pairs(none, none)
+
+    def _channels(self, built: Built) -> dict[str, Sequence[Channel]]:
+        return super()._channels(built) | self._pairs(built).channels()
+
+    def _hidden(self, weights: Mapping[str, Tensor], side: str, whole: Tensor) -> Tensor:
+        """Return what one side's inputs, and the products of its vectors, add to the first layer."""
+        hidden = self._tower.part(weights, side, whole)
+        products = self._pairs(self._known()).within(side, whole)
+        return hidden if products is None else hidden + self._tower.part(weights, f"pairs_{side}", products)
+
+    def _hidden_of_both(self, weights: Mapping[str, Tensor], user: Tensor, item: Tensor) -> Tensor:
+        """Return what the products of the user's vectors with the item's add to the first layer."""
+        products = self._pairs(self._known()).between(user, item)
+        return 0.0 if products is None else self._tower.part(weights, "pairs_both", products)
 
 
 def _check_own(built: Built, model: str) -> None:

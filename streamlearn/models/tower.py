@@ -67,12 +67,17 @@ class Tower:
     dropout: float = 0.0  # the share of each layer's outputs that is left out while it learns
     axes: str = ""  # the prefix of the axes of its parts
 
-    def weights(self, parts: Mapping[str, int]) -> Iterator[Weight]:
-        """Yield the weights for the parts of the input, given as widths by name; a part of width 0 has no weight."""
+    def weights(self, parts: Mapping[str, int], silent: Mapping[str, int] | None = None) -> Iterator[Weight]:
+        """Yield the weights for the parts of the input, given as widths by name; a part of width 0 has no weight.
+
+        Those of `silent` parts are zero at first.
+        """
         inputs = sum(parts.values())
         for part, width in parts.items():
             if width:
                 yield glorot(f"{self.name}_0_{part}", (width, self.widths[0]), inputs, (f"{self.axes}{part}", ""))
+        for part, width in (silent or {}).items():
+            yield same(f"{self.name}_0_{part}", (width, self.widths[0]), 0.0, (f"{self.axes}{part}", ""))
         yield from self._of_outputs(0)
         for layer, (before, width) in enumerate(zip(self.widths, self.widths[1:], strict=False), 1):
             yield glorot(f"{self.name}_{layer}", (before, width))

@@ -37,7 +37,7 @@ class TrainerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     refused and counted. Keep it at least as long as ingest may go back when it restarts."""
     optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
     """The optimizer of dense weights. Rows use `tables.optimizer`."""
-    rate: Annotated[float, Meta(gt=0, le=1_000)] = 0.001
+    rate: Annotated[float, Meta(gt=0, le=1_000)] = 0.0015
     """The learning rate of dense weights."""
     warmup_steps: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
     """Steps in which the learning rates of rows and dense weights rise from 0 to their value."""

@@ -120,6 +120,7 @@ class Learner:
             slots = range(_SLOTS[settings.optimizer])
             self._initial_slot = tf.fill(tf.shape(whole), begin)
             self._slots = [tf.Variable(self._initial_slot, trainable=False) for _ in slots]
+        self._added = frozenset(getattr(model, "added_weights", ()))
         self.steps = 0
         # XLA compiles each shape. Without it one graph serves any number of rows and users.
         self._is_compiled = settings.xla == "on" or (settings.xla == "auto" and "GPU" in self._device)
@@ -278,7 +279,11 @@ class Learner:
         return self.named(self.weights()) | self.curves
 
     def end_to_end(self, dense: Mapping[str, Float32s]) -> Float32s:
-        """Join weights by name into the vector that `score` takes; those of another model raise a UsageError."""
+        """Join weights by name into the vector that `score` takes; those of another model raise a UsageError.
+
+        Weights that an earlier release did not have are zero if they lack.
+        """
+        dense = {**dense, **{name: np.zeros(self.shapes[name], np.float32) for name in self._lacking(dense)}}
         shapes = {name: weight.shape for name, weight in dense.items()}
         own = self.shapes | {name: curve.shape for name, curve in self.curves.items()}
         if shapes != own:
@@ -290,6 +295,20 @@ class Learner:
             )
             raise UsageError(message, help=help)
         return np.concatenate([np.zeros(0, np.float32), *(dense[name].reshape(-1) for name in own)])
+
+    def _lacking(self, dense: Mapping[str, Float32s]) -> frozenset[str]:
+        """Return the weights that an earlier release of a ready-made model did not have, and that lack here."""
+        return self._added - dense.keys()
+
+    def _widened(self, slot: npt.NDArray[Any], lacking: frozenset[str]) -> npt.NDArray[Any]:
+        """Return a vector of the optimizer's numbers with those of weights that lack."""
+        whole = self.named(self._initial_slot.numpy())
+        kept = {name: number for name, number in whole.items() if name not in lacking}
+        if not lacking or len(slot) != sum(number.size for number in kept.values()):
+            return slot
+        ends = np.cumsum([number.size for number in kept.values()])
+        learned = dict(zip(kept, np.split(slot, ends)[:-1], strict=True))
+        return np.concatenate([learned.get(name, number.reshape(-1)) for name, number in whole.items()])
 
     def optimizer_state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return a copy of the optimizer's state."""
@@ -320,7 +339,7 @@ class Learner:
         self._whole.assign(whole[: self._whole.shape[0]])
         self.curves = {name: np.array(dense[name]) for name in self.curves}
         for variable, slot in zip(self._slots, slots, strict=True):
-            variable.assign(slot)
+            variable.assign(self._widened(slot, self._lacking(dense)))
         self.steps = int(state["steps"][0]) if "steps" in state else 0
 
     def named(self, whole: npt.NDArray[np.generic]) -> dict[str, Float32s]:

@@ -47,7 +47,8 @@ def deepfm(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: i
     for first in range(len(vectors)):
         for second in range(first):
             z = z + (vectors[first] * vectors[second]) @ weights["fm"]
-    deep: Numbers = _tower(weights, "mlp", x @ _stacked(weights, "mlp_0")) @ weights["out"]
+    first_layer = x @ _stacked(weights, "mlp_0") + _pairs(features, weights, inputs, candidate)
+    deep: Numbers = _tower(weights, "mlp", first_layer) @ weights["out"]
     found: Numbers = z + deep
     return found
 
@@ -63,7 +64,7 @@ def dcn_v2(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: i
             kernel = kernel @ weights[f"cross_{layer}_back"]
         x = x0 * (x @ kernel + weights[f"cross_{layer}_bias"]) + x
         layer += 1
-    deep = _tower(weights, "mlp", x0 @ _stacked(weights, "mlp_0"))
+    deep = _tower(weights, "mlp", x0 @ _stacked(weights, "mlp_0") + _pairs(features, weights, inputs, candidate))
     out: Numbers = np.concatenate([weights["out_cross"], weights["out_mlp"]])
     z: Numbers = weights["bias"] + np.concatenate([x, deep]) @ out
     return z
@@ -234,6 +235,28 @@ def _vectors(features: FeatureSpec, inputs: Packed, candidate: int) -> dict[str,
             there = sequence[sequence[:, -1] == 1]
             part = there[:, column.at : column.at + column.width]
             found[column.name] = part.mean(axis=0) if len(part) else np.zeros(column.width)
+    return found
+
+
+def _pairs(features: FeatureSpec, weights: Weights, inputs: Packed, candidate: int) -> Numbers:
+    """What the products of all vectors of one length, two by two, add to the first layer; nothing if it has none."""
+    if not any(name.startswith("mlp_0_pairs") for name in weights):
+        return np.zeros(1)
+    vectors = _vectors(features, inputs, candidate)
+    sides = {
+        side: [column.name for column in (*plan.flat, *plan.sequence) if column.pooling != "dense"]
+        for side, plan in (("user", features.pack.user), ("item", features.pack.item))
+    }
+    found: Numbers = np.zeros(1)
+    for part, first, second in (("user", "user", "user"), ("item", "item", "item"), ("both", "user", "item")):
+        products: list[float] = []
+        for length in dict.fromkeys(len(vectors[name]) for name in sides[first]):
+            left, right = ([n for n in sides[side] if len(vectors[n]) == length] for side in (first, second))
+            if part == "both" or len(left) > 1:
+                products += [float(vectors[one] @ vectors[other]) for one in left for other in right]
+        assert (f"mlp_0_pairs_{part}" in weights) == bool(products)
+        if products:
+            found = found + np.array(products) @ weights[f"mlp_0_pairs_{part}"]
     return found
 
 

@@ -85,7 +85,7 @@ def export(folder: Path, *, quick: bool = False) -> Kit:
     from streamlearn.models import DcnV2, DeepFm
 
     for rows in _QUICK_STEP_ROWS if quick else _STEP_ROWS:
-        _add_step(kit, "deepfm", DeepFm(hidden=_HIDDEN, dense_scale="none"), rows)
+        _add_step(kit, "deepfm", DeepFm(hidden=_HIDDEN, dense_scale="none", pairs=False), rows)
     if not quick:
         _add_step(kit, "dcn_v2", DcnV2(hidden=_HIDDEN, dense_scale="none"), _OTHER_STEP_ROWS)
     kit.write()
