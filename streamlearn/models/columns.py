@@ -156,7 +156,7 @@ class Pairs:
 
 
 def _named(groups: Iterable[tuple[Sequence[str], Sequence[str]]]) -> list[Channel]:
-    return [(f"{one} x {other}", 0) for left, right in groups for one in left for other in right]
+    return [(f"{one} * {other}", 0) for left, right in groups for one in left for other in right]
 
 
 def _flat(products: Sequence[Tensor]) -> Tensor | None:

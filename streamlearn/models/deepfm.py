@@ -60,16 +60,18 @@ class DeepFm(PairsModel):
         yield same("bias", (built.labels,), axes=("labels",))
 
     def _user(self, weights: Mapping[str, Tensor], inputs: PackedSide) -> PackedSide:
-        return PackedSide(tf.concat(self._sums(weights, "user", inputs), axis=1), None)
+        *sums, whole = self._sums(weights, "user", inputs)
+        return PackedSide(tf.concat([*sums, whole] if self._has_both(self._known()) else sums, axis=1), None)
 
     def _score(self, weights: Mapping[str, Tensor], user: PackedSide, inputs: PackedSide) -> Tensor:
         built = self._known()
         linear, hidden, sums, squares, whole = self._sums(weights, "item", inputs)
         if user.flat is not None:
             dim = self._dim(built)
-            parts = tf.split(user.flat, [built.labels, self.hidden[0], dim, dim, built.user.width], axis=1)
+            sizes = [built.labels, self.hidden[0], dim, dim, *([built.user.width] if self._has_both(built) else [])]
+            parts = tf.split(user.flat, sizes, axis=1)
             linear, hidden, sums, squares = linear + parts[0], hidden + parts[1], sums + parts[2], squares + parts[3]
-            hidden += self._hidden_of_both(weights, parts[4], whole)
+            hidden = hidden + self._hidden_of_both(weights, parts[-1], whole) if self._has_both(built) else hidden
         # (a + b + c)^2 - a^2 - b^2 - c^2 = 2 (ab + ac + bc)
         pairs = 0.5 * (tf.square(sums) - squares)
         deep = matmul(self._tower.rest(weights, hidden), weights["out"], self.compute)

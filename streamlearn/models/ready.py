@@ -231,6 +231,10 @@ class PairsModel(FirstOrderModel):
     def _channels(self, built: Built) -> dict[str, Sequence[Channel]]:
         return super()._channels(built) | self._pairs(built).channels()
 
+    def _has_both(self, built: Built) -> bool:
+        """Whether there are products of the user's vectors with the item's."""
+        return "pairs_both" in self._pairs(built).widths
+
     def _hidden(self, weights: Mapping[str, Tensor], side: str, whole: Tensor) -> Tensor:
         """Return what one side's inputs, and the products of its vectors, add to the first layer."""
         hidden = self._tower.part(weights, side, whole)

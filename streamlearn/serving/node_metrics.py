@@ -158,7 +158,8 @@ class FrontMeters:
         """Set the gauges for a node with this many lanes, and count the rows since the last call."""
         figures, settings = self._front.figures(), self._settings
         self._requests.set(figures.requests)
-        full = figures.requests / settings.requests_max, figures.candidates / settings.waiting_candidates_max
+        candidates_max = max(settings.waiting_candidates_max, settings.candidates_max)
+        full = figures.requests / settings.requests_max, figures.candidates / candidates_max
         self._full.set(max(full))
         self._backlog.set(figures.backlog_s)
         self._margin.set(figures.margin_s)

@@ -283,7 +283,7 @@ class Learner:
 
         Weights that an earlier release did not have are zero if they lack.
         """
-        dense = {**dense, **{name: np.zeros(self.shapes[name], np.float32) for name in self._lacking(dense)}}
+        dense = self.completed(dense)
         shapes = {name: weight.shape for name, weight in dense.items()}
         own = self.shapes | {name: curve.shape for name, curve in self.curves.items()}
         if shapes != own:
@@ -296,13 +296,13 @@ class Learner:
             raise UsageError(message, help=help)
         return np.concatenate([np.zeros(0, np.float32), *(dense[name].reshape(-1) for name in own)])
 
-    def _lacking(self, dense: Mapping[str, Float32s]) -> frozenset[str]:
-        """Return the weights that an earlier release of a ready-made model did not have, and that lack here."""
-        return self._added - dense.keys()
+    def completed(self, dense: Mapping[str, Float32s]) -> dict[str, Float32s]:
+        """Return weights by name, with zeros for those that an earlier release of a ready-made model did not have."""
+        return {**dense, **{name: np.zeros(self.shapes[name], np.float32) for name in self._added - dense.keys()}}
 
-    def _widened(self, slot: npt.NDArray[Any], lacking: frozenset[str]) -> npt.NDArray[Any]:
-        """Return a vector of the optimizer's numbers with those of weights that lack."""
-        whole = self.named(self._initial_slot.numpy())
+    def completed_slot(self, slot: npt.NDArray[Any], dense: Mapping[str, Float32s]) -> npt.NDArray[Any]:
+        """Return the optimizer's numbers for some weights, with initial ones for weights that these lack likewise."""
+        whole, lacking = self.named(self._initial_slot.numpy()), self._added - dense.keys()
         kept = {name: number for name, number in whole.items() if name not in lacking}
         if not lacking or len(slot) != sum(number.size for number in kept.values()):
             return slot
@@ -339,7 +339,7 @@ class Learner:
         self._whole.assign(whole[: self._whole.shape[0]])
         self.curves = {name: np.array(dense[name]) for name in self.curves}
         for variable, slot in zip(self._slots, slots, strict=True):
-            variable.assign(self._widened(slot, self._lacking(dense)))
+            variable.assign(self.completed_slot(slot, dense))
         self.steps = int(state["steps"][0]) if "steps" in state else 0
 
     def named(self, whole: npt.NDArray[np.generic]) -> dict[str, Float32s]:

@@ -170,7 +170,8 @@ class Migration:
 
     def _weights(self) -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, npt.NDArray[Any]]]:
         """Return the weights and the optimizer's state."""
-        sources = of_ranking(load_tensors(self._store, self._source.head, "dense"))
+        stored = of_ranking(load_tensors(self._store, self._source.head, "dense"))
+        sources = self._old_learner.completed(stored)
         initial = self._learner.named(self._learner.weights())
         dense = {name: self._inherited[name].fill(weight, sources) for name, weight in initial.items()}
         curves = {one.weight_name: one for one in self._new.app.features.curves}
@@ -185,7 +186,8 @@ class Migration:
         if same and not self.lost:
             for name in state:
                 if name != "steps":
-                    state[name] = self._state(state[name], self._old_learner.named(learned[name]))
+                    slot = self._old_learner.completed_slot(learned[name], stored)
+                    state[name] = self._state(state[name], self._old_learner.named(slot))
             state["steps"] = np.asarray(learned["steps"])
         of_towers, rest = self._towers()
         return dense | of_towers, state | rest

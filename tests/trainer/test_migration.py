@@ -17,7 +17,7 @@ from streamlearn.apps import App, AppFolder
 from streamlearn.errors import UsageError
 from streamlearn.features import Calibration, Cross, Dense, Label, LabelGroup, Number, Product, Slot
 from streamlearn.features.combination import CURVE_SHAPE
-from streamlearn.models import model_of
+from streamlearn.models import DcnV2, DeepFm, model_of
 from streamlearn.ps import Epoch
 from streamlearn.samples import FeatureColumns, SampleBatch, SlotColumns
 from streamlearn.trainer import TrainReport, migration
@@ -118,6 +118,24 @@ def test_an_added_slot_and_an_added_dense_column_change_no_score_and_no_row(mode
     before, after = scores(old, batch), scores(new, replace(batch, item=FeatureColumns(slots, columns)))
     assert np.abs(after - before).max() <= 1e-6
     assert before.std() > 0.01
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
+@pytest.mark.parametrize("kind", [DcnV2, DeepFm])
+def test_what_was_learned_before_models_had_pairs_is_kept(kind: Any, optimizer: str, tmp_path: Path) -> None:
+    app = replace(learnable_app(), model={DcnV2: "dcn_v2", DeepFm: "deepfm"}[kind])
+    old = learnable_folder(tmp_path, {"trainer": {"step_rows": 64, "optimizer": optimizer}}, app)
+    write_messages(old, messages_of(app, MESSAGES))
+    with old.open_topic("samples") as topic, local_client(old) as client:
+        trainer = Trainer(old, kind(pairs=False), topic, client, store_of(old))
+        trainer.run(threading.Event(), until=until_end(topic))
+    new = migrated(old, changed("again", app))
+    assert same_rows(old, new)
+    assert np.abs(scores(new, sample()) - scores(old, sample())).max() <= 1e-6
+    head = Chain.find(store_of(new), "again").head
+    dense, state = (load_tensors(store_of(new), head, part) for part in ("dense", "dense_optimizer"))
+    assert not dense["mlp_0_pairs_both"].any()
+    assert len(state["slot0"]) == sum(weight.size for weight in dense.values())
 
 
 @pytest.mark.parametrize("model", ["dcn_v2", "deepfm", "mmoe"])
