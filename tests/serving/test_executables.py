@@ -187,7 +187,7 @@ def test_weights_of_other_graphs_are_refused(din: Made, exported: Path) -> None:
     _, dense = other.dense()
     with pytest.raises(UsageError, match="belong to other graphs"):
         din.executables.score(din.place, work_of(dense, packed(din.spec, 4, 16), 4, 16, 5))
-    with pytest.raises(UsageError, match="14 weights do not match the graphs: 'attention_0_bias' of shape none"):
+    with pytest.raises(UsageError, match="16 weights do not match the graphs: 'attention_0_bias' of shape none"):
         Dense(din.graphs.described, named_weights(other.graphs, 1), [din.place])
 
 
