@@ -82,5 +82,5 @@ def test_a_ready_made_model_comes_with_nothing_of_the_applications_settings(fold
     one = plain(folder, "deepfm")
     assert [spec.name for spec in one.app.features.tables] == ["main"]
     assert {(slot.dim, slot.initial_range) for slot in one.app.features.slots} == {(16, 0.05)}
-    assert (one.app.model, one.settings.tables.rates, one.settings.trainer.rate) == ("deepfm", {}, 0.001)
+    assert (one.app.model, one.settings.tables.rates, one.settings.trainer.rate) == ("deepfm", {}, 0.0015)
     assert [slot.keys_of for slot in one.app.features.slots] == [slot.keys_of for slot in folder.app.features.slots]
