@@ -84,7 +84,7 @@ def _endpoint_files(plan: AccessPlan) -> dict[str, bytes]:
 
 
 def _secret_files(tls: Certificates) -> dict[str, bytes]:
-    """Return the content of the files that name those for TLS: of these, Envoy also reads what is moved into place."""
+    """Return the content of the files that name certificates: Envoy reads one again when it is moved into its place."""
     secrets: _Json = {}
     if tls.certificate is not None:
         files = {"certificate_chain": _file(tls.certificate), "private_key": _file(tls.key)}

@@ -48,6 +48,11 @@ class Columns:
         """The channels of `whole`."""
         return self.flat_width + self.sequence_width - self.own * (len(self.slots) + len(self.sequences))
 
+    @property
+    def with_vectors(self) -> tuple[PackColumn, ...]:
+        """The slots, and then the sequences, whose rows have a vector beside their first-order numbers."""
+        return tuple(column for column in (*self.slots, *self.sequences) if column.width > self.own)
+
     def channels(self, *, sequences: bool = True) -> list[Channel]:
         """Return the channels of `whole`; without `sequences`, of `flat`."""
         slots, dense = channels_of(self.slots, self.own), channels_of(self.dense_columns)
@@ -150,7 +155,7 @@ class Pairs:
         return _flat([tf.matmul(one, one, transpose_b=True) for one in stacks if one.shape[1] > 1])
 
     def between(self, user: Tensor, item: Tensor) -> Tensor | None:
-        """Return the products of the user's vectors with the item's, from all inputs of both; or None."""
+        """Return the products of the user's vectors with the item's, from all inputs of both; None without products."""
         left, right = _stacks(self.user, user), _stacks(self.item, item)
         return _flat([tf.matmul(left[length], right[length], transpose_b=True) for length in left if length in right])
 
@@ -165,11 +170,10 @@ def _flat(products: Sequence[Tensor]) -> Tensor | None:
 
 
 def _groups(columns: Columns) -> dict[int, list[str]]:
-    """Return the names of the slots with vectors by the length of these."""
+    """Return the names of the slots that have vectors, by the length of the vectors."""
     groups: dict[int, list[str]] = {}
-    for column in (*columns.slots, *columns.sequences):
-        if column.width > columns.own:
-            groups.setdefault(column.width - columns.own, []).append(column.name)
+    for column in columns.with_vectors:
+        groups.setdefault(column.width - columns.own, []).append(column.name)
     return groups
 
 
@@ -182,10 +186,8 @@ def _stacks(columns: Columns, whole: Tensor) -> dict[int, Tensor]:
         # They are side by side: one operation, with one gradient.
         ((length, names),) = groups.items()
         return {length: tf.reshape(whole[:, : length * len(names)], [-1, len(names), length])}
-    slots, sequences = (
-        [column.width - columns.own for column in part if column.width > columns.own]
-        for part in (columns.slots, columns.sequences)
-    )
-    parts = tf.split(whole, [*slots, columns.dense_width, *sequences], axis=1)
-    vectors = [*parts[: len(slots)], *parts[len(slots) + 1 :]]
+    lengths = [column.width - columns.own for column in columns.with_vectors]
+    dense_at = sum(column.width > columns.own for column in columns.slots)  # dense columns stand before sequences
+    vectors = tf.split(whole, [*lengths[:dense_at], columns.dense_width, *lengths[dense_at:]], axis=1)
+    del vectors[dense_at]
     return {length: tf.stack([one for one in vectors if one.shape[1] == length], axis=1) for length in groups}

@@ -73,7 +73,8 @@ class DcnV2(PairsModel):
             sizes = [built.user.width, self._between(built), self.hidden[0], built.labels]
             whole_user, *others = tf.split(user.flat, sizes[: 1 + len(sums)], axis=1)
             sums = [of_item + of_user for of_item, of_user in zip(sums, others, strict=True)]
-            sums[1] += self._hidden_of_both(weights, whole_user, whole)
+            if self._has_both(built):
+                sums[1] += self._hidden_of_both(weights, whole_user, whole)
             whole = tf.concat([whole_user, whole], axis=1)
         crossed, hidden, *numbers = sums
         cross = self._crossed(weights, whole, crossed)

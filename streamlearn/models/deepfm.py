@@ -71,7 +71,8 @@ class DeepFm(PairsModel):
             sizes = [built.labels, self.hidden[0], dim, dim, *([built.user.width] if self._has_both(built) else [])]
             parts = tf.split(user.flat, sizes, axis=1)
             linear, hidden, sums, squares = linear + parts[0], hidden + parts[1], sums + parts[2], squares + parts[3]
-            hidden = hidden + self._hidden_of_both(weights, parts[-1], whole) if self._has_both(built) else hidden
+            if self._has_both(built):
+                hidden = hidden + self._hidden_of_both(weights, parts[-1], whole)
         # (a + b + c)^2 - a^2 - b^2 - c^2 = 2 (ab + ac + bc)
         pairs = 0.5 * (tf.square(sums) - squares)
         deep = matmul(self._tower.rest(weights, hidden), weights["out"], self.compute)
@@ -119,5 +120,4 @@ class DeepFm(PairsModel):
 
 def _slots(*sides: Columns) -> tuple[PackColumn, ...]:
     """Return the columns that have vectors."""
-    columns = chain.from_iterable((*side.slots, *side.sequences) for side in sides)
-    return tuple(column for column in columns if column.width > sides[0].own)
+    return tuple(chain.from_iterable(side.with_vectors for side in sides))

@@ -242,9 +242,9 @@ class PairsModel(FirstOrderModel):
         return hidden if products is None else hidden + self._tower.part(weights, f"pairs_{side}", products)
 
     def _hidden_of_both(self, weights: Mapping[str, Tensor], user: Tensor, item: Tensor) -> Tensor:
-        """Return what the products of the user's vectors with the item's add to the first layer."""
+        """Return what the products of the user's vectors with the item's add to the first layer; there must be some."""
         products = self._pairs(self._known()).between(user, item)
-        return 0.0 if products is None else self._tower.part(weights, "pairs_both", products)
+        return self._tower.part(weights, "pairs_both", products)
 
 
 def _check_own(built: Built, model: str) -> None:

@@ -281,7 +281,7 @@ class Learner:
     def end_to_end(self, dense: Mapping[str, Float32s]) -> Float32s:
         """Join weights by name into the vector that `score` takes; those of another model raise a UsageError.
 
-        Weights that an earlier release did not have are zero if they lack.
+        Weights that an earlier release of a ready-made model did not have may be missing: they are zero.
         """
         dense = self.completed(dense)
         shapes = {name: weight.shape for name, weight in dense.items()}
@@ -301,7 +301,7 @@ class Learner:
         return {**dense, **{name: np.zeros(self.shapes[name], np.float32) for name in self._added - dense.keys()}}
 
     def completed_slot(self, slot: npt.NDArray[Any], dense: Mapping[str, Float32s]) -> npt.NDArray[Any]:
-        """Return the optimizer's numbers for some weights, with initial ones for weights that these lack likewise."""
+        """Return the optimizer's numbers for `dense`, and its initial numbers for the weights that `completed` adds."""
         whole, lacking = self.named(self._initial_slot.numpy()), self._added - dense.keys()
         kept = {name: number for name, number in whole.items() if name not in lacking}
         if not lacking or len(slot) != sum(number.size for number in kept.values()):

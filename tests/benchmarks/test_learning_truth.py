@@ -13,6 +13,7 @@ from benchmarks.learning_loss import Losses, learned, plain
 from examples.synthetic.history import SyntheticHistory
 from examples.synthetic.options import options_of
 from streamlearn.apps import AppFolder, load_app
+from streamlearn.settings.trainer import TrainerSettings
 
 __all__: list[str] = []
 
@@ -82,5 +83,9 @@ def test_a_ready_made_model_comes_with_nothing_of_the_applications_settings(fold
     one = plain(folder, "deepfm")
     assert [spec.name for spec in one.app.features.tables] == ["main"]
     assert {(slot.dim, slot.initial_range) for slot in one.app.features.slots} == {(16, 0.05)}
-    assert (one.app.model, one.settings.tables.rates, one.settings.trainer.rate) == ("deepfm", {}, 0.0015)
+    assert (one.app.model, one.settings.tables.rates, one.settings.trainer.rate) == (
+        "deepfm",
+        {},
+        TrainerSettings().rate,
+    )
     assert [slot.keys_of for slot in one.app.features.slots] == [slot.keys_of for slot in folder.app.features.slots]

@@ -160,7 +160,7 @@ def find(client: triton.InferenceServerClient, model: str, head: dict[str, str] 
 def access(
     folders: Sequence[Path], envoy: Path, *changes: str, nodes: int, more: Sequence[str] = ()
 ) -> Iterator[Access]:
-    """Yield what leads to the nodes of applications, once so many get requests; `more` are words of the command."""
+    """Start `streamlearn access` with `more` words, wait until it leads to `nodes` nodes, and yield it."""
     running = Access(folders, envoy, changes, more)
     try:
         running.wait_ready()

@@ -173,7 +173,7 @@ def test_a_gradient_is_the_slope_of_the_score() -> None:
         model, inputs = make(), packed(features)
         weights = filled(model.build(features, LABELS, 0))
         of_weights, of_inputs = gradients(model, weights, inputs)
-        step = 1e-1
+        step = 1e-1  # with a smaller one, the difference is lost in float32
         way = [np.sign(gradient.numpy()) for gradient in of_weights]
         norm = sum(float(np.abs(gradient.numpy()).sum()) for gradient in of_weights)
 
