@@ -83,8 +83,11 @@ class CompileCache:
         """Delete files that were changed after they were written, and files beyond the limit."""
         for file in self._files():
             digest_file = _digest_file(file)
-            if not digest_file.exists() or digest_file.read_text() != _digest(file):
-                _LOG.warning("the cached entry %s is damaged or incomplete: it is compiled again", file.name)
+            if not digest_file.exists():  # another process is about to write it, or was killed before
+                _LOG.debug("the cached entry %s has no digest: it is compiled again", file.name)
+                _remove(file)
+            elif digest_file.read_text() != _digest(file):
+                _LOG.warning("the cached entry %s is damaged: it is compiled again", file.name)
                 _remove(file)
         for digest_file in self.folder.glob("*.sha256*"):
             if not digest_file.with_name(digest_file.name.partition(".sha256")[0]).exists():
