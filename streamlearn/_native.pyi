@@ -747,13 +747,15 @@ def ladder_figures(
 class FrontFigures:
     """The load of a front; `backlog_s` is the predicted time until all waiting requests are done.
 
-    `margin_s` is the time that requests keep before their deadlines. `value` is None without an allowance, else the
-    value of requests since the start, offered and admitted, and the price of lane time.
+    `margin_s` is the time that requests keep before their deadlines. `lanes_rest` is the share of their time that lanes
+    rest so that requests are read in time. `value` is None without an allowance, else the value of requests since the
+    start, offered and admitted, and the price of lane time.
     """
 
     requests: int
     candidates: int
     lanes_busy: int
+    lanes_rest: float
     backlog_s: float
     margin_s: float
     value: tuple[float, float, float] | None

@@ -260,6 +260,7 @@ SERVING = Row(
                 ("under way {{instance}}", "streamlearn_serving_under_way_ratio{}"),
                 ("connections {{instance}}", "streamlearn_serving_connections_ratio{}"),
                 ("lanes busy {{instance}}", "streamlearn_serving_lanes_busy_ratio{}"),
+                ("lanes rest {{instance}}", "streamlearn_serving_lanes_rest_ratio{}"),
             ),
         ),
         Panel(

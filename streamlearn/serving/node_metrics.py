@@ -145,6 +145,9 @@ class FrontMeters:
             "serving", "margin", "seconds", "Time kept before deadlines; it grows while requests are late"
         )
         self._busy = gauge("serving", "lanes_busy", "ratio", "Busy lanes as a share of all lanes")
+        self._rest = gauge(
+            "serving", "lanes_rest", "ratio", "Share of their time that lanes rest so that requests are read in time"
+        )
         self._run = counter("serving", "rows", "Rows in the runs of a graph, padding included", ["graph"])
         self._padding = counter("serving", "padding_rows", "Rows of padding in the runs of a graph", ["graph"])
         self._value = counter(
@@ -164,6 +167,7 @@ class FrontMeters:
         self._backlog.set(figures.backlog_s)
         self._margin.set(figures.margin_s)
         self._busy.set(figures.lanes_busy / max(lanes, 1))
+        self._rest.set(figures.lanes_rest)
         rows = self._front.rows()
         for graph, (run, padding), before in zip(("user", "score"), rows, self._rows, strict=True):
             self._run.labels(graph).inc(run - before[0])

@@ -141,6 +141,8 @@ struct NativeFigures {
     /// Waiting candidates.
     candidates: usize,
     lanes_busy: usize,
+    /// The share of their time that lanes rest for the threads that read requests.
+    lanes_rest: f32,
     /// Predicted seconds until all waiting work is done.
     backlog_s: f64,
     /// Seconds that requests keep before their deadlines.
@@ -260,6 +262,7 @@ impl NativeFront {
             requests: figures.requests,
             candidates: figures.candidates,
             lanes_busy: figures.lanes_busy,
+            lanes_rest: self.front.readers().share(),
             backlog_s: figures.backlog_us / 1e6,
             margin_s: figures.slack_us / 1e6,
             value: figures.value.map(|value| (value.offered, value.admitted, value.price)),

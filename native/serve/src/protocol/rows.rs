@@ -14,7 +14,7 @@ use super::json_body::{Each, RefusalSlot, SettingOf, carry, read};
 use super::outputs::Wanted;
 use super::values::scalars::{Floats, Ints, NoText, Texts, Value, ValueForm};
 use super::values::tensor::cut;
-use super::wishes::{CallerOptions, KNOWN, is_parameter};
+use super::wishes::{CallerOptions, is_parameter, known};
 use crate::answer::Refusal;
 use crate::inputs::{Count, Input, Kind};
 use crate::request::Values;
@@ -93,7 +93,7 @@ impl<'de> Visitor<'de> for Body<'_> {
                     let of_items =
                         |items| format!("user, {}, id, version", item_inputs::names(items).join(", "));
                     let (cut, fields) = (cut(other), for_items.map_or_else(|| FIELDS.to_owned(), of_items));
-                    let text = format!("unknown field {cut:?}; help: fields are {fields}, {KNOWN}");
+                    let text = format!("unknown field {cut:?}; help: fields are {fields}, {}", known(for_items));
                     return Err(carry(slot)(Refusal::Bad(text)));
                 }
                 _ => {

@@ -9,7 +9,7 @@ use streamlearn_wire::keys::{key_of_bytes, key_of_int, slot_salt};
 use super::values::fields::{Field, Fields, Torn};
 use super::values::tensor::{cut, text};
 use crate::answer::Refusal;
-use crate::inputs::Inputs;
+use crate::inputs::{Inputs, ItemInputs};
 use crate::request::Wishes;
 
 /// The value of a parameter.
@@ -33,8 +33,17 @@ const SEGMENTS: &str = "names and values of at most 1,024 bytes, such as \"page=
 const SEGMENTS_BYTES_MAX: usize = 1024;
 
 /// The names of all parameters.
-pub const KNOWN: &str =
+const KNOWN: &str =
     "deadline_ms, timeout (microseconds), priority, route_key, shown, features, value, prescores, segments";
+
+/// The names of those that a request takes: of one for items fewer, as `check` says.
+pub fn known(items: Option<ItemInputs>) -> &'static str {
+    match items.map(|items| items.rank_by.is_some()) {
+        None => KNOWN,
+        Some(true) => "deadline_ms, timeout (microseconds), priority, route_key, shown, value, segments",
+        Some(false) => "deadline_ms, timeout (microseconds), priority, route_key, value, segments",
+    }
+}
 
 /// Whether a parameter has this name.
 pub fn is_parameter(name: &str) -> bool {
@@ -191,7 +200,8 @@ impl CallerOptions {
         Ok(())
     }
 
-    /// Checks `shown` and `prescores` against the candidates, and the names of segments.
+    /// Checks that a request takes its parameters, `shown` and `prescores` against the candidates, and the names of
+    /// segments.
     pub fn check(&self, candidates: usize, inputs: &Inputs) -> Result<(), Refusal> {
         if let Some(items) = inputs.items {
             let is_ranked = items.rank_by.is_some();
@@ -199,7 +209,7 @@ impl CallerOptions {
                 let text = "\"shown\" and \"prescores\" are for requests that score candidates";
                 return Err(Refusal::Bad(text.to_owned()));
             }
-            if is_ranked && self.wishes.features {
+            if self.wishes.features {
                 let text = "\"features\" is for requests that name their candidates; help: leave it out";
                 return Err(Refusal::Bad(text.to_owned()));
             }

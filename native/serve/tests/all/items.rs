@@ -116,7 +116,14 @@ fn other_requests_are_refused_with_what_would_be_right() {
             "\"exclude\": it is given twice",
         ),
         (format!("{{{user}, \"k\": 1, \"items\": []}}"), "fields are user, k, exclude, allow, id, version"),
-        (format!("{{{user}, \"k\": 1, \"outputs\": []}}"), "unknown field \"outputs\""),
+        (
+            format!("{{{user}, \"k\": 1, \"outputs\": []}}"),
+            "allow, id, version, deadline_ms, timeout (microseconds), priority, route_key, value, segments",
+        ),
+        (
+            format!("{{{user}, \"k\": 1, \"features\": true}}"),
+            "\"features\" is for requests that name their candidates",
+        ),
         (format!("{{{user}, \"k\": 1, \"shown\": [0]}}"), "are for requests that score candidates"),
         ("{\"user\": {\"user_id\": 5, \"k\": 1}}".to_owned(), "other inputs are k, exclude, allow"),
         ("{\"k\": 1}".to_owned(), "user.user_id: it is missing"),
