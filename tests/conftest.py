@@ -6,7 +6,6 @@ fails on CI or with STREAMLEARN_SERVICES=require. A service that is available bu
 
 from __future__ import annotations
 
-import atexit
 import gc
 import logging
 import sys
@@ -58,7 +57,6 @@ _MARKERS = {
 }
 # Written by `python -m tools.run_tests --write-slow`.
 _SLOW = Path(__file__).parent / "slow.txt"
-_COMPILED_BYTES_MAX = 256 << 20
 _USED = pytest.StashKey[list[str]]()
 _Fetched = TypeVar("_Fetched")
 
@@ -99,28 +97,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what was imported to itself: the garbage collector would look through all of it again and again."""
     if "tensorflow" in sys.modules:
-        _keep_compiled()
+        from tests.models.kept_code import keep_code
+
+        keep_code()
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def _keep_compiled() -> None:
-    """Let XLA keep what it compiles for this process in the cache, by computation: the next run compiles what changed.
-
-    It reads its flags when it first compiles. Processes that a test starts compile for themselves.
-    """
-    import tensorflow as tf
-
-    from streamlearn.cache import cache_folder
-    from streamlearn.serving.graphs.compile_cache import CompileCache, kind_of_machine
-
-    cache = CompileCache(cache_folder() / "compiled-tests" / kind_of_machine("cpu"), _COMPILED_BYTES_MAX)
-    cache.sweep()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TF_XLA_FLAGS", f"--tf_xla_persistent_cache_directory={cache.folder}")
-        tf.function(lambda one: one + 1, jit_compile=True)(tf.zeros([1]))
-    atexit.register(cache.seal)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

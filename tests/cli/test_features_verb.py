@@ -93,7 +93,7 @@ def test_a_rebuild_leaves_a_stretch_out_and_a_process_that_folds_follows(app: Ap
         assert {row["seen"][0] for row in rows} == {0}
         # Later interactions go into the new states.
         seen = write_again(app)
-        wait_until(lambda: seen_by(app, ended) == seen, "what came since")
+        wait_until(lambda: process.poll() is not None or seen_by(app, ended) == seen, "what came since", 600)
         assert process.poll() is None
     rebuilt = ended("features", "rebuild", app.folder, "--json")
     assert rebuilt.json["left_out"] == 0

@@ -93,7 +93,8 @@ impl<'de> Visitor<'de> for Body<'_> {
                     let of_items =
                         |items| format!("user, {}, id, version", item_inputs::names(items).join(", "));
                     let (cut, fields) = (cut(other), for_items.map_or_else(|| FIELDS.to_owned(), of_items));
-                    let text = format!("unknown field {cut:?}; help: fields are {fields}, {}", known(for_items));
+                    let text =
+                        format!("unknown field {cut:?}; help: fields are {fields}, {}", known(for_items));
                     return Err(carry(slot)(Refusal::Bad(text)));
                 }
                 _ => {
