@@ -25,8 +25,8 @@ class DeepFm(PairsModel):
 
     The pairs are a factorisation machine over the slots' vectors, with the mean of its rows for a sequence: channel by
     channel the sum of the products of all pairs, weighted by label. Without `pairs` the weights start at one, so that
-    each pair starts as the dot product of its vectors; with them at zero, as the perceptron sees each product. A vector
-    with another length than `fm_dim` is first multiplied by a matrix of its slot.
+    each pair starts as the dot product of its vectors; with them the machine starts as the mean of the pairs, as the
+    perceptron sees each product. A vector with another length than `fm_dim` is first multiplied by a matrix of its slot.
 
     Attributes:
         hidden: The widths of the perceptron's layers.
@@ -52,7 +52,9 @@ class DeepFm(PairsModel):
             if column.width - built.user.own != dim:
                 name = f"fm_{column.name}"
                 yield glorot(name, (column.width - built.user.own, dim), axes=(name, ""))
-        yield same("fm", (dim, built.labels), 0.0 if self.pairs else 1.0, ("", "labels"))
+        slots = len(_slots(built.user, built.item))
+        first = 1.0 / max(1, slots * (slots - 1) // 2) if self.pairs else 1.0
+        yield same("fm", (dim, built.labels), first, ("", "labels"))
         sides = {"user": built.user.width, "item": built.item.width}
         yield from self._tower.weights(sides, silent=self._pairs(built).widths)
         yield glorot("out", (self.hidden[-1], built.labels), axes=("", "labels"))
