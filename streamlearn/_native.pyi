@@ -748,8 +748,8 @@ class FrontFigures:
     """The load of a front; `backlog_s` is the predicted time until all waiting requests are done.
 
     `margin_s` is the time that requests keep before their deadlines. `lanes_rest` is the share of their time that lanes
-    rest so that requests are read in time. `value` is None without an allowance, else the value of requests since the
-    start, offered and admitted, and the price of lane time.
+    should rest, so that requests are read in time. `value` is None without an allowance, else the value of requests
+    since the start, offered and admitted, and the price of lane time.
     """
 
     requests: int

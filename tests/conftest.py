@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,10 +95,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what was imported to itself: the garbage collector would look through all of it again and again."""
-    if "tensorflow" in sys.modules:
-        from tests.models.kept_code import keep_code
-
-        keep_code()
     gc.collect()
     gc.freeze()
     gc.enable()

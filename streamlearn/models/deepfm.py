@@ -26,7 +26,8 @@ class DeepFm(PairsModel):
     The pairs are a factorisation machine over the slots' vectors, with the mean of its rows for a sequence: channel by
     channel the sum of the products of all pairs, weighted by label. Without `pairs` the weights start at one, so that
     each pair starts as the dot product of its vectors; with them the machine starts as the mean of all pairs, as the
-    perceptron sees each of them. A vector of another length than `fm_dim` is first multiplied by a matrix of its slot.
+    perceptron sees those of one length. A vector of another length than `fm_dim` is first multiplied by a matrix of
+    its slot.
 
     Attributes:
         hidden: The widths of the perceptron's layers.

@@ -57,7 +57,7 @@ def _numbers(weight: Weight, seed: int) -> Tensor:
     if weight.low == weight.high:
         return tf.fill(weight.shape, tf.constant(weight.low, tf.float32))
     stream = tf.constant([seed % 2**63, zlib.crc32(weight.name.encode())], tf.int64)
-    # The numbers of `tf.random.stateless_uniform(alg="philox")`, which first calls some sixty operations for its seed.
+    # The numbers of `tf.random.stateless_uniform(alg="philox")`, which first calls dozens of operations for its seed.
     shares = tf.raw_ops.StatelessRandomUniform(shape=weight.shape, seed=stream, dtype=tf.float32)
     low, high = tf.constant(weight.low, tf.float32), tf.constant(weight.high, tf.float32)
     return shares * (high - low) + low

@@ -146,7 +146,10 @@ class FrontMeters:
         )
         self._busy = gauge("serving", "lanes_busy", "ratio", "Busy lanes as a share of all lanes")
         self._rest = gauge(
-            "serving", "lanes_rest", "ratio", "Share of their time that lanes rest so that requests are read in time"
+            "serving",
+            "lanes_rest",
+            "ratio",
+            "Share of their time that lanes should rest, so that requests are read in time",
         )
         self._run = counter("serving", "rows", "Rows in the runs of a graph, padding included", ["graph"])
         self._padding = counter("serving", "padding_rows", "Rows of padding in the runs of a graph", ["graph"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from streamlearn.features import Dense, FeatureSpec, Slot
 from streamlearn.models import DcnV2, DeepFm, Din, Mmoe, Model, PackedSide, Ple
 from streamlearn.models.logistic import Logistic
 from streamlearn.models.ready import ReadyModel
+from streamlearn.models.weights import Weight, initial
 from tests.models import reference
 from tests.models.packed import (
     Floats,
@@ -231,6 +233,22 @@ def test_the_same_seed_builds_the_same_weights_whatever_was_built_before(kind: s
     assert len(set(model.weight_names)) == len(again)
     for seed in (-1, 2**80):
         model.build(features, LABELS, seed)
+
+
+def test_initial_values_are_those_of_tensorflows_uniform_numbers() -> None:
+    for name, shape, seed in (("a", (3, 5), 7), ("b", (), -1), ("c", (64,), 2**62)):
+        stream = tf.constant([seed % 2**63, zlib.crc32(name.encode())], tf.int64)
+        expected = tf.random.stateless_uniform(shape, stream, -0.3, 0.7, tf.float32, alg="philox")
+        (found,) = initial([Weight(name, shape, -0.3, 0.7)], seed)
+        assert found.numpy().tobytes() == expected.numpy().tobytes()
+
+
+@pytest.mark.parametrize(("pairs", "first"), [(True, 1 / 15), (False, 1.0)])
+def test_a_factorisation_machine_begins_as_the_mean_of_all_pairs_or_as_their_sum(pairs: bool, first: float) -> None:
+    model = DeepFm(pairs=pairs)
+    weights = model.build(most_of_all(), LABELS, 0)
+    numbers = dict(zip(model.weight_names, weights, strict=True))
+    assert np.array_equal(numbers["fm"], np.full(numbers["fm"].shape, first, np.float32))
 
 
 def test_a_kernel_begins_so_that_its_outputs_are_about_as_large_as_its_inputs() -> None:

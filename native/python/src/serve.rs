@@ -141,7 +141,7 @@ struct NativeFigures {
     /// Waiting candidates.
     candidates: usize,
     lanes_busy: usize,
-    /// The share of their time that lanes rest for the threads that read requests.
+    /// The share of their time that lanes should rest for the threads that read requests.
     lanes_rest: f32,
     /// Predicted seconds until all waiting work is done.
     backlog_s: f64,
@@ -262,7 +262,7 @@ impl NativeFront {
             requests: figures.requests,
             candidates: figures.candidates,
             lanes_busy: figures.lanes_busy,
-            lanes_rest: self.front.readers().share(),
+            lanes_rest: self.front.rest_share(),
             backlog_s: figures.backlog_us / 1e6,
             margin_s: figures.slack_us / 1e6,
             value: figures.value.map(|value| (value.offered, value.admitted, value.price)),

@@ -80,27 +80,33 @@ class CompileCache:
         self._trim()
 
     def sweep(self) -> None:
-        """Delete files that were changed after they were written, and files beyond the limit."""
+        """Delete files without a digest or with another one, and files beyond the limit; others may do so meanwhile."""
         for file in self._files():
             digest_file = _digest_file(file)
-            if not digest_file.exists():  # another process is about to write it, or was killed before
+            if not digest_file.exists():  # another process is about to write it, or was killed before it did
                 _LOG.debug("the cached entry %s has no digest: it is compiled again", file.name)
                 _remove(file)
-            elif digest_file.read_text() != _digest(file):
-                _LOG.warning("the cached entry %s is damaged: it is compiled again", file.name)
-                _remove(file)
+                continue
+            with suppress(FileNotFoundError):
+                if digest_file.read_text() != _digest(file):
+                    _LOG.warning("the cached entry %s is damaged: it is compiled again", file.name)
+                    _remove(file)
         for digest_file in self.folder.glob("*.sha256*"):
             if not digest_file.with_name(digest_file.name.partition(".sha256")[0]).exists():
                 digest_file.unlink(missing_ok=True)
         self._trim()
 
     def _trim(self) -> None:
-        by_age = sorted((max(file.stat().st_atime, file.stat().st_mtime), file) for file in self._files())
-        total = sum(file.stat().st_size for _, file in by_age)
-        for _, file in by_age:
+        kept = []
+        for file in self._files():
+            with suppress(FileNotFoundError):
+                status = file.stat()
+                kept.append((max(status.st_atime, status.st_mtime), status.st_size, file))
+        total = sum(size for _, size, _ in kept)
+        for _, size, file in sorted(kept):
             if total <= self._bytes_max:
                 break
-            total -= file.stat().st_size
+            total -= size
             _remove(file)
         self._meters.cache.set(total)
 

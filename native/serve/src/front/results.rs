@@ -40,8 +40,7 @@ impl Front {
         let duration = work.begun.elapsed();
         let duration_us = duration.as_secs_f64() * 1e6;
         let mut rows = scores.chunks_exact(labels);
-        let readers = self.readers();
-        let rests = if self.pool.region().is_some() { 0.0 } else { readers.share() };
+        let (readers, rests) = (self.readers(), self.rest_share());
         let mut state = self.lock();
         if !state.scheduler.is_on(work.lane, work.plan) {
             return; // its requests were handled when the lane was restarted

@@ -36,7 +36,7 @@ const SEGMENTS_BYTES_MAX: usize = 1024;
 const KNOWN: &str =
     "deadline_ms, timeout (microseconds), priority, route_key, shown, features, value, prescores, segments";
 
-/// The names of those that a request takes: of one for items fewer, as `check` says.
+/// The names of the parameters that a request takes. A request for items takes fewer; see `CallerOptions::check`.
 pub fn known(items: Option<ItemInputs>) -> &'static str {
     match items.map(|items| items.rank_by.is_some()) {
         None => KNOWN,

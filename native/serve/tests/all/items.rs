@@ -118,7 +118,7 @@ fn other_requests_are_refused_with_what_would_be_right() {
         (format!("{{{user}, \"k\": 1, \"items\": []}}"), "fields are user, k, exclude, allow, id, version"),
         (
             format!("{{{user}, \"k\": 1, \"outputs\": []}}"),
-            "allow, id, version, deadline_ms, timeout (microseconds), priority, route_key, value, segments",
+            "unknown field \"outputs\"; help: fields are user, k, exclude, allow, id, version, deadline_ms, timeout (microseconds), priority, route_key, value, segments",
         ),
         (
             format!("{{{user}, \"k\": 1, \"features\": true}}"),
