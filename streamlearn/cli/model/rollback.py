@@ -168,7 +168,7 @@ def _show_moved(moved: Moved, line: str, *, json: bool) -> None:
             print_table(rows)
     if moved.said:
         message = f"the pointer moved, but nodes could not be asked whether they follow: {moved.said}"
-        help = "nodes also read the store, and follow within seconds; see `streamlearn versions`"
+        help = "nodes also read the store; see `streamlearn versions`; `--wait 0` does not wait for them"
         raise PartlyDone(message, help=help)
     if moved.silent:
         names = ", ".join(node.name for node in moved.silent)
