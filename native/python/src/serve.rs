@@ -262,7 +262,7 @@ impl NativeFront {
             requests: figures.requests,
             candidates: figures.candidates,
             lanes_busy: figures.lanes_busy,
-            lanes_rest: self.front.rest_share(),
+            lanes_rest: self.front.rest_share(&self.front.readers()),
             backlog_s: figures.backlog_us / 1e6,
             margin_s: figures.slack_us / 1e6,
             value: figures.value.map(|value| (value.offered, value.admitted, value.price)),

@@ -17,9 +17,9 @@ impl Front {
         self.readers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the share of their time that its lanes should rest; lanes that are processes do not.
-    pub fn rest_share(&self) -> f32 {
-        if self.pool.region().is_some() { 0.0 } else { self.readers().share() }
+    /// Returns the share of their time that its lanes should rest for threads; lanes that are processes do not.
+    pub fn rest_share(&self, readers: &ReaderWaits) -> f32 {
+        if self.pool.region().is_some() { 0.0 } else { readers.share() }
     }
 
     /// Makes its lanes rest for the threads of another front from now on.

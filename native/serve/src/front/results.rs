@@ -40,7 +40,8 @@ impl Front {
         let duration = work.begun.elapsed();
         let duration_us = duration.as_secs_f64() * 1e6;
         let mut rows = scores.chunks_exact(labels);
-        let (readers, rests) = (self.readers(), self.rest_share());
+        let readers = self.readers();
+        let rests = self.rest_share(&readers);
         let mut state = self.lock();
         if !state.scheduler.is_on(work.lane, work.plan) {
             return; // its requests were handled when the lane was restarted

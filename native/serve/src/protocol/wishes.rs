@@ -33,32 +33,32 @@ const SEGMENTS: &str = "names and values of at most 1,024 bytes, such as \"page=
 const SEGMENTS_BYTES_MAX: usize = 1024;
 
 /// The names of all parameters.
-const KNOWN: &str =
-    "deadline_ms, timeout (microseconds), priority, route_key, shown, features, value, prescores, segments";
-
-/// The names of the parameters that a request takes. A request for items takes fewer; see `CallerOptions::check`.
-pub fn known(items: Option<ItemInputs>) -> &'static str {
-    match items.map(|items| items.rank_by.is_some()) {
-        None => KNOWN,
-        Some(true) => "deadline_ms, timeout (microseconds), priority, route_key, shown, value, segments",
-        Some(false) => "deadline_ms, timeout (microseconds), priority, route_key, value, segments",
-    }
-}
+const NAMES: [&str; 9] = [
+    "deadline_ms",
+    "timeout",
+    "priority",
+    "route_key",
+    "shown",
+    "features",
+    "value",
+    "prescores",
+    "segments",
+];
 
 /// Whether a parameter has this name.
 pub fn is_parameter(name: &str) -> bool {
-    matches!(
-        name,
-        "deadline_ms"
-            | "timeout"
-            | "priority"
-            | "route_key"
-            | "shown"
-            | "features"
-            | "value"
-            | "prescores"
-            | "segments"
-    )
+    NAMES.contains(&name)
+}
+
+/// The parameters that a request takes, for people. A request for items takes fewer; see `CallerOptions::check`.
+pub fn known(items: Option<ItemInputs>) -> String {
+    let is_taken = |name: &str| match name {
+        "features" | "prescores" => items.is_none(),
+        "shown" => items.is_none_or(|items| items.rank_by.is_some()),
+        _ => true,
+    };
+    let names: Vec<_> = NAMES.into_iter().filter(|name| is_taken(name)).collect();
+    names.join(", ").replace("timeout", "timeout (microseconds)")
 }
 
 impl<'a> Parameter<'a> {
@@ -183,7 +183,10 @@ impl CallerOptions {
             },
             _ => {
                 let cut = cut(name);
-                return Err(Refusal::Bad(format!("unknown parameter {cut:?}; help: parameters are {KNOWN}")));
+                return Err(Refusal::Bad(format!(
+                    "unknown parameter {cut:?}; help: parameters are {}",
+                    known(None)
+                )));
             }
         }
         Ok(())
