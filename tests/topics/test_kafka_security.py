@@ -53,10 +53,10 @@ def secured(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield f"127.0.0.1:{port}", ca_file
 
 
-def _access(ca_file: Path, **changed: str) -> AccessSettings:
+def _access(ca_file: Path, unreachable_after_ms: int = 20_000, **changed: str) -> AccessSettings:
     security = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": USER, **changed}
     kafka = KafkaSettings(ssl_cafile=str(ca_file), **security)  # type: ignore[arg-type]
-    return AccessSettings(unreachable_after_ms=3_000, request_timeout_ms=2_000, kafka=kafka)
+    return AccessSettings(unreachable_after_ms=unreachable_after_ms, request_timeout_ms=2_000, kafka=kafka)
 
 
 def test_a_topic_behind_tls_and_a_password_is_written_and_read(
@@ -78,7 +78,7 @@ def test_a_wrong_password_is_refused_and_never_shown(
     monkeypatch.setenv("STREAMLEARN_KAFKA_PASSWORD", "hunter2")
     address, ca_file = secured
     with pytest.raises(TopicUnreachable) as caught:
-        create_topic(f"kafka://{address}/{topic_name}", TopicSettings(), _access(ca_file))
+        create_topic(f"kafka://{address}/{topic_name}", TopicSettings(), _access(ca_file, 3_000))
     assert address in caught.value.message
     assert "hunter2" not in str(caught.value) + repr(caught.value)
 
