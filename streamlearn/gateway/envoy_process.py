@@ -54,7 +54,7 @@ class EnvoyProcess(Resource):
 
     def __init__(self, folder: Path, program: str = "") -> None:
         self._folder = folder.absolute()
-        words = ["-c", str(self._folder / BOOTSTRAP), "--use-dynamic-base-id", "--log-level", "warning"]
+        words = ["-c", str(self._folder / BOOTSTRAP), "--disable-hot-restart", "--log-level", "warning"]
         # If this process ends, the kernel ends Envoy, or the next one would find its port taken.
         tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), "", program or find_envoy()]
         self._process = subprocess.Popen([*tied, *words, "--drain-time-s", "1", "--drain-strategy", "immediate"])
