@@ -47,7 +47,7 @@ def test_a_client_that_knows_nothing_of_us_is_understood(tutorial: Path, kafka: 
     # Where our Producer would have put it, beside its impression.
     assert event["partition"] == partition_of(b"request-1", 4)
     with load_app(tutorial / "feed", [root]).open_topic("actions") as topic, topic.reader([event["partition"]]) as read:
-        records = read.read(event["partition"], 0, wait_ms=10_000)
+        records = read.read(event["partition"], 0, wait_ms=120_000)
     assert records.timestamps_ms.tolist() == [event["event_time_ms"]]
     assert _run(tutorial, "read.py", root).splitlines()[1] == "actions: 1 events, 0 unreadable"
 

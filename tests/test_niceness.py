@@ -72,7 +72,7 @@ def test_it_takes_part_again_when_it_was_patient_for_long_enough_with_threads_it
         courtesy, found = Courtesy(15, 5.0, clock), list[int]()
         ended = threading.Event()
         with courtesy.given(), ThreadPoolExecutor(1) as pool:
-            waits = pool.submit(lambda: (ended.wait(30), policy())[1])
+            waits = pool.submit(lambda: (ended.wait(120), policy())[1])
             courtesy.look()
             found.append(policy())
             clock.sleep(5.0)

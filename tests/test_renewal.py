@@ -16,6 +16,7 @@ import pytest
 import trustme
 from prometheus_client import REGISTRY
 
+from streamlearn import metrics_server
 from streamlearn.access.renewal import ServerTls, is_token, open_token
 from streamlearn.errors import UsageError
 from streamlearn.metrics_server import serve_metrics
@@ -102,7 +103,10 @@ def test_a_token_is_read_again_when_its_secret_is_swapped_and_the_former_one_is_
         open_token(secret("token"))
 
 
-def test_metrics_are_given_for_the_token_that_the_file_holds_now(tmp_path: Path) -> None:
+def test_metrics_are_given_for_the_token_that_the_file_holds_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "_ARRIVAL_S", _WAIT_S)
     secret = Mounted(tmp_path / "secret", token=b"first")
     settings = TelemetrySettings(token_file=str(secret("token")))
     with serve_metrics(settings, "127.0.0.1:0") as server:
@@ -112,7 +116,7 @@ def test_metrics_are_given_for_the_token_that_the_file_holds_now(tmp_path: Path)
             asked = urllib.request.Request(f"http://127.0.0.1:{server.port}/metrics")
             asked.add_header("authorization", f"Bearer {token}")
             try:
-                with urllib.request.urlopen(asked, timeout=30) as answer:
+                with urllib.request.urlopen(asked, timeout=120) as answer:
                     return int(answer.status)
             except urllib.error.HTTPError as error:
                 return error.code
@@ -130,7 +134,7 @@ def served_by(address: str, authority: trustme.CA) -> bytes | None:
     host, _, port = address.rpartition(":")
     with (
         suppress(ssl.SSLError),
-        socket.create_connection((host, int(port)), 30) as plain,
+        socket.create_connection((host, int(port)), 120) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as connection,
     ):
         return connection.getpeercert(binary_form=True)
@@ -212,7 +216,7 @@ def test_a_node_accepts_the_token_that_its_file_holds_now_and_the_one_before(tmp
         def status(token: str) -> int:
             asked = urllib.request.Request(f"http://{node.http}/v2", headers={"authorization": f"Bearer {token}"})
             try:
-                with urllib.request.urlopen(asked, timeout=30) as answer:
+                with urllib.request.urlopen(asked, timeout=120) as answer:
                     return int(answer.status)
             except urllib.error.HTTPError as error:
                 return error.code

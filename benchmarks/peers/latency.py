@@ -103,7 +103,7 @@ def _read(table: Table, reads: list[Any], seconds: float, writer: _Writer) -> tu
         until = time.perf_counter() + seconds
         for number, ready in enumerate(cycle(reads)):
             began = time.perf_counter()
-            if began > until:
+            if taken and began > until:  # one read at least
                 break
             rows = table.lookup(ready)
             taken.append(time.perf_counter() - began)

@@ -32,7 +32,7 @@ def test_what_a_benchmark_started_ends_when_it_is_killed() -> None:
         started = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(started) == 2
         parent.send_signal(signal.SIGKILL)
-    wait_until(lambda: not any(map(is_alive, started)), "the job and what it started have ended", 20)
+    wait_until(lambda: not any(map(is_alive, started)), "the job and what it started have ended")
 
 
 def is_alive(pid: int) -> bool:

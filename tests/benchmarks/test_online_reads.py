@@ -19,14 +19,14 @@ from streamlearn.online import ComputedFeatures, FeatureReader, FilledRequest
 
 __all__: list[str] = []
 
-# A peer that says how many users and items it was given, and reads as quickly as it can.
+# A peer that says how many users and items it was given, and reads more slowly than any machine.
 _PEER = """
 import json, pathlib, sys
 workload = json.loads((pathlib.Path(sys.argv[-1]) / "workload.json").read_text())
 print(json.dumps({"way": "calls"}), flush=True)
 for line in sys.stdin:
     counts = len(workload["user"]["user_id"]), len(workload["item"]["rates"])
-    print(json.dumps({"durations_s": [0.25, 0.75], "counts": counts}), flush=True)
+    print(json.dumps({"durations_s": [250.0, 750.0], "counts": counts}), flush=True)
 """
 
 
@@ -69,7 +69,7 @@ def _compare(script: str, monkeypatch: pytest.MonkeyPatch, reader: FeatureReader
 def test_both_sides_have_figures_and_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
     result, notes = _compare(_PEER, monkeypatch, _Reader())
     assert notes == ["reading in turns with feast: calls"]
-    assert result.figures["feast_p50_ms"] == 500
+    assert result.figures["feast_p50_ms"] == 500_000
     sides, ratios_ = ("reader", "uncached", "feast"), ("ratio_feast_values", "ratio_feast_p99")
     assert set(result.figures) == {f"{side}_{quantile}_ms" for side in sides for quantile in ("p50", "p99")}
     assert set(result.ratios) == {f"{name}{of}" for name in ratios_ for of in ("", "_uncached")}
@@ -93,7 +93,7 @@ def test_reads_of_ours_without_values_are_never_measured(monkeypatch: pytest.Mon
 def test_a_peer_that_ends_after_a_turn_is_named(tmp_path: Path) -> None:
     script = """print('{"way": "calls"}\\n{"durations_s": [0.5]}', flush=True); raise SystemExit('killed')"""
     with _peer(script, tmp_path) as peer:
-        peer._process.wait(10)
+        peer._process.wait(120)
         with pytest.raises(ServiceError, match="it ended"):
             peer.turn(1.0)
 

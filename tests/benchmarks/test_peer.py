@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from tools.services.cache import Cache
 
 __all__: list[str] = []
 
-_ORDER = Order("fake", 100_000, ("fill",), seed=3, wait_s_max=30.0)
+_ORDER = Order("fake", 100_000, ("fill",), seed=3, wait_s_max=300.0)
 
 
 def _ask(script: str, order: Order = _ORDER, cores: int = 1) -> dict[str, float]:
@@ -50,14 +50,14 @@ def test_a_peer_goes_on_when_it_is_its_turn() -> None:
         "    sys.stdin.readline()\n"
         "print(json.dumps({'windows': 2}))"
     )
-    order = Order("fake", 100_000, ("learn",), in_turns=True, wait_s_max=30.0)
+    order = Order("fake", 100_000, ("learn",), in_turns=True, wait_s_max=300.0)
     with closing(PeerProcess([sys.executable, "-I", "-S", "-c", f"import json, sys\n{script}"], order, 1)) as peer:
         assert [peer.turn() for _ in range(3)] == [{}, {"window": 1.0}, {"window": 2.0}]
         assert peer.end() == {"windows": 2.0}
 
 
 def test_a_peer_that_ends_before_its_turn_is_named() -> None:
-    order = Order("fake", 100_000, ("learn",), in_turns=True, wait_s_max=30.0)
+    order = Order("fake", 100_000, ("learn",), in_turns=True, wait_s_max=300.0)
     script = "import sys; print('{}', flush=True); sys.stdin.readline(); sys.exit('no memory')"
     with closing(PeerProcess([sys.executable, "-I", "-S", "-c", script], order, 1)) as peer:
         assert peer.turn() == {}
@@ -86,12 +86,14 @@ def test_a_peer_that_is_killed_is_named() -> None:
 
 
 def test_a_peer_that_hangs_is_ended(tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    script = f"import signal; open({str(told)!r}, 'w').write(str(os.getpid())); signal.pause()"
+    script = f"import signal; signal.pause()  # {tmp_path}"
     with pytest.raises(ServiceError, match="peer fake took longer than 2 s"):
         _ask(script, Order("fake", 100_000, ("fill",), wait_s_max=2.0))
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(told.read_text()), 0)
+    commands = list[bytes]()
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # one that ends meanwhile
+            commands.append(process.read_bytes())
+    assert not any(str(tmp_path).encode() in command for command in commands)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_people_are_told_in_a_table() -> None:
 
 def test_callers_that_wait_are_told_as_such() -> None:
     with serving(Node()) as node:
-        told = _told(node.address, "--concurrency", "2", "--deadline-ms", "10000", "--requests", "history")
+        told = _told(node.address, "--concurrency", "2", "--deadline-ms", "120000", "--requests", "history")
     assert (told["pace"], told["concurrency"], told["requests"]) == ("closed", 2, "history")
     assert told["ok"] == told["in_time"] == told["due"] > 0
 

@@ -42,7 +42,8 @@ app = replace(app, {change})
 
 
 def _found(small: Path, *overrides: str) -> dict[str, Finding]:
-    return {finding.what: finding for finding in app_findings(small, list(overrides))}
+    # People wait for 3 s; a loaded machine may need longer.
+    return {finding.what: finding for finding in app_findings(small, ["topics.reach_s=120", *overrides])}
 
 
 def test_topics_never_made_are_missing_and_not_wrong(small: Path) -> None:
@@ -169,7 +170,7 @@ def test_a_topic_of_one_replica_is_no_failure_and_its_risk_is_named(
 def test_a_broker_that_does_not_answer_is_wrong_and_asked_once(small: Path) -> None:
     begin = time.monotonic()
     found = _found(small, "topics.root=kafka://127.0.0.1:1", "topics.reach_s=0.3")
-    assert time.monotonic() - begin < 30  # of the 90 that are usual
+    assert time.monotonic() - begin < 60  # of the 120 that are usual here
     topics = [finding for what, finding in found.items() if what.startswith("topic ")]
     assert [finding.state for finding in topics] == ["wrong"] * 5
     assert ["not checked" in finding.detail for finding in topics] == [False, True, True, True, True]

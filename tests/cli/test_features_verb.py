@@ -66,7 +66,7 @@ def test_what_was_done_is_what_a_request_gets(app: AppFolder, ended: Verb) -> No
     with folding(app) as process:
         wait_until(lambda: behind(app, ended) == [0, 0], "all is folded")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
     counts = shown_times(app)
     users = list(range(1_000))
     keys = keys_of(app.app.features.slot("user_id"), users).tolist()

@@ -104,8 +104,10 @@ def test_an_application_is_changed_switched_to_and_switched_back(
         assert "ready" in said
         assert "aside" in said
     # A node that does not follow is named, and the switch is not called done.
-    old_nodes.beat(Node(boot_id="deaf", name="deaf", state="ready", active=1, wall_ms=1))
+    deaf = Node(boot_id="deaf", name="deaf", state="ready", active=1, wall_ms=1)
+    old_nodes.beat(deaf)
     assert ended("switch", new, "--to", "learnable")[0] == 0
+    old_nodes.beat(deaf)
     status, said = ended("switch", new, "--to", "learnable2", "--wait", "0.3")
     assert status == 3
     assert "not every node has followed switch" in said

@@ -85,13 +85,18 @@ def test_shards_that_answer_are_shown_beside_one_that_does_not(
         taken.bind(("127.0.0.1", 0))
         away = f"127.0.0.1:{taken.getsockname()[1]}"
         words = ("ps", "stats", "--app", small, "--address", there, "--address", away)
-        shown = verb(*words)
+
+        def asked(*more: str) -> Any:
+            """Ask until the shard that is there answers in time."""
+            shown = verb(*words, *more)
+            return shown if "0/2" in shown.stdout else None
+
+        shown = wait_until(asked, "the shard that is there to answer")
         assert isinstance(shown.exception, PartlyDone)
         assert shown.exception.exit_code == 3
         assert f"1 of 2 shards did not answer: shard 1 at {away}" in shown.exception.message
         assert "refused" in shown.exception.message
-        assert "0/2" in shown.stdout
-        shown = verb(*words, "--json")
+        shown = wait_until(lambda: asked("--json"), "the shard that is there to answer")
         first, second = json.loads(shown.stdout)
         assert (first["place"], first["address"], second["address"]) == ("0/2", there, away)
         assert second["error"].startswith(f"shard 1 at {away}: ")

@@ -57,6 +57,10 @@ cache_folder = "{cache}"
 listen = "127.0.0.1:0"
 http = "127.0.0.1:0"
 deadline_ms = 30_000
+
+[up]
+silence_s_max = 600.0
+stop_s_max = 300.0
 """
 _ASKED = {
     "user": {"user_id": 7, "history": [1]},

@@ -67,6 +67,7 @@ def test_show_tells_the_code_and_the_settings_of_the_run_that_made_a_version(pla
 
 def test_the_revision_of_a_folder_is_that_of_its_git_work_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setattr("streamlearn.apps.revision._GIT_WAIT_S", 120.0)
     (tmp_path / "app.py").write_text("app = 1\n")
     plain = revision_of(tmp_path)
     assert (plain.commit, plain.is_changed, list(plain.sha256)) == ("", None, ["app.py"])

@@ -11,6 +11,8 @@ import ssl
 from dataclasses import dataclass
 from typing import Any
 
+from streamlearn.testing import wait_until
+
 __all__ = ["TOKEN", "Asked", "Told"]
 
 TOKEN = b"a-token-of-tests"
@@ -68,10 +70,14 @@ class Asked:
             link.close()
 
     def state(self) -> Any:
-        """What the page is told."""
-        told = self("GET", "/api/state")
-        assert told.status == 200, told
-        return told.json
+        """What the page is told, once store and registry have answered the console."""
+
+        def told() -> Any:
+            found = self("GET", "/api/state")
+            assert found.status == 200, found
+            return None if "have not answered within" in found.json["error"] else found.json
+
+        return wait_until(told, "the state", _WAIT_S)
 
     def move(
         self, what: str, asked: Any, *, token: bytes | None = TOKEN, headers: dict[str, str] | None = None

@@ -25,7 +25,7 @@ from tests.versions.history import MODEL, Trainer, serving
 __all__: list[str] = []
 
 DEADLINE_S = 300.0
-FAST = ConsoleSettings(listen="127.0.0.1:0", refresh_s=0.05, versions_s=0.05, move_wait_s=30.0)
+FAST = ConsoleSettings(listen="127.0.0.1:0", refresh_s=0.05, versions_s=0.05, move_wait_s=240.0, arrival_s=240.0)
 
 
 Opener: TypeAlias = Callable[..., "Console"]
@@ -74,7 +74,10 @@ def _followed(place: Place) -> Iterator[list[Replica]]:
 
 @contextmanager
 def _opening(place: Place) -> Iterator[Opener]:
-    with ExitStack() as stack:
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        # Nobody is late because the machine stands still.
+        patch.setattr("streamlearn.console.api._LOOK_WAIT_S", DEADLINE_S)
+        patch.setattr("streamlearn.bounded_server._EVICTION_S_MAX", DEADLINE_S)
 
         def serve(*, token: bytes | None = TOKEN, tls: tuple[Path, Path] | None = None, **changed: Any) -> Console:
             settings = structs.replace(FAST, **changed)

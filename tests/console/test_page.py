@@ -51,7 +51,7 @@ def test_the_page_shows_versions_nodes_and_moves(still: Console, still_nodes: li
     browser.visit(still.server.url)
     see(browser, "#said", "Version 5 is served, by all 2 nodes")
     assert browser.text("#model") == "ctr"
-    assert "live" in browser.text("#pulse")
+    see(browser, "#pulse", "live")
     table = see(browser, "#nodes", "node-1", "node-2")
     assert "ready" in table
     for version in (1, 2, 4, 5):

@@ -238,18 +238,20 @@ def test_an_ack_counts_until_the_next_heartbeat_even_if_that_is_of_an_older_move
 
 def test_a_silent_node_last_answered_with_the_version_that_it_acknowledged_last(place: Place) -> None:
     settings = Settings(registry=RegistrySettings(node_ttl_s=0.3))
-    model = Model(MODEL, str(place.folder / "store"), f"sqlite://{place.folder}/registry.db", settings)
+    where = str(place.folder / "store"), f"sqlite://{place.folder}/registry.db"
+    model, patient = Model(MODEL, *where, settings), Model(MODEL, *where, Settings())
     seq = place.pointer.seq
     try:
         place.registry.beat(Node(boot_id="a", name="node-a", state="ready", active=5, seq=seq - 3, wall_ms=1_000))
         for move, version in ((seq - 2, 4), (seq - 1, 3)):
             place.registry.ack(Ack(boot_id="a", name="node-a", seq=move, version=version, took_ms=1.0, wall_ms=2_000))
-        assert [(node.seq, node.active) for node in model.nodes()[0]] == [(seq - 1, 3)]
+        assert [(node.seq, node.active) for node in patient.nodes()[0]] == [(seq - 1, 3)]
         wait_until(lambda: not model.nodes()[0], "it is silent")
         (silent,) = model.missing([])
         assert (silent.seq, silent.active) == (seq - 1, 3), "an older heartbeat does not hide what it has confirmed"
     finally:
         model.close()
+        patient.close()
 
 
 def test_a_node_that_falls_silent_is_gone_until_it_leaves(place: Place, tmp_path: Path) -> None:

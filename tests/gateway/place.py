@@ -11,20 +11,22 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from streamlearn.gateway.envoy_process import ask_admin
 from streamlearn.testing import wait_until
 from tools.services import free_ports
 
-__all__ = ["INPUTS", "ROWS", "USER", "Access", "Answer", "access", "call", "find", "folder_of", "infer"]
+__all__ = ["INPUTS", "ROWS", "USER", "Access", "Answer", "access", "call", "find", "folder_of", "infer", "once_led"]
 
+T = TypeVar("T")
 _ROOT = Path(__file__).parents[2]
 _APP = """
 from streamlearn.apps import App
@@ -95,6 +97,24 @@ class Access:
         by_kind = [sum(name.endswith(kind) for name, _ in lines) for kind in (".grpc", ".http")]
         return by_kind[0] if len({*by_kind}) == 1 else -1
 
+    def while_healthy(self, nodes: int, ask: Callable[[], T]) -> T:
+        """What is seen while so many nodes get requests: one that a loaded machine holds up is left out for a while."""
+        seen = list[T]()
+
+        def is_seen() -> bool:
+            self.wait_healthy(nodes)
+            failures = self.figure("health_check.failure")
+            seen.append(ask())
+            return self.figure("health_check.failure") == failures and self.healthy() == nodes
+
+        wait_until(is_seen, f"{nodes} nodes that get requests all the time")
+        return seen[-1]
+
+    def given(self, host: str) -> int:
+        """How many requests Envoy has given to nodes of a host, or to that of an address."""
+        lines = re.findall(r"^\S+?::(\S+?)::rq_total::(\d+)$", self.ask("/clusters"), flags=re.MULTILINE)
+        return sum(int(count) for address, count in lines if host in (address, address.rpartition(":")[0]))
+
     def ask(self, path: str) -> str:
         """Ask Envoy as an administrator."""
         return ask_admin(self.out, "GET", path).decode()
@@ -105,7 +125,7 @@ class Access:
         return sum(map(int, found))
 
     def call(
-        self, path: str = "/score", body: object = ROWS, head: Mapping[str, str] | None = None, timeout_s: float = 30
+        self, path: str = "/score", body: object = ROWS, head: Mapping[str, str] | None = None, timeout_s: float = 120
     ) -> Answer:
         """Send a request by HTTP."""
         return call(f"127.0.0.1:{self.port}", path, body, head, timeout_s)
@@ -114,7 +134,7 @@ class Access:
         """Stop it, and check that Envoy has ended with it."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(30)
+            self.process.wait(120)
         finally:
             self.process.kill()
             self.process.wait()
@@ -126,7 +146,7 @@ def call(
     path: str = "/score",
     body: object = ROWS,
     head: Mapping[str, str] | None = None,
-    timeout_s: float = 30,
+    timeout_s: float = 120,
 ) -> Answer:
     """Send a request by HTTP to an address, of Envoy or of a node."""
     connection = http.client.HTTPConnection(address, timeout=timeout_s)
@@ -144,7 +164,7 @@ def infer(client: triton.InferenceServerClient, model: str, head: dict[str, str]
     user, item = triton.InferInput("user_id", [1], "INT64"), triton.InferInput("item_id", [1], "INT64")
     user.set_data_from_numpy(np.array([1]))
     item.set_data_from_numpy(np.array([2]))
-    return str(client.infer(model, [user, item], headers=head, client_timeout=30).get_response().model_version)
+    return str(client.infer(model, [user, item], headers=head, client_timeout=120).get_response().model_version)
 
 
 def find(client: triton.InferenceServerClient, model: str, head: dict[str, str] | None = None) -> str:
@@ -152,8 +172,25 @@ def find(client: triton.InferenceServerClient, model: str, head: dict[str, str] 
     user, k = triton.InferInput("user_id", [1], "INT64"), triton.InferInput("k", [1], "INT64")
     user.set_data_from_numpy(np.array([1]))
     k.set_data_from_numpy(np.array([1]))
-    answer = client.infer(f"{model}.retrieve", [user, k], headers=head, client_timeout=30)
+    answer = client.infer(f"{model}.retrieve", [user, k], headers=head, client_timeout=120)
     return str(answer.get_response().model_version)
+
+
+def once_led(ask: Callable[..., T], *words: Any, **more: Any) -> T:
+    """What is answered once a node gets requests: one that a loaded machine holds up gets none for a while."""
+    answers = list[T]()
+
+    def is_led() -> bool:
+        try:
+            answers.append(ask(*words, **more))
+        except InferenceServerException as error:
+            if str(error.status()) != "StatusCode.UNAVAILABLE":
+                raise
+            return False
+        return not (isinstance(answers[-1], Answer) and answers[-1].status == 503)
+
+    wait_until(is_led, "a node that gets requests")
+    return answers[-1]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def test_of_all_interfaces_an_address_is_given_that_answers() -> None:
     with socket.create_server(("0.0.0.0", 0)) as listener:
         host, _, port = reached_at(f"0.0.0.0:{listener.getsockname()[1]}").rpartition(":")
         assert host != "0.0.0.0"
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host, int(port)), timeout=60).close()
 
 
 def test_without_a_network_it_is_loopback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from streamlearn.apps import load_app
 from streamlearn.testing import wait_until
 from tests.campaign import away_s, some
 from tests.ingest.history import STEP_MS, T_MS, learned, outcomes, write_app
@@ -20,7 +21,11 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for_and_nothing_is_lost(
     how: str, own_kafka: Kafka, prism: Path, topic_name: str, tmp_path: Path
 ) -> None:
     app = write_app(tmp_path / "app", prism, lots=4, prefix=f"kafka://{own_kafka.address}/{topic_name}-")
-    feed = Feed(app)
+    settings = app.folder / "app.toml"
+    # A broker that is slow to come back is waited for too.
+    patient = "[topics]\nreach_s = 600\ndelivery_timeout_s = 600"
+    settings.write_text(settings.read_text().replace("[topics]", patient))
+    feed = Feed(load_app(app.folder))
     feed.more(150)
     with job(app) as process:
         feed.until_acknowledged(T_MS + 100 * STEP_MS, process)
@@ -33,7 +38,7 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for_and_nothing_is_lost(
             assert process.poll() is None, log_of(app)
             return time.monotonic() > back_s
 
-        wait_until(is_over, "the broker may come back", away_s() + 30)
+        wait_until(is_over, "the broker may come back", away_s() + 300)
         own_kafka.launch()
         feed.more(30, end=True)
         report = ended(app, process)

@@ -22,14 +22,14 @@ class Sent:
         self.fails: Exception | None = None
 
     def send(self, partition: int, value: bytes) -> None:
-        assert self.may.wait(20)
+        assert self.may.wait(240)
         if len(value) > 100:
             message = f"too large: {len(value)} bytes"
             raise Oversize(message, help="make it smaller")
         self.said.append(f"{partition}:{value.decode()}")
 
     def flush(self) -> None:
-        assert self.may.wait(20)
+        assert self.may.wait(240)
         self.said.append("flush")
         if self.fails is not None:
             raise self.fails
@@ -65,7 +65,7 @@ def test_whoever_gives_waits_at_the_bound_and_only_there() -> None:
     wait_until(lambda: courier._held_bytes == 50, "the first to be held")
     assert not given.wait(0.05)
     writer.may.set()
-    thread.join(20)
+    thread.join(240)
     assert given.is_set()
     courier.flush()
     courier.close()
@@ -107,7 +107,7 @@ def test_a_courier_that_is_closed_leaves_no_thread_and_nobody_waiting() -> None:
     closing.start()
     wait_until(lambda: courier._closing, "the courier to be closed")
     writer.may.set()
-    closing.join(20)
-    thread.join(20)
+    closing.join(240)
+    thread.join(240)
     assert [str(error) for error in failed] == ["the sender was closed before all samples were acknowledged"]
     assert not courier._thread.is_alive()

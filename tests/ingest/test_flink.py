@@ -127,10 +127,12 @@ def test_what_a_worker_raises_again_and_again_on_flink_ends_the_run_as_itself(
     flink: FlinkJobServer, tmp_path: Path
 ) -> None:
     app = write_app(tmp_path / "app", Path("/nowhere"), lots=4)
-    Feed(app).more(50)
+    feed = Feed(app)
+    feed.more(50)
     with run_on(flink, app) as process:
         wait_until(lambda: "ingest reads from" in log_of(app), "the run begins", DEADLINE_S)
         shutil.rmtree(Path(app.topic_url("samples").removeprefix("file://")))
+        feed.more(50)  # the samples of those before may have been written
         assert code_of(app, process) == 1
     assert "error: topic" in log_of(app)
 

@@ -159,7 +159,7 @@ def test_an_action_is_an_interaction_long_before_its_label_is_settled(prism: Pat
             assert not any(batch.labels[1].settles.any() for _, batch in messages(app))
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(DEADLINE_S)
 
 
 def test_an_action_is_an_interaction_when_it_comes_though_time_stands_still() -> None:

@@ -94,7 +94,8 @@ def test_everything_that_was_written_comes_to_its_lot_also_when_a_run_is_killed(
         # Its last heartbeat is that of request 999: all up to then is acknowledged before it is killed.
         def has_read_all() -> bool:
             assert first.poll() is None, (app.folder / "job.log").read_text()[-4000:]
-            return reached_ms() >= T_MS + (REQUESTS - 20) * STEP_MS
+            is_far = reached_ms() >= T_MS + (REQUESTS - 20) * STEP_MS
+            return is_far and len(identities(counted(counts_url), "impressions")) == REQUESTS
 
         wait_until(has_read_all, "the first run has acknowledged what there is", DEADLINE_S)
         first.send_signal(signal.SIGKILL)

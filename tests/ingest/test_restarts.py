@@ -129,7 +129,7 @@ def test_a_ctrl_c_of_a_terminal_ends_a_run_once_what_is_due_is_written(prism: Pa
 def test_a_backfill_whose_runner_is_killed_says_so_and_is_run_again(prism: Path, tmp_path: Path) -> None:
     app = write_app(tmp_path / "app", prism, lots=2)
     fill(app, 0, 200, end=True)
-    with job(app, "--set", "ingest.stretch_s=400", verb="backfill") as process:
+    with job(app, "--set", "ingest.stretch_s=20", verb="backfill") as process:
         wait_until(lambda: written_to(app) > 3, "a stretch was joined", _DEADLINE_S)
         assert process.poll() is None, said(app)[-4000:]
         kill(app, process, "prism")

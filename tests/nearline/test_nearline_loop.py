@@ -249,9 +249,17 @@ def test_while_the_store_is_away_nothing_is_lost(tmp_path: Path, own_redis: Any)
         shop.show(1, 2)
         shop.act(1)
         shop.fold()
-        node = NodeDouble()
-        with opened(shop, node) as loop:
-            settle(loop)
+        features = structs.replace(shop.folder.settings.features, reach_s=2.0)
+        hasty = replace(shop.folder, settings=structs.replace(shop.folder.settings, features=features))
+        with opened(replace(shop, folder=hasty), NodeDouble()) as loop:
+
+            def is_settled() -> bool:
+                try:
+                    return not loop.step() and loop.behind_s == 0
+                except StatesUnreachable:  # it is slow
+                    return False
+
+            wait_until(is_settled, "the first lists", WAIT_S)
             own_redis.kill()
             shop.act(2)
             with pytest.raises(StatesUnreachable):

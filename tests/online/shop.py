@@ -64,7 +64,7 @@ def folder_of(path: Path, store: str = "", name: str = "shop") -> AppFolder:
     """The application, with topics in memory and its states in a store."""
     labels = (Label("click", "click", "fast"), Label("order", "order", "fast", number=Number(missing=0.0)))
     app = App(name, SPEC, (LabelGroup("fast", 60, 600),), labels)
-    said = {"topics": {"root": f"memory://{path.name}-"}, "features": {"store": store}}
+    said = {"topics": {"root": f"memory://{path.name}-"}, "features": {"store": store, "reach_s": 60.0}}
     return AppFolder(app, path, msgspec.convert(said, Settings))
 
 

@@ -362,7 +362,7 @@ def test_states_are_not_read_while_they_are_folded_from_the_first_interaction(
         write(place.topic, some(600))
 
         def outcome() -> str:
-            with FeatureReader(place.folder, wait_s=5.0) as reader:
+            with FeatureReader(place.folder, wait_s=60.0) as reader:
                 return reader.users([1], T_MS + 2 * HOUR_MS).outcomes[0]
 
         with closing(FoldLoop(place.folder)) as loop:
@@ -424,7 +424,9 @@ def test_as_many_interactions_are_remembered_as_it_is_said(place: Place, restart
 
 
 def test_a_partition_that_was_idle_at_the_start_is_folded_later(place: Place, own_redis: Redis) -> None:
-    settings = msgspec.structs.replace(place.folder.settings, features=FeatureSettings(store=own_redis.url))
+    settings = msgspec.structs.replace(
+        place.folder.settings, features=FeatureSettings(store=own_redis.url, reach_s=60.0)
+    )
     folder = replace(place.folder, settings=settings)
     with closing(FoldLoop(folder)) as loop:
         for _ in range(3):

@@ -170,7 +170,7 @@ def test_a_redis_that_is_away_is_told_in_time_without_its_password(
         began_s = time.monotonic()
         with pytest.raises(StatesUnreachable, match="do not answer") as caught:
             store.read(places(group_of(tmp_path), 1))
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 30
         assert secret not in str(caught.value) + store.url + repr(store)
     own_redis.restart()
 

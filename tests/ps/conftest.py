@@ -16,7 +16,7 @@ from streamlearn.settings import PsSettings
 from streamlearn.versions import Store, open_store
 from tests.ps.model import MODEL, OPTIONS
 
-SETTINGS = PsSettings(retry_wait_ms_max=20_000, push_block_keys=512, pull_block_keys=700)
+SETTINGS = PsSettings(retry_wait_ms_max=120_000, order_wait_s_max=120.0, push_block_keys=512, pull_block_keys=700)
 
 
 @pytest.fixture(autouse=True)

@@ -69,7 +69,7 @@ class Actors:
 def _kill(process: Any) -> None:
     if process.is_alive():
         os.kill(process.pid, signal.SIGKILL)
-    process.join(10)
+    process.join(_WAIT_S_MAX)
     process.close()
 
 

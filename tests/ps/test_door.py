@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 from streamlearn.ps import Door, Place, ShardServer, Shelf
+from streamlearn.testing import wait_until
 from streamlearn.versions import Store
 from tests.ps.conftest import SETTINGS
 from tests.ps.model import MODEL, OPTIONS
 from tests.ps.test_server import _authority
 
-_WAIT_S = 30.0
-_SOON = msgspec.structs.replace(SETTINGS, connect_wait_ms_max=300, retry_wait_ms_max=600, backoff_ms_max=50)
+_WAIT_S = 120.0
+_SOON = msgspec.structs.replace(SETTINGS, backoff_ms_max=50)
 
 
 @pytest.mark.parametrize("place", [Place(), Place(1, 2)], ids=str)
@@ -53,8 +54,12 @@ def test_one_whose_thread_of_orders_stands_still_does_not_and_goes_on_after(
 
         monkeypatch.setattr(server.shard, "obey", stand_still)
         door = Door(server.addresses[0], Place(), MODEL, OPTIONS, _SOON)
-        assert not door.answers(0.2)
-        assert is_in.is_set()
+
+        def stands_still() -> bool:
+            assert not door.answers(0.2)
+            return is_in.is_set()
+
+        wait_until(stands_still, "the order to be begun")
         go_on.set()
         assert door.answers(_WAIT_S)
         door.close()

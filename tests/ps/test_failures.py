@@ -239,7 +239,7 @@ class _Stuck:
 
     def _wait(self, prefix: str, suffix: str) -> Any:
         self.begun.release()
-        assert self.let_go.wait(60)
+        assert self.let_go.wait(300)
         return self._writer(prefix, suffix)
 
 
@@ -273,13 +273,13 @@ def test_exports_of_a_store_that_hangs_are_bounded_and_seen(
         twin = Twin()
         twin.step(client, 3)
         client.seal(1)
+        client._settings = SETTINGS  # with time enough for a shard and a store that answer
         with pytest.raises(CutFailed, match="2 exports were given up and still run"):
             client.export(head(1, None))
         client.abandon(1)
         twin.check(client)
         stuck.let_go.set()
         wait_until(lambda: [one.exports_left for one in client.stats()] == [0], "the exports to end")
-        client._settings = SETTINGS  # with time enough for a store that answers
         newest = committed(client, store, 2, None).ref
         client.restore(Epoch(4), None)
         client.restore(Epoch(5), newest)

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def test_shards_refuse_a_reader_that_does_not_keep_its_word(store: Store, order:
         trainer = stack.enter_context(PsClient.connect(MODEL, OPTIONS, settings))
         trainer.restore(Epoch(1), None)
         reader = stack.enter_context(PsClient.connect(MODEL, OPTIONS, settings, reads_only=True))
-        (answer,) = reader._link.order_all([order], 10.0)
+        (answer,) = reader._link.order_all([order], 120.0)
         assert isinstance(answer, UsageError)
         assert "read-only" in answer.message
         (stats,) = trainer.stats()
@@ -149,7 +149,7 @@ def test_a_reader_waits_for_the_first_restore_within_its_bound(store: Store) -> 
     with ExitStack() as stack:
         settings = listening(stack, store, 2)
         hasty = msgspec.structs.replace(settings, retry_wait_ms_max=400)
-        reader = stack.enter_context(PsClient.connect(MODEL, OPTIONS, hasty, reads_only=True))
+        reader = stack.enter_context(_hasty_reader(hasty))
         with pytest.raises(ShardNotReady, match="shard 0"):
             reader.pull("main", KEYS)
         trainer = stack.enter_context(PsClient.connect(MODEL, OPTIONS, settings))
@@ -169,7 +169,7 @@ def test_a_reader_lives_on_when_a_shard_is_killed_and_all_are_restored(tmp_path:
         pid = processes[number].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        processes[number].join(10)
+        processes[number].join(120)
 
     addresses = [f"127.0.0.1:{port}" for port in ports]
     settings = msgspec.structs.replace(SETTINGS, addresses=addresses, backoff_ms_max=50, connect_wait_ms_max=500)
@@ -181,7 +181,13 @@ def test_a_reader_lives_on_when_a_shard_is_killed_and_all_are_restored(tmp_path:
         trainer = stack.enter_context(PsClient.connect(MODEL, OPTIONS, settings))
         trainer.restore(Epoch(1), None)
         reader = stack.enter_context(PsClient.connect(MODEL, OPTIONS, settings, reads_only=True))
-        impatient = stack.enter_context(PsClient.connect(MODEL, OPTIONS, hasty, reads_only=True))
+        impatient = stack.enter_context(_hasty_reader(hasty))
+
+        def names(number: int) -> bool:  # another shard may be slow
+            with pytest.raises((ShardUnreachable, ShardNotReady)) as refused:
+                impatient.pull("main", KEYS)
+            return isinstance(refused.value, ShardUnreachable) and f"shard {number}" in refused.value.message
+
         twin = Twin()
         twin.step(trainer, 1)
         newest = committed(trainer, store, 1, None).ref
@@ -190,12 +196,24 @@ def test_a_reader_lives_on_when_a_shard_is_killed_and_all_are_restored(tmp_path:
             twin.step(trainer, 1 + recovery)
             twin.check(reader)
             kill(recovery % 2)
-            with pytest.raises(ShardUnreachable, match=f"shard {recovery % 2}"):
-                impatient.pull("main", KEYS)
+            wait_until(lambda number=recovery % 2: names(number), "the killed shard to be named")  # type: ignore[misc]
             start(recovery % 2)
             trainer.restore(Epoch(1, recovery), newest)
             twin.go_back()
             twin.check(reader)
+
+
+def _hasty_reader(settings: PsSettings) -> PsClient:
+    """A client that soon gives up, once it is connected: a loaded machine may need longer for that."""
+
+    def connected() -> PsClient | None:
+        with suppress(ShardUnreachable):
+            return PsClient.connect(MODEL, OPTIONS, settings, reads_only=True)
+        return None
+
+    client = wait_until(connected, "the shards to be connected")
+    assert client is not None
+    return client
 
 
 def _free_port() -> int:

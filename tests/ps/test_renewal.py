@@ -36,8 +36,8 @@ def client(address: str, token: GivenToken | None = None, authority: Path | None
     return RemoteLink(MODEL, OPTIONS, settings, token, role="asks")
 
 
-def answers(link: RemoteLink) -> bool:
-    return isinstance(link.order_all([Stats()], 2.0)[0], ShardStats)
+def answers(link: RemoteLink, wait_s: float = 120.0) -> bool:
+    return isinstance(link.order_all([Stats()], wait_s)[0], ShardStats)
 
 
 def test_a_client_reconnects_whichever_side_has_read_the_new_token_first(store: Store, tmp_path: Path) -> None:
@@ -51,10 +51,10 @@ def test_a_client_reconnects_whichever_side_has_read_the_new_token_first(store: 
         # The client's file has changed, and the shard's has not: it is tried with the former token.
         ours.write_text("second")
         with shard(store, address, open_token(theirs)):
-            wait_until(lambda: answers(link), "the client is let in with its former token", _WAIT_S)
+            wait_until(lambda: answers(link, 2.0), "the client is let in with its former token", _WAIT_S)
         theirs.write_text("second")
         with shard(store, address, open_token(theirs)):
-            wait_until(lambda: answers(link), "the client sends its new token", _WAIT_S)
+            wait_until(lambda: answers(link, 2.0), "the client sends its new token", _WAIT_S)
             # The shard's file has changed, and the clients' has not.
             theirs.write_text("third")
 
@@ -89,7 +89,7 @@ def test_a_shard_serves_the_renewed_certificate_and_a_client_reads_the_renewed_a
 
         def is_trusted(authority: Path) -> bool:
             with closing(client(address, authority=authority)) as other:
-                return answers(other)
+                return answers(other, 2.0)
 
         issue(authorities[1])
         wait_until(lambda: is_trusted(second), "new connections get the new certificate", _WAIT_S)
@@ -97,6 +97,6 @@ def test_a_shard_serves_the_renewed_certificate_and_a_client_reads_the_renewed_a
         # The connection from before goes on.
         assert answers(link)
     with closing(link), shard(store, address, tls=(cert, key)):
-        assert not answers(link)
+        assert not answers(link, 2.0)
         authorities[1].cert_pem.write_to_path(trusted)
-        wait_until(lambda: answers(link), "the client trusts what its file holds now", _WAIT_S)
+        wait_until(lambda: answers(link, 2.0), "the client trusts what its file holds now", _WAIT_S)

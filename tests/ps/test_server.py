@@ -33,10 +33,10 @@ from streamlearn.versions import Store
 from tests.ps.conftest import SETTINGS
 from tests.ps.model import KEYS, MODEL, OPTIONS, Twin, committed
 
-_SOON = msgspec.structs.replace(SETTINGS, connect_wait_ms_max=300, retry_wait_ms_max=600, backoff_ms_max=50)
+_SOON = msgspec.structs.replace(SETTINGS, retry_wait_ms_max=600, backoff_ms_max=50)  # nobody is there
 
 
-def _settings(server: ShardServer, settings: PsSettings = _SOON) -> PsSettings:
+def _settings(server: ShardServer, settings: PsSettings = SETTINGS) -> PsSettings:
     return msgspec.structs.replace(settings, addresses=[server.addresses[0]])
 
 
@@ -117,10 +117,10 @@ def test_an_order_that_cannot_be_decoded_is_refused_and_the_next_one_is_answered
         link = RemoteLink(MODEL, OPTIONS, _settings(server), role=role)
         try:
             for body in bodies:
-                (refused,) = link._client.order_all([body], 10_000)
+                (refused,) = link._client.order_all([body], 120_000)
                 assert isinstance(refused, ShardRefused), body[:40]
                 assert "bad_request" in str(refused)
-                (answer,) = link._client.order_all([_STATS], 10_000)
+                (answer,) = link._client.order_all([_STATS], 120_000)
                 assert isinstance(answer, bytes)
                 assert isinstance(decode_answer(answer), ShardStats)
         finally:
@@ -135,10 +135,10 @@ def test_an_order_that_ends_in_any_error_leaves_the_next_one_answered(
         try:
             with monkeypatch.context() as patch:
                 patch.setattr("streamlearn.ps.server.decode_order", lambda body: 1 / 0)
-                (refused,) = link._client.order_all([_STATS], 10_000)
+                (refused,) = link._client.order_all([_STATS], 120_000)
             assert "internal: ZeroDivisionError" in str(refused)
             assert any("failed to obey an order" in line for line in lines)
-            (answer,) = link._client.order_all([_STATS], 10_000)
+            (answer,) = link._client.order_all([_STATS], 120_000)
             assert isinstance(answer, bytes)
             assert isinstance(decode_answer(answer), ShardStats)
         finally:
@@ -154,7 +154,8 @@ def test_tls_keeps_out_whom_another_authority_signed(store: Store, tmp_path: Pat
             twin = Twin()
             twin.step(client, 1)
             twin.check(client)
-        for settings in (msgspec.structs.replace(trusting, tls_ca=str(other[0])), _settings(server)):
+        soon = _settings(server, _SOON)
+        for settings in (msgspec.structs.replace(soon, tls_ca=str(other[0])), soon):
             with pytest.raises((ShardUnreachable, ShardRefused)):
                 PsClient.connect(MODEL, OPTIONS, settings)
 

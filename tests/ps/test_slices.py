@@ -21,7 +21,7 @@ from streamlearn.versions import Store
 from tests.ps.conftest import SETTINGS, listening
 from tests.ps.model import KEYS, MODEL, OPTIONS, Twin
 
-_WAIT_S = 20.0
+_WAIT_S = 120.0
 _ONES = np.ones((len(KEYS), 8), np.float32)
 
 

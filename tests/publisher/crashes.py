@@ -101,7 +101,9 @@ def _steps(store: Store) -> int:
 # -- beside shards that live on -------------------------------------------------------------------------------------
 
 
-SETTINGS = PsSettings(retry_wait_ms_max=20_000, order_wait_s_max=30.0, export_wait_s_max=30.0, restore_wait_s_max=30.0)
+SETTINGS = PsSettings(
+    retry_wait_ms_max=120_000, order_wait_s_max=120.0, export_wait_s_max=120.0, restore_wait_s_max=120.0
+)
 
 
 def run_shard(place: str, port: int, store: str) -> None:

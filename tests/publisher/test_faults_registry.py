@@ -20,7 +20,7 @@ from tools.services import Redis
 
 # What is waited for in earnest: a call to a registry that is away. An outage is as many intervals of the publisher's
 # own clock as it lasts; what it costs is a call a publication at first, and less and less (the pauses double).
-_REACH_S = 0.3
+_REACH_S = 15.0
 _OUTAGE_S = 60
 
 

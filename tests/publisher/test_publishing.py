@@ -380,9 +380,9 @@ def test_a_base_is_asked_for_after_so_many_deltas_one_at_a_time(store: Store) ->
         assert asked == [3]
         gate.set()
         wait_until(lambda: training.publisher._bases.deltas == 2, "the base to be counted")
-        training.publisher._bases.join(60)
+        training.publisher._bases.join(240)
         training.publish()
-        training.publisher._bases.join(60)
+        training.publisher._bases.join(240)
     assert asked == [3, 6]
 
 
@@ -414,7 +414,7 @@ def test_a_base_is_written_by_a_process_of_its_own_and_chains_begin_there(store:
     with Training(store, settings, compact=compact_apart(store.url, MODEL)).begin() as training:
         for _ in range(3):
             training.publish()
-        training.publisher._bases.join(60)
+        training.publisher._bases.join(240)
         assert training.publisher._bases.deltas == 0
         training.publish()
     links = Chain.find(store, MODEL).links
@@ -433,11 +433,11 @@ def test_a_base_that_could_not_be_written_is_said_and_harms_nothing(
     settings = PublisherSettings(publish_interval_s=INTERVAL_S, base_deltas_max=1)
     with Training(store, settings, compact=compact_apart(store.url, "other")).begin() as training:
         training.publish()
-        training.publisher._bases.join(60)
+        training.publisher._bases.join(240)
         assert "cannot write a base of version 2: the base of version 2 was not written" in caplog.text
         assert training.publisher._bases.deltas == 1
         training.publish()
-        training.publisher._bases.join(60)
+        training.publisher._bases.join(240)
     check_learned(store, 2)
 
 

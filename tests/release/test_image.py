@@ -101,7 +101,8 @@ def test_it_says_who_it_is_what_it_needs_and_how_it_is_probed(config: dict[str, 
 def test_a_node_answers_is_probed_and_drains(root: Path, config: dict[str, Any], shop: Path, tmp_path: Path) -> None:
     folder, name = tmp_path / "bundle", f"streamlearn-{uuid.uuid4().hex[:12]}"
     folder.mkdir()
-    words = ["serve", "/srv/app", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    listen = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    words = ["serve", "/srv/app", *listen, "--set", "front.deadline_ms=30000"]
     bundle(folder, root, config, shop, words)
 
     def inside(*words: str) -> subprocess.CompletedProcess[str]:

@@ -50,6 +50,7 @@ publish_interval_s = 1.0
 [front]
 listen = "127.0.0.1:0"
 http = "127.0.0.1:0"
+deadline_ms = 30_000
 
 [telemetry]
 listen = ""

@@ -33,7 +33,9 @@ def test_train_and_serve(install: Install, tmp_path: Path, prism: Path) -> None:
     imported = environment.run(tmp_path, "python", "-c", "import streamlearn; print(streamlearn.__file__)").stdout
     assert Path(imported).is_relative_to(environment.folder)
     changes = (f"ingest.prism_location={prism}", "front.listen=127.0.0.1:0", "front.http=127.0.0.1:0")
-    options = [word for change in (*changes, "telemetry.listen=") for word in ("--set", change)]
+    options = [
+        word for change in (*changes, "front.deadline_ms=30000", "telemetry.listen=") for word in ("--set", change)
+    ]
     with environment.running(tmp_path, r"shop is up: .*node-1 http ([^,\s]+)", *up.split(), *options) as http:
 
         def answer() -> dict[str, Any]:
@@ -43,7 +45,7 @@ def test_train_and_serve(install: Install, tmp_path: Path, prism: Path) -> None:
 
         first = answer()
         assert first.keys() == json.loads(shown).keys()
-        assert first["version"] == 1
+        assert first["version"] >= 1
         # The click was learned: it is in the version of the next minute.
         wait_until(lambda: answer()["version"] > 1, "a version that learned", _WAIT_S)
         clicked, other = answer()["scores"]["click"]

@@ -306,7 +306,7 @@ def test_a_signal_stops_the_command_with_everything_written(tmp_path: Path, numb
         try:
             wait_until(lambda: _has_impressions(tmp_path, process), "the first impressions")
             process.send_signal(number)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=300)
         finally:
             process.kill()
     assert process.returncode == 3, err

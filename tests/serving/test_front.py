@@ -104,7 +104,7 @@ class Rig:
     ) -> None:
         self.tables = tables or tables_of(2)
         text = described(FEATURES, APP.labels, list(self.tables.dims), LIMITS)
-        limits = FrontLimits(lanes, requests_max, 1_000, 0, 0, 0, 8, 1.0, 0, False, 10_000_000, 20_000_000)
+        limits = FrontLimits(lanes, requests_max, 1_000, 0, 0, 0, 8, 1.0, 0, False, 60_000_000, 120_000_000)
         self.front = native.Front(text, ([1, 4], [4, 16], [3]), limits, 4, shadows_max)
         self.node = native.FrontNode(
             "shop", self.front, ("127.0.0.1:0", "127.0.0.1:0"), NodeLimits(1, 100, 100, 1 << 16, 5_000),
@@ -146,7 +146,7 @@ class Rig:
         heads = {"content-type": "application/json", **headers}
         asked = urllib.request.Request(f"http://{self.node.http}{path}", data, heads)
         try:
-            with urllib.request.urlopen(asked, timeout=30) as answer:
+            with urllib.request.urlopen(asked, timeout=120) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
@@ -346,7 +346,7 @@ def test_too_many_that_wait_are_refused_at_once() -> None:
         with ThreadPoolExecutor(4) as pool:
             waiting = [pool.submit(rig.ask, "/score", request(1)) for _ in range(2)]
             wait_until(lambda: rig.front.waiting() == 2, "two to wait")
-            assert rig.ask("/score", request(1, deadline_ms=5_000))[0] == 429
+            assert rig.ask("/score", request(1, deadline_ms=60_000))[0] == 429
             rig.let_go()
             assert [one.result()[0] for one in waiting] == [200, 200]
     finally:
@@ -396,7 +396,7 @@ def test_a_lane_that_begins_anew_lost_its_work_and_its_callers_are_told(rig: Rig
 def test_it_says_how_it_is(rig: Rig) -> None:
     assert rig.ask("/v2/health/ready")[0] == 200
     assert rig.ask("/versions")[1]["active"] == 1
-    with urllib.request.urlopen(f"http://{rig.node.http}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://{rig.node.http}/metrics", timeout=120) as answer:
         assert answer.read() == b"shop_metrics 1\n"
     rig.node.set_state(False, "it is starting or rebuilding its tables")
     assert rig.ask("/v2/health/ready")[0] == 503

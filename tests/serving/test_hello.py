@@ -24,7 +24,7 @@ from streamlearn.serving.node import NodeLimits
 from streamlearn.testing import wait_until
 from tests.serving.test_front import Rig
 
-_WAIT_S = 30.0
+_WAIT_S = 120.0
 
 
 @pytest.fixture

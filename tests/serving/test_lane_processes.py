@@ -36,7 +36,7 @@ WAIT_S = 300.0
 # Two ladders fit into one process, three do not: of 4, of 2 (it takes no users) and of 4 shapes.
 SETTINGS = ServingSettings(
     users_buckets=[1, 4], candidates_buckets=[4, 16], lanes=2, device="cpu", compiles_max=8, lane_processes=True,
-    lane_failures_max=100,
+    lane_failures_max=100, lane_answer_s_max=300.0,
 )  # fmt: skip
 SLAB_BYTES = 1 << 20
 

@@ -110,9 +110,9 @@ def serve(tmp_path: Path, graphs: tuple[Path, Path]) -> Iterator[Callable[..., S
         said = msgspec.to_builtins(shop.folder.settings)
         said |= {
             "serving": {"users_buckets": [1, 4], "candidates_buckets": [4], "cost_runs": 2},
-            "front": {"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "deadline_ms": 30_000, "ready_s": 100},
+            "front": {"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "deadline_ms": 30_000},
             "replica": {"beat_s": 0.25},
-            "features": {"store": url, "wait_s": 0.5},
+            "features": {"store": url, "wait_s": 20.0, "reach_s": 60.0},
         }
         said["retrieval"] |= {"k_max": 50, **retrieval}
         said["impressions"] = {"write_back": said["retrieval"]["nearline"] == "ranked"}

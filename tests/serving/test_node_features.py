@@ -9,6 +9,7 @@ import urllib.error
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ class Shop:
         settings = msgspec.structs.replace(
             folder.settings,
             # A slow machine must not make a store that answers unavailable.
-            features=msgspec.structs.replace(folder.settings.features, wait_s=5.0),
+            features=msgspec.structs.replace(folder.settings.features, wait_s=20.0),
             events=msgspec.structs.replace(folder.settings.events, linger_ms=1),
-            impressions=msgspec.structs.replace(folder.settings.impressions, write_back=True),
+            impressions=msgspec.structs.replace(folder.settings.impressions, write_back=True, flush_s=120.0),
         )
         self.folder: AppFolder = replace(folder, settings=settings)
         self.impressions = create_topic(folder.topic_url("impressions"), TopicSettings(partitions=1))
@@ -83,7 +84,7 @@ class Shop:
 
     def wait_written(self) -> None:
         answered = sum(self.figures().values())
-        wait_until(lambda: len(self.written()) >= answered, "impressions", 30)
+        wait_until(lambda: len(self.written()) >= answered, "impressions")
 
     def close(self) -> None:
         self.rig.close()
@@ -103,7 +104,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
 
 
 def wait_known(shop: Shop) -> None:
-    wait_until(lambda: by_rows(shop, 1, 10)["served_features"] == "known", "states to be read", 30)
+    wait_until(lambda: by_rows(shop, 1, 10)["served_features"] == "known", "states to be read")
 
 
 def of_impression(columns: EventColumns, row: int) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def by_grpc(shop: Shop, user: int, item: int) -> Any:
         request.raw_input_contents.append(struct.pack("<q", value))
     with grpc.insecure_channel(shop.rig.node.grpc) as channel:
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        answer = answer_class.FromString(infer(request.SerializeToString(), timeout=30))
+        answer = answer_class.FromString(infer(request.SerializeToString(), timeout=120))
     (said,) = answer.parameters
     assert said.key == "features"
     return json.loads(said.value.string_param)
@@ -159,7 +160,7 @@ def by_rows(shop: Shop, user: int, item: int) -> Any:
 
 def test_all_ways_compute_what_a_reader_does_and_impressions_say_the_same(shop: Shop) -> None:
     answers = []
-    with FeatureReader(shop.folder, wait_s=5.0) as reader:
+    with FeatureReader(shop.folder, wait_s=60.0) as reader:
         for user, item in ((1, 10), (2, 11), (77, 10), (1, 99)):
             for ask in (by_rows, by_tensors, by_grpc):
                 found = ask(shop, user, item)
@@ -220,7 +221,7 @@ def test_before_anything_is_folded_columns_are_unavailable_and_the_node_says_why
 ) -> None:
     with closing(Shop(tmp_path, f"sqlite:///{tmp_path}/states.db", folded=False)) as shop:
         assert by_rows(shop, 1, 10)["served_features"] == "unavailable"
-        wait_until(lambda: "no interactions of shop were ever folded" in caplog.text, "a line of the log", 30)
+        wait_until(lambda: "no interactions of shop were ever folded" in caplog.text, "a line of the log")
 
 
 def test_a_node_says_why_it_cannot_read_a_redis(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -230,7 +231,7 @@ def test_a_node_says_why_it_cannot_read_a_redis(tmp_path: Path, caplog: pytest.L
         features = NodeFeatures(replace(shop.folder, settings=changed), shop.rig.front)
         assert features.native.figures().error == "it was not connected yet"
         features.start(shop.rig.node)
-        wait_until(lambda: "Connection refused" in caplog.text, "a line of the log", 30)
+        wait_until(lambda: "Connection refused" in caplog.text, "a line of the log")
         features.close()
 
 
@@ -242,14 +243,20 @@ def test_requests_of_short_deadlines_keep_nobody_else_from_reading(shop: Shop) -
 
 
 def test_items_are_read_once_and_then_come_from_the_cache(shop: Shop) -> None:
-    items = [{"item_id": item} for item in range(200, 260)]
-    before = shop.features.native.figures().items
-    for _ in range(2):
-        shop.score(user={"user_id": 1}, items=items)
-    cached, read = np.subtract(shop.features.native.figures().items, before)
-    assert cached + read == 120
-    assert read >= 60
-    assert cached > 0
+    firsts = count(200, 60)
+
+    def are_cached() -> bool:
+        items = [{"item_id": item} for item in islice(count(next(firsts)), 60)]
+        before = shop.features.native.figures().items
+        for _ in range(2):
+            shop.score(user={"user_id": 1}, items=items)
+        cached, read = np.subtract(shop.features.native.figures().items, before)
+        assert cached + read == 120
+        assert read >= 60
+        return bool(cached > 0)
+
+    # On a machine that stalls, they may be too old when they are asked for again.
+    wait_until(are_cached, "items to come from the cache")
 
 
 def test_states_that_cannot_be_read_count_as_none(own_redis: Redis, tmp_path: Path) -> None:
@@ -276,7 +283,7 @@ def test_states_that_are_folded_again_from_the_beginning_are_not_read(shop: Shop
         groups = [group for entity in SPEC.entities if (group := store.current("shop", entity))]
         for group in groups:
             store.switch(replace(group, fills=True))
-        wait_until(lambda: by_rows(shop, 1, 10)["served_features"] == "unavailable", "states to be left alone", 30)
+        wait_until(lambda: by_rows(shop, 1, 10)["served_features"] == "unavailable", "states to be left alone")
         for group in groups:
             store.filled(replace(group, epoch=7))  # of a rebuild that is not the current one
             current = store.current("shop", SPEC.entities[0])
@@ -300,7 +307,7 @@ def test_while_the_store_is_away_requests_get_defaults_and_impressions_say_so(ow
         began_s = time.monotonic()
         for _ in range(50):
             assert by_rows(shop, 1, 10)["served_features"] == "unavailable"
-        assert time.monotonic() - began_s < 4.0 + 4 * with_store_s, "it is not waited for"
+        assert time.monotonic() - began_s < 30.0 + 4 * with_store_s, "it is not waited for"
         own_redis.restart()
         wait_until(lambda: by_rows(shop, 1, 10)["served_features"] != "unavailable", "the store to be asked")
         shop.rig.close()

@@ -62,8 +62,10 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
         model="deepfm",
     )  # fmt: skip
-    write_messages(app, messages_of(app.app, 40))
-    train(app, threading.Event(), until=lambda topic: Until(ends_of(topic, "end")))
+    messages = messages_of(app.app, 40)
+    for some in (messages[:20], messages[20:]):  # each run makes a version, however slowly, and the first one two
+        write_messages(app, some)
+        train(app, threading.Event(), until=lambda topic: Until(ends_of(topic, "end")))
     return app.folder
 
 
@@ -108,8 +110,8 @@ def ask(http: str, items: int = 3, route: str | None = None, token: str = "") ->
 
 
 def verb(app: AppFolder, *words: str) -> str:
-    """What a verb on the application's versions says, run in this process."""
-    done = CliRunner().invoke(cli, [words[0], "learnable", *words[1:], "--app", str(app.folder)])
+    """What a verb on the application's versions says, run in this process; it waits for nodes to follow."""
+    done = CliRunner().invoke(cli, [words[0], "learnable", *words[1:], "--wait", "120", "--app", str(app.folder)])
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -126,7 +128,7 @@ def test_a_node_that_is_held_to_a_version_answers_with_it_whatever_the_pointer_d
             assert not registry.nodes()
         assert ask(http)["version"] == older
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(_WAIT_S) == 0
     with pytest.raises(AssertionError, match="9999 does not exist"), serving(trained, "--version", "9999"):
         pass
 
@@ -164,7 +166,7 @@ def test_a_node_answers_with_what_was_trained_among_silent_connections_follows_a
                 beats.extend(heard.heard())
                 return len(beats) > 3
 
-            wait_until(is_heard, "it says that it works", 30)
+            wait_until(is_heard, "it says that it works", _WAIT_S)
             for _ in range(20):
                 assert scored()["scores"] == first["scores"]
         verb(trained, "promote", "1", "--canary", "0.5", "--accept", "--json")
@@ -189,11 +191,11 @@ def test_a_node_that_other_machines_reach_goes_on_answering_until_they_can_know_
 ) -> None:
     token = trained.folder / "token"
     token.write_text("open-sesame")
-    words = ("--listen", "0.0.0.0:0", "--http", "0.0.0.0:0", "--token-file", str(token), "--set", "front.drain_s=3")
+    words = ("--listen", "0.0.0.0:0", "--http", "0.0.0.0:0", "--token-file", str(token), "--set", "front.drain_s=7")
     with serving(trained, *words) as (process, http):
         assert ask(http, token="open-sesame")["scores"]
+        begun_s = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        begun_s = answered_s = time.monotonic()
 
         def is_ready() -> bool:
             try:
@@ -202,11 +204,11 @@ def test_a_node_that_other_machines_reach_goes_on_answering_until_they_can_know_
             except urllib.error.HTTPError as error:
                 return error.code != 503
 
-        wait_until(lambda: not is_ready(), "it says that it is not ready", 2.5)
+        wait_until(lambda: not is_ready(), "it says that it is not ready", 6.5)
         # Each request has a connection of its own. An answer with an error would end the test.
-        while (answered := answers(http, "open-sesame")) is not None:
-            answered_s = answered
-        assert answered_s - begun_s > 2.5
+        while is_answered(http, "open-sesame"):
+            pass
+        assert time.monotonic() - begun_s > 6.5
         assert process.wait(_WAIT_S) == 0
 
 
@@ -230,17 +232,17 @@ def test_a_rolling_restart_leaves_no_request_of_a_stock_client_without_an_answer
     assert figures["rolling_answers"] > 200
 
 
-def answers(http: str, token: str) -> float | None:
-    """When a request was answered; None if nobody took the connection."""
+def is_answered(http: str, token: str) -> bool:
+    """Whether a request was answered; it was not if nobody took the connection."""
     try:
         assert ask(http, token=token)["scores"]
     except urllib.error.HTTPError:
         raise
     except (urllib.error.URLError, ConnectionError) as error:
         if isinstance(getattr(error, "reason", error), ConnectionError):
-            return None
+            return False
         raise
-    return time.monotonic()
+    return True
 
 
 def say_nothing(http: str, stack: ExitStack) -> None:

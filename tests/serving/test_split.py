@@ -86,7 +86,7 @@ def ask(http: str, deadline_ms: int) -> tuple[int, bytes]:
         f"http://{http}/score", json.dumps(body).encode(), {"content-type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=_WAIT_S) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -94,7 +94,7 @@ def ask(http: str, deadline_ms: int) -> tuple[int, bytes]:
 
 def metric(http: str, name: str) -> float:
     """Return a metric of a node."""
-    with urllib.request.urlopen(f"http://{http}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=_WAIT_S) as answer:
         lines = answer.read().decode().splitlines()
     return next(float(line.removeprefix(name)) for line in lines if line.startswith(f"{name} "))
 
@@ -135,7 +135,7 @@ def test_a_request_of_2_000_candidates_is_scored_by_two_nodes_as_by_one_also_aft
             assert status != 200 or split == whole
             return status == 200 and pieces(home, "answered") == before + 1
 
-        wait_until(is_split, "a request in two pieces", 120)
+        wait_until(is_split, "a request in two pieces", _WAIT_S)
         assert pieces(peer, "taken") >= 1
         alone_ms = int(2 * whole_ms())
         os.kill(peer_pid, signal.SIGSTOP)
@@ -145,14 +145,14 @@ def test_a_request_of_2_000_candidates_is_scored_by_two_nodes_as_by_one_also_aft
                 """Whether a request is answered without the peer; those that were lost end by their deadline."""
                 begin_s = time.monotonic()
                 status, answer = ask(home, alone_ms)
-                assert time.monotonic() - begin_s < alone_ms / 1e3 + 5
+                assert time.monotonic() - begin_s < alone_ms / 1e3 + 30
                 assert status != 200 or answer == whole
                 return status == 200 and peers_ratio(home) == 0
 
-            wait_until(is_answered_alone, "the peer to be found gone", 60)
+            wait_until(is_answered_alone, "the peer to be found gone", _WAIT_S)
         finally:
             os.kill(peer_pid, signal.SIGCONT)
-        wait_until(is_split, "a request in two pieces again", 120)
+        wait_until(is_split, "a request in two pieces again", _WAIT_S)
 
 
 def test_a_node_with_tls_does_not_begin_to_split_without_an_authority(learned: AppFolder, tmp_path: Path) -> None:

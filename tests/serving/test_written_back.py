@@ -49,7 +49,7 @@ class Rig:
         tables.stage(1, None, [])
         library = None if folder.app.retrieval is None else LibraryInputs(100, "click")
         text = described(features, folder.app.labels, list(tables.dims), LIMITS, library=library)
-        limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, 0, False, 20_000_000, 20_000_000)
+        limits = FrontLimits(1, 100, 1_000, 0, 0, 0, 8, 1.0, 0, False, 60_000_000, 120_000_000)
         self.front = native.Front(text, ([1, 4], [4, 16], [8]), limits, 4)
         self.back = WrittenBack(folder, self.front)
         self.node = native.FrontNode(
@@ -77,7 +77,7 @@ class Rig:
 
     def post(self, path: str, body: dict[str, Any], **head: str) -> dict[str, Any]:
         asked = urllib.request.Request(f"http://{self.node.http}{path}", json.dumps(body).encode(), head)
-        with urllib.request.urlopen(asked, timeout=30) as answer:
+        with urllib.request.urlopen(asked, timeout=120) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
@@ -151,7 +151,7 @@ def message(rig: Rig, given: dict[str, Any]) -> dict[str, Any]:
         request.raw_input_contents.append(raw)
     with grpc.insecure_channel(rig.node.grpc) as channel:
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        answer = answer_class.FromString(infer(request.SerializeToString(), timeout=30))
+        answer = answer_class.FromString(infer(request.SerializeToString(), timeout=120))
     scores = [np.frombuffer(raw, "<f4").tolist() for raw in answer.raw_output_contents]
     names = [one.name for one in answer.outputs]
     return {"id": answer.id, "version": int(answer.model_version), "scores": dict(zip(names, scores, strict=True))}
@@ -172,7 +172,7 @@ def live(folder: AppFolder, events: dict[str, Any] | None = None, share: float =
         topics=msgspec.structs.replace(settings.topics, time="wall"),
         events=msgspec.structs.replace(settings.events, linger_ms=1, **(events or {})),
         join=msgspec.structs.replace(settings.join, logged_share=share),
-        impressions=msgspec.convert({"write_back": True, **impressions}, type(settings.impressions)),
+        impressions=msgspec.convert({"write_back": True, "flush_s": 120.0, **impressions}, type(settings.impressions)),
     )
     return replace(folder, settings=settings)
 
@@ -434,7 +434,7 @@ class _Stuck:
 
     def flush(self) -> None:
         self.begun.set()
-        assert self.let_go.wait(60)
+        assert self.let_go.wait(120)
         message = "nobody answered"
         raise NotDelivered(message, help="wait")
 
@@ -452,7 +452,7 @@ def test_a_topic_that_hangs_delays_no_reply_and_what_is_too_much_is_dropped_and_
     rig = Rig(live(place.folder, waiting_events_max=3, flush_s=0.05))
     try:
         rows(rig, small_impression(0))
-        assert stuck.begun.wait(30)
+        assert stuck.begun.wait(120)
         for at in range(10):
             assert rows(rig, small_impression(1 + at))["version"] == 1
         rig.back.measure()

@@ -118,7 +118,7 @@ def test_the_parts_of_a_node_have_the_settings(
         node._answering._check(version, None, SimpleNamespace(executables=None, dense=None), None)  # type: ignore[arg-type]
     assert golden == [0.375]
     given_up = threading.Event()
-    timer = threading.Timer(10, given_up.set)
+    timer = threading.Timer(120, given_up.set)
     timer.start()
     with pytest.raises(NodeNotReady):
         node.wait_ready(given_up)

@@ -405,7 +405,7 @@ def test_of_two_who_stage_at_once_one_is_refused_and_the_version_is_whole() -> N
     begun, ended = threading.Barrier(2), []
 
     def stage() -> None:
-        begun.wait(10)
+        begun.wait(240)
         try:
             replica.stage(1, None, source.changed(None, 1))
         except (TableBusy, VersionRefused) as error:
@@ -415,7 +415,7 @@ def test_of_two_who_stage_at_once_one_is_refused_and_the_version_is_whole() -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(240)
     assert (len(ended), replica.retained, replica["main"].stats().keys) == (1, [1], 5_000)
 
 

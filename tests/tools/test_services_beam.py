@@ -58,7 +58,7 @@ def test_the_flink_job_server_lists_its_jobs_and_all_its_ports_are_open(flink: F
         assert is_taken(int(port))
     with grpc.insecure_channel(flink.job_endpoint) as channel:
         call = channel.unary_unary("/org.apache.beam.model.job_management.v1.JobService/GetJobs")
-        call(b"", timeout=20)  # raises where it does not answer; what it lists are the jobs of other tests
+        call(b"", timeout=120)  # raises where it does not answer; what it lists are the jobs of other tests
 
 
 def test_a_flink_job_server_stopped_and_started_again_has_its_ports(flink: FlinkJobServer) -> None:

@@ -23,7 +23,7 @@ def _make_and_count(cache_folder: Path, ready: multiprocessing.synchronize.Barri
             file.write("made\n")
         _make(folder)
 
-    ready.wait(30)
+    ready.wait(300)
     Cache(cache_folder).get("thing-1", make)
 
 
@@ -44,7 +44,7 @@ def test_two_processes_at_once_make_an_entry_once(tmp_path: Path) -> None:
     for maker in makers:
         maker.start()
     for maker in makers:
-        maker.join(60)
+        maker.join(300)
     assert [maker.exitcode for maker in makers] == [0, 0]
     assert (tmp_path / "count").read_text() == "made\n"
 

@@ -84,10 +84,10 @@ def test_up_prints_addresses_and_stops_cleanly_at(number: signal.Signals, redis:
             assert running.stdout is not None
             name, _, url = running.stdout.readline().strip().partition("=")
             assert name == "STREAMLEARN_REGISTRY"
-            with Client.from_url(url, socket_timeout=10) as client:
+            with Client.from_url(url, socket_timeout=60) as client:
                 pid = int(client.info("server")["process_id"])
             running.send_signal(number)
-            _, told = running.communicate(timeout=60)
+            _, told = running.communicate(timeout=120)
         finally:
             running.kill()
         assert running.returncode == 0, told

@@ -39,7 +39,7 @@ def _produce(address: str, topic: str, values: list[bytes]) -> None:
     try:
         for value in values:
             producer.send(topic, value, partition=0)
-        producer.flush(timeout=30)
+        producer.flush(timeout=120)
     finally:
         producer.close()
 
@@ -51,7 +51,7 @@ def _consume(address: str, topic: str, count: int) -> list[bytes]:
         consumer.assign([partition])
         consumer.seek(partition, 0)
         values: list[bytes] = []
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 120
         while len(values) < count and time.monotonic() < deadline_s:
             for records in consumer.poll(timeout_ms=200).values():
                 values += [record.value for record in records]

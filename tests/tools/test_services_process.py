@@ -55,7 +55,7 @@ def test_a_process_stops_at_sigterm_and_its_status_is_known(tmp_path: Path) -> N
 
 def test_a_process_that_ignores_sigterm_is_killed_at_the_bound(tmp_path: Path) -> None:
     process = OwnedProcess("child", _STUBBORN, tmp_path, stop_wait_s_max=0.1)
-    process.wait_until(lambda: "ready" in process.log.read_text(), 20.0)
+    process.wait_until(lambda: "ready" in process.log.read_text(), 120.0)
     process.stop()
     assert process.exit_status == -signal.SIGKILL
     assert not _is_there(process.pid)
@@ -93,7 +93,7 @@ def test_nothing_is_left_when_the_owner_is_ended_by(number: signal.Signals, tmp_
             pid = int(owner.stdout.readline())
             assert _is_there(pid)
             owner.send_signal(number)
-            owner.wait(20)
+            owner.wait(120)
             wait_until(lambda: not _is_there(pid), "the process")
         finally:
             owner.kill()
@@ -108,7 +108,7 @@ def test_a_fork_of_the_owner_does_not_keep_the_process_alive(tmp_path: Path) -> 
         assert owner.stdout is not None
         pid, fork = int(owner.stdout.readline()), int(owner.stdout.readline())
         owner.kill()
-        owner.wait(20)
+        owner.wait(120)
         wait_until(lambda: not _is_there(pid), "the process")
         assert _is_there(fork)
         os.kill(fork, signal.SIGKILL)
@@ -125,7 +125,7 @@ def test_a_process_whose_guard_was_killed_is_still_ended(tmp_path: Path) -> None
 def test_a_failure_carries_the_status_and_the_last_lines_of_the_log(tmp_path: Path) -> None:
     process = OwnedProcess("child", ["sh", "-c", "for i in $(seq 50); do echo line $i; done; exit 7"], tmp_path)
     with pytest.raises(ServiceError) as caught:
-        process.wait_until(lambda: False, 20.0)
+        process.wait_until(lambda: False, 120.0)
     assert "status 7" in caught.value.message
     assert "line 50" in caught.value.message
     assert "line 31" in caught.value.message
@@ -147,8 +147,8 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_command_run_to_its_end_fails_with_its_log_and_at_its_bound(tmp_path: Path) -> None:
-    run_to_end("fine", ["true"], tmp_path, wait_s_max=20.0)
+    run_to_end("fine", ["true"], tmp_path, wait_s_max=120.0)
     with pytest.raises(ServiceError, match=r"(?s)failed with status 3.*no such package"):
-        run_to_end("bad", ["sh", "-c", "echo no such package; exit 3"], tmp_path, wait_s_max=20.0)
+        run_to_end("bad", ["sh", "-c", "echo no such package; exit 3"], tmp_path, wait_s_max=120.0)
     with pytest.raises(ServiceError, match=r"longer than 0.1 s"):
         run_to_end("slow", _SLEEP, tmp_path, wait_s_max=0.1)

@@ -32,7 +32,7 @@ sys.stdin.read()
 
 
 def _client(redis: Redis) -> Client:
-    return Client.from_url(redis.url, socket_timeout=10, retry=None)
+    return Client.from_url(redis.url, socket_timeout=60, retry=None)
 
 
 def _is_there(pid: int) -> bool:
@@ -41,7 +41,7 @@ def _is_there(pid: int) -> bool:
 
 def test_the_shared_redis_is_on_loopback_and_answers(redis: str) -> None:
     assert redis.startswith(f"redis://{LOOPBACK}:")
-    with Client.from_url(redis, socket_timeout=10) as client:
+    with Client.from_url(redis, socket_timeout=60) as client:
         assert client.ping()
 
 
@@ -61,12 +61,13 @@ def test_what_was_acknowledged_outlives_a_kill_and_the_port_stays(own_redis: Red
 
 def test_a_paused_redis_answers_again_after_resume(own_redis: Redis) -> None:
     own_redis.pause()
-    with socket.create_connection((LOOPBACK, own_redis.ports[0]), timeout=0.2) as connection:
+    with socket.create_connection((LOOPBACK, own_redis.ports[0]), timeout=60) as connection:
+        connection.settimeout(0.2)
         connection.sendall(b"PING\r\n")
         with pytest.raises(TimeoutError):
             connection.recv(7)
         own_redis.resume()
-        connection.settimeout(20)
+        connection.settimeout(120)
         assert connection.recv(7) == b"+PONG\r\n"
 
 
@@ -96,7 +97,7 @@ def test_a_redis_is_gone_after_its_owner_was_killed(redis: str, tmp_path: Path) 
         pid, port = map(int, owner.stdout.readline().split())
         assert is_taken(port)
         os.kill(owner.pid, signal.SIGKILL)
-        owner.wait(20)
+        owner.wait(120)
         wait_until(lambda: not _is_there(pid), f"redis {pid} to be gone")
 
 

@@ -30,7 +30,8 @@ _BATCHES_MAX = 200
 _MAINTENANCE_STEPS = 12
 _APPENDS = 20
 _DAY_MS = 86_400_000
-_ACCESS = AccessSettings(lock_wait_ms=20_000)
+_ACCESS = AccessSettings(lock_wait_ms=240_000)
+_ACK_WAIT_S_MAX = 240
 
 
 def main(mode: str, url: str, seed: int, rounds: int) -> None:
@@ -186,8 +187,8 @@ def _forked(work: Callable[[int], None]) -> tuple[int, int]:
 
 
 def _wait_for_bytes(pipe: int) -> None:
-    ready, _, _ = select.select([pipe], [], [], 20)
-    assert ready, "a writer acknowledged nothing for 20 s"
+    ready, _, _ = select.select([pipe], [], [], _ACK_WAIT_S_MAX)
+    assert ready, f"a writer acknowledged nothing for {_ACK_WAIT_S_MAX} s"
 
 
 def _drained(pipe: int, name: int) -> list[tuple[int, int, int]]:

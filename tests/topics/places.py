@@ -20,7 +20,9 @@ from streamlearn.topics import (
 
 __all__ = ["ACCESS", "SETTINGS", "FixedClock", "Place", "read_all", "values_of"]
 
-ACCESS = AccessSettings(unreachable_after_ms=20_000, request_timeout_ms=10_000, retry_wait_ms=20, answer_wait_ms=5_000)
+ACCESS = AccessSettings(
+    unreachable_after_ms=120_000, request_timeout_ms=10_000, retry_wait_ms=20, answer_wait_ms=60_000
+)  # a broker that is there, on a machine that may stand still
 SETTINGS = TopicSettings(partitions=2, retention_ms=-1, record_bytes_max=20_000, segment_bytes=2_000_000)
 FADING = replace(SETTINGS, segment_bytes=100, retention_ms=10_000)
 

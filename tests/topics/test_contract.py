@@ -143,16 +143,16 @@ def test_a_waiting_read_gets_what_is_appended_meanwhile(topic: Topic, writer: Wr
     def read() -> None:
         with topic.reader() as reader:
             reading.set()
-            found.append(reader.read(0, 0, wait_ms=20_000))
+            found.append(reader.read(0, 0, wait_ms=120_000))
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert reading.wait(20)
+    assert reading.wait(120)
     started_s = time.monotonic()
     writer.append(0, [b"late"])
-    thread.join(20)
+    thread.join(120)
     assert found[0].values == [b"late"]
-    assert time.monotonic() - started_s < 10
+    assert time.monotonic() - started_s < 60
 
 
 def test_a_position_beyond_the_end_is_refused_with_both_numbers(writer: Writer, reader: Reader) -> None:
@@ -285,7 +285,7 @@ def test_a_recreated_topic_is_never_taken_for_the_old_one(topic: Topic, writer: 
 
 def _read_until_refused(reader: Reader, offset: int) -> None:
     """A broker may take a moment to notice; until then a reader gets nothing, and never a wrong record."""
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s:
         assert len(reader.read(0, offset, wait_ms=100)) == 0
 
@@ -361,7 +361,7 @@ def test_writers_and_readers_of_many_threads_lose_nothing(topic: Topic) -> None:
                 writer.append(0, [b"%d-%d-%d" % (number, turn, at) for at in range(size)])
 
     def read(values: list[bytes | None]) -> None:
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + 200
         with topic.reader([0]) as reader:
             offset = 0
             while len(values) < 3 * appends * size and time.monotonic() < deadline_s:
@@ -375,7 +375,7 @@ def test_writers_and_readers_of_many_threads_lose_nothing(topic: Topic) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join(240)
     assert found[0] == found[1]
     for number in range(3):
         own = [value for value in found[0] if value and value.startswith(b"%d-" % number)]
@@ -418,10 +418,10 @@ def test_many_idle_partitions_are_waited_for_together(writer: Writer, reader: Re
     assert [len(records) for records in reader.read_many({0: 0, 1: 0}, wait_ms=150)] == [0, 0]
     assert 0.1 < time.monotonic() - started_s < ACCESS.answer_wait_ms / 1_000
     found: list[list[Records]] = []
-    thread = threading.Thread(target=lambda: found.append(reader.read_many({0: 0, 1: 0}, wait_ms=20_000)))
+    thread = threading.Thread(target=lambda: found.append(reader.read_many({0: 0, 1: 0}, wait_ms=120_000)))
     thread.start()
     writer.append(1, [b"late"])
-    thread.join(20)
+    thread.join(120)
     assert [records.values for records in found[0]] == [[], [b"late"]]
 
 

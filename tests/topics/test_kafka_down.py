@@ -19,6 +19,7 @@ import pytest
 from kafka.future import Future
 
 from streamlearn.errors import NotDelivered, TopicError, TopicUnreachable
+from streamlearn.testing import wait_until
 from streamlearn.topics import (
     AccessSettings,
     Topic,
@@ -36,8 +37,7 @@ from tools.services.ports import LOOPBACK
 pytestmark = pytest.mark.kafka
 
 IMPATIENT = replace(ACCESS, unreachable_after_ms=600, request_timeout_ms=300, answer_wait_ms=100)  # nobody is there
-HURRIED = replace(ACCESS, unreachable_after_ms=4_000, request_timeout_ms=2_000, answer_wait_ms=100)  # a loaded broker
-WAIT_S_MAX = 15.0  # many times the bounds, as a machine may stand still, and less than the bounds that are usual
+WAIT_S_MAX = 60.0  # many times the bounds, as a machine may stand still, and less than the bounds that are usual
 
 
 @pytest.fixture
@@ -48,22 +48,33 @@ def topic(own_kafka: Any, tmp_path: Path) -> Iterator[Topic]:
     place.clean()
 
 
+def hurry(patched: pytest.MonkeyPatch, *ends: Any) -> None:
+    """Let topics, readers and writers, which were opened with patience, give up soon."""
+    for end in ends:
+        patched.setattr(end._session, "access", IMPATIENT)
+        patched.setattr(end._session.link, "_access", IMPATIENT)
+
+
 def test_a_killed_broker_is_named_within_the_bound_and_work_goes_on_when_it_is_back(
-    own_kafka: Any, topic: Topic
+    own_kafka: Any, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, port = own_kafka.address, own_kafka.ports[0]
-    cluster = read_cluster(LOOPBACK, port, 5.0)
+    cluster = read_cluster(LOOPBACK, port, WAIT_S_MAX)
     with (
-        open_topic(topic.url, HURRIED) as hurried,
-        hurried.writer(WriterSettings(delivery_timeout_ms=4_000)) as writer,
+        open_topic(topic.url, ACCESS) as opened,
+        opened.writer(WriterSettings(delivery_timeout_ms=600)) as writer,
+        monkeypatch.context() as patched,
     ):
-        patient_writer, reader = topic.writer(), hurried.reader()
+        patient_writer, reader = topic.writer(), opened.reader()
         patient_writer.append(0, [b"before"])
-        writer.append(0, [b"before too"])
+        with monkeypatch.context() as patient:
+            patient.setattr(writer, "_settings", WriterSettings())
+            writer.append(0, [b"before too"])
         assert len(reader.read(0, 0, wait_ms=2_000)) > 0
         own_kafka.kill()
         try:
             assert read_cluster(LOOPBACK, port, 0.5) is None
+            hurry(patched, writer, reader)
             started_s = time.monotonic()
             with pytest.raises(TopicUnreachable, match=f"{own_kafka.address} did not answer for .* ms") as caught:
                 writer.append(0, [b"lost"])
@@ -80,14 +91,12 @@ def test_a_killed_broker_is_named_within_the_bound_and_work_goes_on_when_it_is_b
             assert time.monotonic() - started_s < 4 * WAIT_S_MAX
         finally:
             own_kafka.restart()
-        assert (own_kafka.address, read_cluster(LOOPBACK, port, 5.0)) == (address, cluster)
+        patched.undo()
+        assert (own_kafka.address, read_cluster(LOOPBACK, port, WAIT_S_MAX)) == (address, cluster)
         assert patient_writer.append(0, [b"after"]).tolist() == [2]
         with topic.reader() as patient_reader:
             assert patient_reader.read(0, 0, wait_ms=5_000).values == [b"before", b"before too", b"after"]
-        deadline_s = time.monotonic() + 20
-        while not (values := _read_or_none(reader, 2)) and time.monotonic() < deadline_s:
-            pass
-        assert values == [b"after"]
+        assert wait_until(lambda: _read_or_none(reader, 2), "the record after the kill") == [b"after"]
         patient_writer.close()
         reader.close()
 
@@ -105,15 +114,18 @@ def _read_or_none(reader: Any, offset: int) -> list[bytes | None]:
     return values
 
 
-def test_a_silent_broker_is_given_up_within_the_bound(own_kafka: Any, topic: Topic) -> None:
-    with open_topic(topic.url, HURRIED) as hurried, hurried.reader() as reader:
+def test_a_silent_broker_is_given_up_within_the_bound(
+    own_kafka: Any, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_topic(topic.url, replace(ACCESS, answer_wait_ms=100)) as opened, opened.reader() as reader:
         own_kafka.pause()
         try:
             started_s = time.monotonic()
             assert len(reader.read(0, 0, wait_ms=50)) == 0
             assert time.monotonic() - started_s < WAIT_S_MAX
+            hurry(monkeypatch, opened)
             with pytest.raises(TopicUnreachable, match=own_kafka.address):
-                hurried.settings()
+                opened.settings()
             assert time.monotonic() - started_s < WAIT_S_MAX
         finally:
             own_kafka.resume()
@@ -122,7 +134,7 @@ def test_a_silent_broker_is_given_up_within_the_bound(own_kafka: Any, topic: Top
 def test_a_read_returns_in_its_time_from_a_silent_broker_and_the_next_takes_the_answer(
     own_kafka: Any, topic: Topic
 ) -> None:
-    patient = replace(ACCESS, answer_wait_ms=50)
+    patient = replace(ACCESS, answer_wait_ms=50, request_timeout_ms=110_000)
     with open_topic(topic.url, patient) as reopened, reopened.reader() as reader, topic.writer() as writer:
         assert len(reader.read(0, 0, wait_ms=100)) == 0
         writer.append(0, [b"a", b"b"])
@@ -131,14 +143,10 @@ def test_a_read_returns_in_its_time_from_a_silent_broker_and_the_next_takes_the_
             for _ in range(3):
                 started_s = time.monotonic()
                 assert len(reader.read(0, 0, wait_ms=20)) == 0
-                assert time.monotonic() - started_s < ACCESS.request_timeout_ms / 1_000
+                assert time.monotonic() - started_s < WAIT_S_MAX
         finally:
             own_kafka.resume()
-        deadline_s = time.monotonic() + 20
-        values: list[bytes | None] = []
-        while not values and time.monotonic() < deadline_s:
-            values = reader.read(0, 0, wait_ms=20).values
-        assert values == [b"a", b"b"]
+        assert wait_until(lambda: reader.read(0, 0, wait_ms=20).values, "the answer") == [b"a", b"b"]
 
 
 def test_an_append_sent_before_a_silence_is_there_once(own_kafka: Any, topic: Topic) -> None:

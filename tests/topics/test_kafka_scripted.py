@@ -132,7 +132,7 @@ def writer_of(link: ScriptedLink, monkeypatch: pytest.MonkeyPatch, timeout_ms: i
 
 def read_on(reader: Reader, partitions: tuple[int, ...]) -> None:
     """Read nothing until the reader refuses."""
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s:
         for partition in partitions:
             assert len(reader.read(partition, 0, wait_ms=5)) == 0
@@ -202,7 +202,7 @@ def test_a_partition_without_a_leader_is_named_though_another_answers(monkeypatc
     with pytest.raises(TopicUnreachable, match="partition 0 has no leader"):
         read_on(reader, (0, 1))
     link.leaders = (0, 0)
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 120
     while [0] not in link.requests and time.monotonic() < deadline_s:
         try:
             reader.read(0, 0, wait_ms=5)

@@ -53,7 +53,7 @@ def secured(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield f"127.0.0.1:{port}", ca_file
 
 
-def _access(ca_file: Path, unreachable_after_ms: int = 20_000, **changed: str) -> AccessSettings:
+def _access(ca_file: Path, unreachable_after_ms: int = 120_000, **changed: str) -> AccessSettings:
     security = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": USER, **changed}
     kafka = KafkaSettings(ssl_cafile=str(ca_file), **security)  # type: ignore[arg-type]
     return AccessSettings(unreachable_after_ms=unreachable_after_ms, request_timeout_ms=2_000, kafka=kafka)
@@ -69,7 +69,7 @@ def test_a_topic_behind_tls_and_a_password_is_written_and_read(
         with topic.writer() as writer:
             writer.append(0, [b"value"])
         with topic.reader([0]) as reader:
-            assert reader.read(0, 0, wait_ms=5_000).values == [b"value"]
+            assert reader.read(0, 0, wait_ms=60_000).values == [b"value"]
 
 
 def test_a_wrong_password_is_refused_and_never_shown(

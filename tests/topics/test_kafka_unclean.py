@@ -37,10 +37,11 @@ def test_topics_made_on_three_brokers_are_safe_until_somebody_changes_them(
     (tmp_path / "app.py").write_text("from streamlearn.testing import small_app\n\napp = small_app()\n")
     root = f"topics.root=kafka://{own_kafka_cluster.address}"
     assert CliRunner().invoke(cli, ["topics", str(tmp_path), "--create", "1", "--set", root]).exit_code == 0
-    assert {finding.state for finding in app_findings(tmp_path, [root])} == {"ok"}
+    reach = "topics.reach_s=120"  # a loaded machine may need longer than the 3 s for which people wait
+    assert {finding.state for finding in app_findings(tmp_path, [root, reach])} == {"ok"}
     name = load_app(tmp_path).topic_url("samples").rpartition("/")[2]
     own_kafka_cluster.set_topic(name, {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"})
-    found = {finding.what: finding.detail for finding in app_findings(tmp_path, [root])}
+    found = {finding.what: finding.detail for finding in app_findings(tmp_path, [root, reach])}
     assert "for samples:" in found["unclean elections"]
     assert "for samples:" in found["replicas in sync"]
 
@@ -51,7 +52,8 @@ def test_a_log_that_lost_what_was_read_and_has_grown_again_is_noticed_by_every_r
     name = topic.url.rpartition("/")[2]
     with topic.reader() as reader, topic.reader() as slow, topic.writer() as writer:
         writer.append(0, [b"kept"] * _KEPT)
-        assert len(read_to(slow, _KEPT // 2)) == _KEPT // 2
+        first = read_to(slow, _KEPT // 2)
+        assert len(first) == _KEPT // 2
 
         def lose() -> None:
             writer.append(0, [b"lost"] * _LOST)
@@ -62,22 +64,22 @@ def test_a_log_that_lost_what_was_read_and_has_grown_again_is_noticed_by_every_r
         with topic.writer() as after:
             assert after.append(0, [b"new"] * _NEW)[0] == _KEPT
 
-        end = _KEPT + _LOST
-        assert read[0].leader_epoch == 0
-        with pytest.raises(PositionLost, match=f"position {end} .* leader epoch 0, .* from offset {_KEPT} on"):
-            reader.read(0, end, wait_ms=20_000)
+        end, epoch = _KEPT + _LOST, read[0].leader_epoch  # 0, unless a broker was lost for a while
+        assert epoch >= first.leader_epoch >= 0
+        with pytest.raises(PositionLost, match=f"position {end} .* leader epoch {epoch}, .* from offset {_KEPT} on"):
+            reader.read(0, end, wait_ms=120_000)
         with pytest.raises(PositionLost, match=r"unclean\.leader\.election\.enable=false"):
             topic.reader(positions=[Position(topic.topic_id, 0, end, read[0].leader_epoch)])
         with topic.reader(positions=[Position(topic.topic_id, 0, end)]) as unknowing:
-            assert unknowing.read(0, end, wait_ms=20_000).values[0] == b"new"
+            assert unknowing.read(0, end, wait_ms=120_000).values[0] == b"new"
         # What was read before the log parted is whole, and goes on into the new epoch.
-        kept = Position(topic.topic_id, 0, _KEPT // 2, 0)
+        kept = Position(topic.topic_id, 0, _KEPT // 2, first.leader_epoch)
         with topic.reader(positions=[kept]) as restarted:
             for going_on in (slow, restarted):
-                assert read_to(going_on, _KEPT, begin=_KEPT // 2).leader_epoch == 0
+                assert read_to(going_on, _KEPT, begin=_KEPT // 2).leader_epoch == first.leader_epoch
                 rest = read_to(going_on, _KEPT + _NEW, begin=_KEPT)
                 assert rest.values[-1] == b"new"
-                assert rest.leader_epoch > 0
+                assert rest.leader_epoch > epoch
 
 
 def test_a_killed_broker_loses_nothing_and_is_in_sync_again_once_it_is_back(
@@ -86,21 +88,19 @@ def test_a_killed_broker_loses_nothing_and_is_in_sync_again_once_it_is_back(
     name = topic.url.rpartition("/")[2]
     with topic.reader() as reader, topic.writer() as writer:
         writer.append(0, [b"before"] * _KEPT)
-        assert read_to(reader, _KEPT).leader_epoch == 0
+        assert read_to(reader, _KEPT).leader_epoch >= 0  # 0, unless a broker was lost for a while
         own_kafka_cluster.brokers[2].kill()
         writer.append(0, [b"meanwhile"] * _KEPT)
-        assert own_kafka_cluster.partition(name)["leader_id"] == 3
+        wait_until(lambda: own_kafka_cluster.partition(name)["leader_id"] == 3, "broker 3 to lead")
         assert read_to(reader, 2 * _KEPT, begin=_KEPT).leader_epoch > 0
         own_kafka_cluster.brokers[2].launch()
-        wait_until(
-            lambda: set(own_kafka_cluster.partition(name)["isr_nodes"]) == {2, 3}, "broker 2 in sync", deadline_s=30
-        )
+        wait_until(lambda: set(own_kafka_cluster.partition(name)["isr_nodes"]) == {2, 3}, "broker 2 in sync")
 
 
 def read_to(reader: Reader, end: int, begin: int = 0) -> Records:
     """Read on until an offset; gives the last records."""
     records = [reader.read(0, begin, max_records=end - begin)]
-    wait_until(lambda: reached(reader, records, end), f"records up to {end}", deadline_s=30)
+    wait_until(lambda: reached(reader, records, end), f"records up to {end}")
     return records[0]
 
 

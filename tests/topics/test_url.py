@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from streamlearn.errors import TopicUnreachable, UsageError
+from streamlearn.testing import wait_until
 from streamlearn.topics import AccessSettings, create_topic, open_topic
+from streamlearn.topics.kafka_link import KafkaLink
 from streamlearn.topics.url import TopicUrl, parse_url
 
 
@@ -85,6 +87,13 @@ def test_a_folder_the_file_system_refuses_is_said_to_be_unreachable(tmp_path: Pa
 def test_who_waits_for_a_broker_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("streamlearn.topics.kafka._SAID_AFTER_S", 0.01)
     access = AccessSettings(unreachable_after_ms=300, request_timeout_ms=100, retry_wait_ms=50)
+    connect = KafkaLink.connect
+
+    def connect_when_told(link: KafkaLink, timeout_ms: float) -> None:
+        wait_until(lambda: caplog.records, "who waits to be told")
+        connect(link, timeout_ms)
+
+    monkeypatch.setattr(KafkaLink, "connect", connect_when_told)
     with caplog.at_level(logging.WARNING, "streamlearn.topics.kafka"), pytest.raises(TopicUnreachable):
         open_topic("kafka://127.0.0.1:1/shop.samples", access)
     assert [record.getMessage() for record in caplog.records] == ["waiting for the broker at 127.0.0.1:1 (up to 0.3 s)"]

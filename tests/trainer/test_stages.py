@@ -34,6 +34,12 @@ def left() -> list[str]:
     return [one.name for one in threading.enumerate() if one.name.startswith("streamlearn-trainer-")]
 
 
+def have_noted(stages: Stages, stuck: str) -> bool:
+    """Whether all threads but that of a stage have noted that they do something, so that only that one can miss."""
+    threads = [one for one in stages._threads if one.name != f"streamlearn-trainer-{stuck}"]
+    return {one.ident for one in threads} <= stages._active_threads
+
+
 def learned(stages: Stages) -> list[Any]:
     """All that comes, once all of it was pushed and no thread is left."""
     with stages:
@@ -134,7 +140,7 @@ def test_stopping_in_the_middle_leaves_no_thread_even_where_every_queue_is_full(
     stages = Stages(work(iter(int, 1), push=push), queue_max=1, staleness=9)
     with stages, closing(stages.learned()) as found:
         assert next(one for one in found if one is not None) == 0
-        assert pushing.wait(20)
+        assert pushing.wait(120)
     assert left() == []
 
 
@@ -197,7 +203,10 @@ def test_a_stage_that_stands_still_is_seen_while_the_others_wait_for_it(stuck: s
         found = stages.learned()
         wait_until(lambda: next(found) is None and is_in.is_set(), f"{stuck} stands still")
         # What was noted before it stood still counts once.
-        wait_until(lambda: next(found) is None and not stages.is_moving, "a round that is not whole")
+        wait_until(
+            lambda: next(found) is None and have_noted(stages, stuck) and not stages.is_moving,
+            "a round that is not whole",
+        )
         for _ in range(5):
             next(found)
             assert not stages.is_moving
@@ -208,11 +217,12 @@ def test_a_stage_that_stands_still_is_seen_while_the_others_wait_for_it(stuck: s
 
 
 def test_a_reader_that_does_not_come_back_is_seen_and_one_that_finds_nothing_is_not() -> None:
-    is_in, go_on = threading.Event(), threading.Event()
+    is_in, is_away, go_on = threading.Event(), threading.Event(), threading.Event()
 
     def read() -> Iterator[int | None]:
         while not is_in.is_set():
             yield None
+        is_away.set()
         assert go_on.wait(60)
 
     stages = Stages(work(read()), queue_max=1, staleness=1)
@@ -221,7 +231,11 @@ def test_a_reader_that_does_not_come_back_is_seen_and_one_that_finds_nothing_is_
         for _ in range(3):
             wait_until(lambda: next(found) is None and stages.is_moving, "a round while there is nothing")
         is_in.set()
-        wait_until(lambda: next(found) is None and not stages.is_moving, "a round that is not whole")
+        wait_until(is_away.is_set, "the reader does not come back")
+        wait_until(
+            lambda: next(found) is None and have_noted(stages, "read") and not stages.is_moving,
+            "a round that is not whole",
+        )
         next(found)
         assert not stages.is_moving
         go_on.set()

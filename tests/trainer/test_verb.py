@@ -91,10 +91,15 @@ def test_it_says_that_it_works_and_is_patient_with_what_takes_long(
         begin = Trainer.run
 
         def hear(self: Trainer, stop: threading.Event, *, show: Any, **more: Any) -> Any:
-            return begin(self, stop, show=lambda _: heard.extend(listener.heard()), **more)
+            def listen(_: Trainer) -> None:
+                heard.extend(listener.heard())
+                if "WATCHDOG=1" in heard:
+                    stop.set()
+
+            return begin(self, stop, show=listen, **more)
 
         monkeypatch.setattr(Trainer, "run", hear)
-        result = train("--until-idle", "1", "--set", "publisher.publish_interval_s=0.2")
+        result = train("--until-idle", "120", "--set", "publisher.publish_interval_s=0.2")
         assert result.exit_code == 0, result.output
         heard += listener.heard()
     ready, *others, going_on, ends = heard

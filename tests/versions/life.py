@@ -16,6 +16,7 @@ import pytest
 
 from streamlearn.errors import MoveRefused, RunOver
 from streamlearn.settings import RetentionSettings
+from streamlearn.settings.versions import RegistrySettings
 from streamlearn.table import RowType, TableSet
 from streamlearn.testing import MemoryRegistry
 from streamlearn.versions import (
@@ -46,7 +47,8 @@ from tests.versions.test_load import _quantised
 
 __all__ = ["Life"]
 
-_DEADLINE_S, _WAIT_S = 240, 30
+_DEADLINE_S, _WAIT_S = 1_800, 240
+_PATIENT = RegistrySettings(reach_s=60, node_ttl_s=600)  # a node is alive though the machine stands still
 _KEPT = {"many": 4, "few": 1}
 _RULES = RetentionSettings(keep_versions_min=6, keep_s=0)
 
@@ -73,7 +75,7 @@ class Life:
         self.world.trainer.run = self.fence.take("first")
         self.memory = MemoryRegistry(MODEL)
         self.registries: dict[str, Registry] = {
-            "many": open_registry(f"sqlite://{folder}/registry.db", MODEL),
+            "many": open_registry(f"sqlite://{folder}/registry.db", MODEL, _PATIENT),
             "few": self.memory,
         }
         self.announcers = [Announcer(self.world.store, one, clock=self.world.clock) for one in self.registries.values()]

@@ -232,7 +232,7 @@ class Reader(threading.Thread):
     def stop(self) -> list[VersionRef]:
         """End it; gives the versions it saw, each run of one once."""
         self.ended.set()
-        self.join(20)
+        self.join(240)
         assert not self.is_alive()
         assert self.wrong == []
         assert self.seen

@@ -30,7 +30,7 @@ def ref(version: int, run: int = 1) -> VersionRef:
 
 def announce(url: str, model: str, seqs: Sequence[int]) -> list[int]:
     """Announce moves; gives those that were newer."""
-    with open_registry(url, model) as registry:
+    with open_registry(url, model, RegistrySettings(reach_s=60)) as registry:
         return [seq for seq in seqs if registry.announce(Pointer(seq=seq, active=ref(seq)))]
 
 
@@ -38,9 +38,9 @@ def hear(url: str, model: str, upto: int) -> list[tuple[int, float]]:
     """Every move that was heard of, and how long after it was made, in ms; made at `wall_ms` microseconds."""
     heard: list[tuple[int, float]] = []
     seq = 0
-    with open_registry(url, model, RegistrySettings(reach_s=10)) as registry:
+    with open_registry(url, model, RegistrySettings(reach_s=60)) as registry:
         while seq < upto:
-            found = registry.wait(seq, 20)
+            found = registry.wait(seq, 240)
             assert found is not None
             seq = found.seq
             heard.append((seq, time.time_ns() / 1e6 - found.wall_ms / 1e3))
@@ -75,7 +75,7 @@ def race(calls: Sequence[Mapping[str, Any]]) -> list[Any]:
         for racer in racers:
             racer.stdin.write("go\n")
             racer.stdin.flush()
-        return [json.loads(racer.communicate(timeout=120)[0].splitlines()[-1]) for racer in racers]
+        return [json.loads(racer.communicate(timeout=300)[0].splitlines()[-1]) for racer in racers]
     finally:
         for racer in racers:
             racer.kill()

@@ -65,7 +65,7 @@ def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registr
         yield MemoryRegistry(MODEL)
         return
     url = request.getfixturevalue("redis") if request.param == "redis" else f"sqlite://{tmp_path}/registry.db"
-    with open_registry(url, MODEL, RegistrySettings(reach_s=10)) as registry:
+    with open_registry(url, MODEL, RegistrySettings(reach_s=60)) as registry:
         registry.clear()
         yield registry
         registry.clear()
@@ -256,10 +256,12 @@ def test_a_store_that_is_away_is_no_reason_to_stop(written: Store, monkeypatch: 
     check_equal(registry, written)
 
 
-def test_a_redis_that_lost_its_data_or_came_back_with_old_data_is_told_by_the_announcer(own_redis: Redis) -> None:
+def test_a_redis_that_lost_its_data_or_came_back_with_old_data_is_told_by_the_announcer(
+    own_redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store(f"memory://{uuid.uuid4().hex}")
     log = PointerLog(store, MODEL)
-    with open_registry(own_redis.url, MODEL, RegistrySettings(reach_s=0.5)) as registry:
+    with open_registry(own_redis.url, MODEL, RegistrySettings(reach_s=60)) as registry:
         announcer = Announcer(store, registry)
         with Client.from_url(own_redis.url) as client:
             assert announcer.moved(log.move(copy, by="ada"), "promote")
@@ -273,7 +275,9 @@ def test_a_redis_that_lost_its_data_or_came_back_with_old_data_is_told_by_the_an
             assert announcer.keep_up()
             assert registry.pointer() == log.newest()
         own_redis.kill()
-        assert not announcer.moved(log.move(copy, by="ada"), "promote")
+        with monkeypatch.context() as patched:
+            patched.setattr(registry, "settings", RegistrySettings(reach_s=0.5))  # the pause, too
+            assert not announcer.moved(log.move(copy, by="ada"), "promote")
         own_redis.restart()
         assert registry.pointer() == log.read(2)
         wait_until(announcer.keep_up, "the registry to be told")
@@ -295,7 +299,7 @@ def test_threads_that_move_the_pointer_and_tell_of_it_leave_the_newest(tmp_path:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(240)
     assert registry.pointer() == PointerLog(store, MODEL).newest()
     assert {note.seq for note in registry.notes(100)} == set(range(1, 25))
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from streamlearn.errors import UsageError
 from streamlearn.settings.versions import RegistrySettings
@@ -24,7 +24,7 @@ from tests.versions.racers import race, ref
 
 Opens = Callable[..., Registry]
 # One that polls often, and one call may take long: two cores are shared by all that runs.
-LIMITS = {"reach_s": 10.0, "poll_ms": 2}
+LIMITS = {"reach_s": 60.0, "poll_ms": 2}
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -115,11 +115,11 @@ def test_who_waits_is_woken_by_a_move(opens: Opens) -> None:
     registry, other = opens(), opens()
     registry.announce(pointer(1))
     with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(other.wait, 1, 20) for _ in range(3)]
+        waiting = [pool.submit(other.wait, 1, 120) for _ in range(3)]
         began_s = time.monotonic()
         registry.announce(pointer(2))
-        assert [one.result(20) for one in waiting] == [pointer(2)] * 3
-        assert time.monotonic() - began_s < 15
+        assert [one.result(120) for one in waiting] == [pointer(2)] * 3
+        assert time.monotonic() - began_s < 60
     assert other.wait(1, 20) == pointer(2)
     assert other.wait(2, 0.01) is None
 
@@ -130,7 +130,7 @@ def test_no_move_is_missed_by_who_waits_again_and_again(opens: Opens) -> None:
 
     def listen() -> None:
         while heard[-1] < last:
-            found = other.wait(heard[-1], 20)
+            found = other.wait(heard[-1], 240)
             assert found is not None
             heard.append(found.seq)
 
@@ -138,7 +138,7 @@ def test_no_move_is_missed_by_who_waits_again_and_again(opens: Opens) -> None:
         listening = pool.submit(listen)
         for seq in range(1, last + 1):
             registry.announce(pointer(seq))
-        listening.result(60)
+        listening.result(240)
     assert heard == sorted(set(heard))
     assert heard[-1] == last
 
@@ -173,7 +173,7 @@ def test_a_node_is_there_while_it_beats(opens: Opens) -> None:
 
 
 def test_a_node_without_heartbeat_is_silent_for_a_while(opens: Opens) -> None:
-    registry = opens(node_ttl_s=0.3, silent_s=1.5)
+    registry = opens(node_ttl_s=0.3, silent_s=600.0)
     silent = Node(boot_id="a", name="one", state="ready", active=4)
     registry.beat(silent)
     registry.beat(Node(boot_id="b", name="two"))
@@ -181,9 +181,12 @@ def test_a_node_without_heartbeat_is_silent_for_a_while(opens: Opens) -> None:
     assert registry.nodes() == []
     registry.leave("b")
     registry.beat(Node(boot_id="c", name="three"))
-    if registry.nodes():  # not so slow that it is silent too
-        assert registry.silent() == [silent]
-    wait_until(lambda: not registry.silent(), "all to be forgotten")
+    # On a slow machine the third is silent too.
+    assert [one for one in registry.silent() if one.boot_id != "c"] == [silent]
+    registry.settings = structs.replace(registry.settings, silent_s=1.0)
+    for boot_id in "ac":
+        registry.beat(Node(boot_id=boot_id, name=boot_id))
+    wait_until(lambda: not registry.nodes() and not registry.silent(), "all to be forgotten")
 
 
 def test_a_node_says_how_it_is_reached_and_one_of_an_older_release_does_not(registry: Registry) -> None:
@@ -214,12 +217,12 @@ def test_a_node_that_leaves_is_forgotten_at_once(registry: Registry) -> None:
 def test_the_first_ack_of_a_node_counts_and_wakes_who_waits(opens: Opens) -> None:
     registry, other = opens(), opens()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(other.wait_acks, 4, 2, 20)
+        waiting = pool.submit(other.wait_acks, 4, 2, 120)
         registry.ack(ack("b", 4, took_ms=7))
         registry.ack(ack("b", 4, took_ms=8))
         registry.ack(ack("a", 3))
         registry.ack(ack("a", 4))
-        assert waiting.result(20) == [ack("a", 4), ack("b", 4, took_ms=7)]
+        assert waiting.result(120) == [ack("a", 4), ack("b", 4, took_ms=7)]
     assert other.acks(3) == [ack("a", 3)]
     assert other.wait_acks(4, 3, 0.01) == [ack("a", 4), ack("b", 4, took_ms=7)]
 
@@ -261,7 +264,7 @@ def test_models_do_not_see_each_other(opens: Opens) -> None:
     registry = opens()
     registry.announce(pointer(3))
     registry.note(note(1))
-    with open_registry(registry.url, registry.model + "-b") as other:
+    with open_registry(registry.url, registry.model + "-b", registry.settings) as other:
         assert other.pointer() is None
         other.put_versions([known(1)])
         registry.clear()
@@ -395,7 +398,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_all_registries_do_what_is_plain(redis: str, tmp_path: Path) -> None:
-    limits = RegistrySettings(reach_s=10, acks_max=3, move_acks_max=3, notes_max=5, node_ttl_s=600)
+    limits = RegistrySettings(reach_s=60, acks_max=3, move_acks_max=3, notes_max=5, node_ttl_s=600)
     registries = [
         MemoryRegistry("machine", limits),
         open_registry(f"sqlite://{tmp_path}/registry.db", "machine", limits),
@@ -411,7 +414,7 @@ def test_all_registries_do_what_is_plain(redis: str, tmp_path: Path) -> None:
 
 def test_a_process_that_waits_hears_of_a_move_within_milliseconds(redis: str) -> None:
     model = f"m{uuid.uuid4().hex}"
-    with open_registry(redis, model) as registry:
+    with open_registry(redis, model, RegistrySettings(reach_s=60.0)) as registry:
         heard: list[object] = []
         waiter = threading.Thread(
             target=lambda: heard.extend(race([{"what": "hear", "url": redis, "model": model, "upto": 40}]))
@@ -420,11 +423,11 @@ def test_a_process_that_waits_hears_of_a_move_within_milliseconds(redis: str) ->
         for seq in range(1, 41):
             wait_until(lambda: _subscribers(redis, model) > 0, "somebody to listen")
             registry.announce(Pointer(seq=seq, active=ref(seq), wall_ms=time.time_ns() // 1_000))
-        waiter.join(60)
+        waiter.join(300)
     took_ms = sorted(ms for _, ms in heard[0])  # type: ignore[attr-defined]
     assert len(took_ms) > 5
-    # The best of them say what it costs; the others what else this machine had to do.
-    assert took_ms[len(took_ms) // 4] < 5
+    # The best of them say what it costs; the others what else this machine had to do. Who is not woken hears after 1 s.
+    assert took_ms[len(took_ms) // 4] < 100
 
 
 def _subscribers(url: str, model: str) -> int:

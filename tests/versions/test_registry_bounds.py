@@ -37,12 +37,12 @@ from streamlearn.versions.pointer.redis_call import connected
 from streamlearn.versions.pointer.redis_url import RedisUrl
 from tests.versions.history import MODEL
 from tests.versions.nodes import FAST, World
-from tests.versions.test_registry_away import CALLS
+from tests.versions.test_registry_away import CALLS, PATIENT
 from tools.services import Redis
 
 REACH_S = 0.6
 # A call that takes longer is taken to hang.
-WAIT_S = 20.0
+WAIT_S = 60.0
 SETTINGS = RegistrySettings(reach_s=REACH_S)
 # A server pauses in it; nobody sets it.
 PAUSE = threading.Event()
@@ -229,7 +229,7 @@ def test_no_more_of_an_answer_is_read_than_a_call_needs(name: str) -> None:
 
 
 def test_a_copy_of_the_pointer_that_is_too_large_is_named_and_a_move_replaces_it(own_redis: Redis) -> None:
-    with Client.from_url(own_redis.url) as client, open_registry(own_redis.url, MODEL) as registry:
+    with Client.from_url(own_redis.url) as client, open_registry(own_redis.url, MODEL, PATIENT) as registry:
         client.hset(f"streamlearn:{{{MODEL}}}:pointer", mapping={"seq": "1", "data": b"{" + b"x" * (8 << 20)})
         for call in (registry.pointer, lambda: registry.wait(0, 1)):
             with pytest.raises(RegistryDefect, match="holds too much"):
@@ -239,7 +239,7 @@ def test_a_copy_of_the_pointer_that_is_too_large_is_named_and_a_move_replaces_it
 
 
 def test_a_long_audit_log_is_read_as_a_whole(own_redis: Redis) -> None:
-    with Client.from_url(own_redis.url) as client, open_registry(own_redis.url, MODEL) as registry:
+    with Client.from_url(own_redis.url) as client, open_registry(own_redis.url, MODEL, PATIENT) as registry:
         line = b'%012d{"wall_ms":%d,"by":"a","what":"b","reason":"' + b"r" * 2_000 + b'"}'
         client.zadd(f"streamlearn:{{{MODEL}}}:notes", {line % (at, at): at for at in range(10_000)})
         assert len(registry.notes(10_000)) == 10_000
@@ -252,7 +252,7 @@ def test_more_nodes_than_are_listed_are_said_and_cleared(
     for module in (registries, registry_redis, registry_sqlite):
         monkeypatch.setattr(module, "NODES_MAX", 3)
     url = f"sqlite://{tmp_path}/registry.db" if kind == "sqlite" else request.getfixturevalue("own_redis").url
-    with open_registry(url, MODEL) as registry:
+    with open_registry(url, MODEL, PATIENT) as registry:
         for name in "abc":
             registry.beat(Node(boot_id=name, name=name))
         assert [node.name for node in registry.nodes()] == ["a", "b", "c"]

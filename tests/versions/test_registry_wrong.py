@@ -15,7 +15,7 @@ from redis import Redis as Client
 from streamlearn.clock import SYSTEM_CLOCK
 from streamlearn.errors import RegistryDefect, StoreUnreachable
 from streamlearn.settings.versions import RegistrySettings
-from streamlearn.testing import MemoryRegistry, wait_until
+from streamlearn.testing import ManualClock, MemoryRegistry, wait_until
 from streamlearn.versions import (
     History,
     Mover,
@@ -35,9 +35,9 @@ from streamlearn.versions.pointer.registry import Ack
 from tests.versions.history import MODEL
 from tests.versions.nodes import FAST, SpiedHooks, SpiedStore, World
 
-WAIT_S = 20.0
+WAIT_S = 240.0
 FORGED = 10**9
-SETTINGS = RegistrySettings(node_ttl_s=3, poll_ms=5, reach_s=5)
+SETTINGS = RegistrySettings(node_ttl_s=60, poll_ms=5, reach_s=60)
 
 
 @dataclass
@@ -104,9 +104,20 @@ def serves(node: Replica, version: int) -> Callable[[], bool]:
 
 
 def rolled_back(world: World, registry: Registry, to: int, wait_s: float = WAIT_S) -> Moved:
-    mover = Mover(PointerLog(world.store, MODEL), registry)
+    """Roll back; time passes by waiting alone, and not while a node that lives is not heard of or has acted."""
+    clock, wait_acks = ManualClock(), registry.wait_acks
+
+    def waited(seq: int, count: int, timeout_s: float) -> list[Ack]:
+        wait_until(registry.nodes, "the node to say that it is there")
+        acks = registry.acks(seq) or wait_acks(seq, count, timeout_s)
+        clock.sleep(timeout_s)
+        return acks
+
+    mover = Mover(PointerLog(world.store, MODEL), registry, clock=clock)
     known = History(world.store, MODEL).read()
-    return mover.move(lambda now: rollback(now, known, to), by="ada", what="rollback", wait_s=wait_s)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(registry, "wait_acks", waited)
+        return mover.move(lambda now: rollback(now, known, to), by="ada", what="rollback", wait_s=wait_s)
 
 
 def test_a_move_that_somebody_wrote_into_the_registry_is_given_up_at_the_next_look_at_the_store(

@@ -79,7 +79,7 @@ def test_redis_away_disturbs_no_reading_and_hides_no_rollback(world: World) -> N
     world.serve(2)
     node = world.node(clock=SYSTEM_CLOCK, **FAST)
     with node:
-        node.wait_ready(20)
+        node.wait_ready(240)
         reader = Reader(world, node)
         reader.start()
         reader.saw(2)
@@ -154,14 +154,14 @@ def test_a_store_that_hangs_keeps_no_node_from_hearing_a_rollback(world: World) 
     world.serve(2)
     store, gate, hung = SpiedStore(world.store), threading.Event(), threading.Event()
     with world.node(store=store, clock=SYSTEM_CLOCK, **FAST) as node:
-        node.wait_ready(20)
+        node.wait_ready(240)
 
         def hangs(path: str) -> None:
             hung.set()
-            assert gate.wait(20)
+            assert gate.wait(240)
 
         store.on_read = store.on_list = hangs
-        assert hung.wait(20)
+        assert hung.wait(240)
         pointer = world.serve(1, held=True, taints=(2,))
         wait_until(lambda: node.status().seq == pointer.seq, "the rollback")
         assert not gate.is_set()
@@ -238,7 +238,7 @@ def test_a_program_error_ends_no_thread_and_is_named(world: World) -> None:
 
     store.on_read = failing
     with world.node(store=store, clock=SYSTEM_CLOCK, **FAST) as node:
-        node.wait_ready(20)
+        node.wait_ready(240)
         world.check(node, 1)
 
 

@@ -172,7 +172,7 @@ def test_a_started_node_is_ready_with_the_version_before_a_damaged_one(world: Wo
     flip(world)
     world.serve(3)
     with world.node(clock=SYSTEM_CLOCK, **FAST) as node:
-        node.wait_ready(20)
+        node.wait_ready(240)
         world.check(node, 2)
 
 

@@ -37,7 +37,7 @@ def test_readers_see_whole_versions_through_activations_rollbacks_and_rebuilds(w
     world.cut(1)
     world.serve(1)
     with world.node(versions_kept=1, **FAST) as node:
-        node.wait_ready(20)
+        node.wait_ready(240)
         readers = [Reader(world, node) for _ in range(3)]
         for reader in readers:
             reader.start()
@@ -61,19 +61,19 @@ def test_a_node_is_ready_only_when_its_fronts_have_the_version(world: World) -> 
 
     def held_up(version: VersionRef, canary: Canary | None) -> None:
         reached.set()
-        assert gate.wait(20)
+        assert gate.wait(240)
         activate(version, canary)
 
     hooks.activate = held_up  # type: ignore[method-assign]
     world.cut(1)
     world.serve(1)
     with world.node(hooks=hooks, **FAST) as node:
-        assert reached.wait(20)
+        assert reached.wait(240)
         assert node._position.is_done
         node._settle()  # as the thread that reads the store does
         assert node.status().state == "starting"
         gate.set()
-        node.wait_ready(20)
+        node.wait_ready(240)
         assert hooks.told == [("stage", 1), ("activate", 1)]
 
 
@@ -87,7 +87,7 @@ def test_a_front_that_fails_at_a_version_is_named_and_the_node_is_ready(world: W
     world.cut(1)
     world.serve(1)
     with world.node(hooks=hooks, **FAST) as node:
-        node.wait_ready(20)
+        node.wait_ready(240)
         assert "version 1 of run 1 answers, with this problem: KeyError: " in node.status().error
 
 
@@ -99,14 +99,14 @@ def test_a_rollback_during_staging_waits_for_no_file(world: World) -> None:
     def held_up(path: str) -> None:
         if "/deltas/000000000003-" in path and path.endswith(".arrow"):
             reached.set()
-            assert gate.wait(20)
+            assert gate.wait(240)
 
     store.on_read = held_up  # version 3 is not there yet
     with world.node(store=store, **FAST) as node:
-        node.wait_ready(20)
+        node.wait_ready(240)
         many_files(world, 3)
         world.serve(3)
-        assert reached.wait(20)
+        assert reached.wait(240)
         acted(world, node, world.serve(1, held=True, taints=(2,)).seq)
         world.check(node, 1)
         assert not gate.is_set()
@@ -118,7 +118,7 @@ def test_a_move_to_a_version_that_must_be_built_ends_the_staging_after_one_file(
     world.serve(1)
     store = SpiedStore(world.store)
     with world.node(store=store, versions_kept=1, **FAST) as node:
-        node.wait_ready(20)
+        node.wait_ready(240)
         acted(world, node, world.serve(4).seq)
         store.reads.clear()
         moved: list[int] = []
@@ -143,7 +143,7 @@ def test_a_reader_that_stays_holds_old_tables_and_delays_nobody(world: World) ->
     world.cut(1, 2, 3, 4)
     world.serve(4)
     with world.node(versions_kept=1, **FAST) as node:
-        node.wait_ready(20)
+        node.wait_ready(240)
         with node.reading() as read:
             acted(world, node, world.serve(1, held=True).seq)
             world.check(node, 1)
@@ -158,16 +158,16 @@ def test_closing_ends_staging_between_two_files_and_lets_readers_end(world: Worl
     store, reached = SpiedStore(world.store), threading.Event()
     node = world.node(store=store, **FAST)
     node.start()
-    node.wait_ready(20)
+    node.wait_ready(240)
 
     def held_up(path: str) -> None:
         if "/deltas/000000000002-" in path and path.endswith(".arrow"):
             reached.set()
-            assert node._ended.wait(20)
+            assert node._ended.wait(240)
 
     store.on_read = held_up
     many_files(world, 2)
-    assert reached.wait(20)
+    assert reached.wait(240)
     with node.reading() as read:
         node.close()
         assert not [one for one in threading.enumerate() if one.name.startswith("streamlearn-replica")]

@@ -81,7 +81,7 @@ def test_exactly_one_of_several_racing_writers_wins(opened: Opened) -> None:
         begin = threading.Barrier(len(stores))
 
         def race(number: int, path: str, begin: threading.Barrier, won: list[int]) -> None:
-            begin.wait(timeout=30)
+            begin.wait(timeout=240)
             try:
                 stores[number].create(path, b"%d" % number)
             except FileTaken:
@@ -94,7 +94,7 @@ def test_exactly_one_of_several_racing_writers_wins(opened: Opened) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join(timeout=240)
         assert len(won) == 1
         assert bytes(stores[0].read(f"ctr/{turn}", bytes_max=10)) == b"%d" % won[0]
 

@@ -57,7 +57,6 @@ class Chromium(Service):
     """
 
     name = "chromium"
-    ready_wait_s_max = 60.0
 
     def __init__(self, folder: Path, ports: Sequence[int], files: ChromiumFiles) -> None:
         super().__init__(folder.absolute(), ports)

@@ -18,7 +18,7 @@ from tools.services.service import Service, launch_on
 
 __all__ = ["FlinkJobs", "FlinkTasks", "flink_cluster"]
 
-_ASK_S_MAX = 30.0
+_ASK_S_MAX = 120.0
 _POLL_S = 0.2
 # Slots of all task managers together, and so the most instances of a step.
 _SLOTS = 4

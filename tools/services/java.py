@@ -14,7 +14,7 @@ from streamlearn.errors import ServiceError
 __all__ = ["MAJOR_MIN", "Java", "find_java"]
 
 MAJOR_MIN = 17
-_ASK_WAIT_S_MAX = 30.0
+_ASK_WAIT_S_MAX = 60.0
 _HELP = (
     f"install Java {MAJOR_MIN} or newer (Debian: default-jre-headless, or run .ci/bootstrap) "
     "and put it on PATH, or name its folder with JAVA_HOME"

@@ -29,7 +29,7 @@ __all__ = ["Kafka", "KafkaFiles"]
 _JARS = Jars("kafka")
 _ARCHIVE = "classes.jsa"
 _FORMATTED = "formatted"
-_FORMAT_WAIT_S_MAX = 60.0
+_FORMAT_WAIT_S_MAX = 180.0
 _PROBE_WAIT_S_MAX = 1.0
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 

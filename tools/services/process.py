@@ -23,7 +23,7 @@ __all__ = ["OwnedProcess", "log_tail", "run_to_end"]
 _TAIL_LINES = 20
 _TAIL_BYTES = 16_384
 _POLL_S = 0.02
-_GUARD_WAIT_S = 10.0
+_GUARD_WAIT_S = 60.0
 
 
 class OwnedProcess:

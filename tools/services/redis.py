@@ -18,7 +18,7 @@ from tools.services.service import Service, launch_on
 __all__ = ["Redis", "printed_version"]
 
 _PROBE_WAIT_S_MAX = 1.0
-_ASK_WAIT_S_MAX = 10.0
+_ASK_WAIT_S_MAX = 60.0
 _REPLY_BYTES_MAX = 1 << 16
 
 
@@ -32,7 +32,6 @@ class Redis(Service):
     """
 
     name = "redis"
-    ready_wait_s_max = 30.0
 
     def __init__(self, folder: Path, ports: Sequence[int], program: Path) -> None:
         super().__init__(folder.absolute(), ports)

@@ -34,7 +34,7 @@ class Service(ABC):
     """
 
     name: ClassVar[str]
-    ready_wait_s_max: ClassVar[float] = 60.0
+    ready_wait_s_max: ClassVar[float] = 180.0
     stop_wait_s_max: ClassVar[float] = 10.0
 
     def __init__(self, folder: Path, ports: Sequence[int]) -> None:

@@ -159,7 +159,7 @@ async fn a_connection_has_little_time_until_a_request_is_let_in() {
     let _alone = ALONE.lock().await;
     let files = certificate("late");
     let tls = Some(TlsFiles { cert: files.cert.clone(), key: files.key.clone() });
-    let limits = DoorLimits { hello_wait_ms_max: 1_000, token_wait_ms: 1, ..DoorLimits::default() };
+    let limits = DoorLimits { hello_wait_ms_max: 3_000, token_wait_ms: 1, ..DoorLimits::default() };
     for (tls, connector) in [(None, None), (tls, Some(connector(&files)))] {
         let node = node_of(DoorSettings { tls, ..with_token(limits) }).await;
         let open = async || stream_of(&node, connector.as_ref()).await;
@@ -181,7 +181,7 @@ async fn a_connection_has_little_time_until_a_request_is_let_in() {
 #[tokio::test]
 async fn a_door_full_of_callers_lets_nobody_give_way() {
     let _alone = ALONE.lock().await;
-    let node = node_of(with_token(DoorLimits { connections_max: 3, ..DoorLimits::default() })).await;
+    let node = node_of(with_token(DoorLimits { connections_max: 3, ..patient() })).await;
     let mut callers = Vec::new();
     for _ in 0..3 {
         let mut caller = Client::connect(node.grpc).await;
@@ -351,7 +351,7 @@ async fn who_says_no_token_is_refused_without_its_body() {
 #[tokio::test]
 async fn a_connection_without_the_token_has_few_requests_at_once() {
     let _alone = ALONE.lock().await;
-    let node = node_of(with_token(DoorLimits { token_wait_ms: 600_000, ..DoorLimits::default() })).await;
+    let node = node_of(with_token(DoorLimits { token_wait_ms: 600_000, ..patient() })).await;
     let mut stranger = Client::connect(node.grpc).await;
     let mut waiting = JoinSet::new();
     for _ in 0..STREAMS {

@@ -118,7 +118,7 @@ def test_a_finder_names_lists_that_no_version_explains_and_leaves_out_those_of_a
 
 
 def requests_of(node: Node) -> float:
-    with urllib.request.urlopen(f"http://{node.http}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://{node.http}/metrics", timeout=60) as page:
         (count,) = re.findall(r"^streamlearn_retrieval_requests_total (\S+)$", page.read().decode(), re.MULTILINE)
     return float(count)
 

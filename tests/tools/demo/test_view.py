@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,10 +12,17 @@ from rich.console import Console
 from rich.live import Live
 
 from streamlearn.testing import small_app
+from tools.demo import view as view_module
 from tools.demo.board import Board
 from tools.demo.view import View
 
-_SPAN = (0, 1_000)
+_SPAN, _NOW_S = (0, 1_000), 1_000.0
+
+
+@pytest.fixture(autouse=True)
+def _still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes."""
+    monkeypatch.setattr(view_module, "time", SimpleNamespace(monotonic=lambda: _NOW_S))
 
 
 def _parts() -> tuple[Any, Any, Board]:
@@ -26,7 +32,7 @@ def _parts() -> tuple[Any, Any, Board]:
         metric=lambda _, metric, **__: meters[metric],
         versions=lambda: [SimpleNamespace(version=4, watermark_ms=300)],
     )
-    begun_s = time.monotonic() - 10
+    begun_s = _NOW_S - 10
     feed = SimpleNamespace(
         event_ms=500, events_per_s=1_500.0, last=[4, 5], kept=[2], wall_s=lambda event_ms: begun_s + event_ms / 100
     )

@@ -41,7 +41,10 @@ def waited(done: list[Any]) -> Callable[[Callable[[], bool], str], None]:
     return wait
 
 
-def test_it_is_killed_with_a_slice_and_the_others_learn_a_whole_step_before_it_comes_back() -> None:
+def test_it_is_killed_with_a_slice_and_the_others_learn_a_whole_step_before_it_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_loss, "_SLICE_S_MAX", 600.0)
     done: list[Any] = []
     looks = iter(
         [

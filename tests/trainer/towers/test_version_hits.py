@@ -76,7 +76,9 @@ def clustered(app: App, count: int) -> list[tuple[int, SampleBatch]]:
 def cut_often(trainer: Trainer) -> None:
     """Let a version be cut every few steps, and training wait until it is judged."""
     trainer.publisher.settle()
-    if trainer.tally.steps % EVERY_STEPS == 0:
+    committed = trainer.publisher.committed
+    # Of a few steps that are pushed at once, it sees the last.
+    if committed is not None and committed.version <= trainer.tally.steps // EVERY_STEPS + 1:
         trainer.publisher.make_due()
 
 

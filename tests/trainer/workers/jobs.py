@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.ps import Place, ShardServer, Shelf
 from streamlearn.table import declared_tables
@@ -18,14 +20,16 @@ from streamlearn.trainer.towers.tower_steps import TowerSteps
 from streamlearn.trainer.trainer import Trainer, TrainReport
 from streamlearn.trainer.trainer_setup import train
 from streamlearn.trainer.workers.leader import Leader
+from streamlearn.trainer.workers.roster import Roster
 from streamlearn.trainer.workers.setup import work
 from tests.trainer.processes import APP, write_app
 from tests.trainer.runs import until_end
 from tests.trainer.stream import messages_of
 
-__all__ = ["Job", "wait_for", "worker_process"]
+__all__ = ["Job", "give_up_sooner", "wait_for", "worker_process"]
 
 _ROOT = Path(__file__).parent.parent.parent.parent
+_SILENT_S_MAX = 0.4  # of a worker that is stopped
 _STRICT = {"order": "strict", "step_rows": 64, "rate": 0.01, "warmup_steps": 5}
 
 
@@ -44,6 +48,7 @@ class Job:
             f"ps.addresses={[shard.addresses[0] for shard in self.shards]}".replace("'", '"'),
             f'workers.listen=["unix:{folder}/leader.sock"]',
             "workers.slices=4",
+            "workers.worker_wait_s_max=120",  # a worker on a loaded machine is not lost
             "publisher.publish_interval_s=3600.0",
         ]
         self.path = folder
@@ -93,6 +98,20 @@ def wait_for(count: int) -> Callable[[Trainer], None]:
             joined.set()
 
     return show
+
+
+def give_up_sooner(monkeypatch: pytest.MonkeyPatch, pid: int, is_stopped: Callable[[], bool]) -> None:
+    """Let a leader wait only shortly for the worker of a process, as long as that is stopped."""
+    overdue = Roster.overdue
+
+    def sooner(self: Roster, connected: Any, limits: tuple[float, float], now_s: float) -> list[str]:
+        late = overdue(self, connected, limits, now_s)
+        if not is_stopped():
+            return late
+        quick = overdue(self, connected, (_SILENT_S_MAX, limits[1]), now_s)
+        return [one for one in quick if one in late or self.members[one].name.endswith(f":{pid}")]
+
+    monkeypatch.setattr(Roster, "overdue", sooner)
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import structs
+
 from streamlearn.apps import AppFolder, load_app
 from streamlearn.errors import StreamlearnError
 from streamlearn.models.tensorflow_load import load_tensorflow
@@ -27,7 +29,7 @@ from tools.chaos.network import Network
 _TOKEN, _LEADER_PORT, _MESSAGES, _END_S_MAX = "a-token-of-hosts", 7_100, 12, 300.0
 _TRAINER = {"step_rows": 64, "rate": 0.01}
 _HOSTS = ("leader", "shards", "worker")
-_WORKER_WAIT_S = 0.5
+_PATIENT_S, _HASTY_S = 120, 2.0  # for how long a leader waits for a silent worker
 
 
 class Job:
@@ -48,7 +50,7 @@ class Job:
             f"ps.addresses={json.dumps(shards)}",
             f'workers.listen=["{network.addresses["leader"]}:{_LEADER_PORT}"]',
             "workers.slices=4",
-            f"workers.worker_wait_s_max={_WORKER_WAIT_S}",
+            f"workers.worker_wait_s_max={_PATIENT_S}",
             "publisher.publish_interval_s=3600.0",
         ]
         self._leads = threading.Thread(target=self._train)
@@ -91,6 +93,10 @@ class Job:
     def wait_learns(self, workers: int) -> None:
         """Wait until so many processes learn."""
         wait_until(lambda: self.workers == workers, f"{workers} processes to learn")
+
+    def wait_for_silent(self, wait_s: float) -> None:
+        """Let the leader wait for so long for a worker that says nothing."""
+        self._leader._settings = structs.replace(self._leader._settings, worker_wait_s_max=wait_s)
 
     def wait_error(self) -> str:
         """Wait until the worker has ended, and return with which error."""
@@ -169,8 +175,10 @@ def job(place: Path, retry_ms: int, order: str) -> Iterator[Job]:
 def leader_and_worker(made: Job) -> dict[str, Any]:
     """No packet passes between the leader and the worker, for long enough that it is given up."""
     made.network.part("leader", "worker")
+    made.wait_for_silent(_HASTY_S)
     made.wait_steps(2)
     alone = made.workers
+    made.wait_for_silent(_PATIENT_S)
     made.network.join("leader", "worker")
     made.wait_learns(2)
     return {"alone": alone, "joined": len(made.said), **made.finish()}
@@ -190,14 +198,15 @@ def leader_away(made: Job) -> dict[str, Any]:
     made.network.cut("leader")
     error = made.wait_error()
     made.network.mend("leader")
+    made.wait_for_silent(_HASTY_S)
     return {"error": error, **made.finish()}
 
 
 _SCENARIOS: dict[str, tuple[Callable[[Job], dict[str, Any]], int, str]] = {
     "leader_and_worker": (leader_and_worker, 60_000, "strict"),
-    "worker_and_shards": (worker_and_shards, 500, "strict"),
-    "worker_and_shards_with_arrival": (worker_and_shards, 500, "arrival"),
-    "leader_away": (leader_away, 500, "strict"),
+    "worker_and_shards": (worker_and_shards, 5_000, "strict"),
+    "worker_and_shards_with_arrival": (worker_and_shards, 5_000, "arrival"),
+    "leader_away": (leader_away, 5_000, "strict"),
 }
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +20,7 @@ from streamlearn.trainer.workers.slice_worker import SUMS_KEPT, SliceWorker
 from streamlearn.versions import Chain
 from tests.trainer.runs import known_of, store_of
 from tests.trainer.stream import outcomes, write_messages
-from tests.trainer.workers.jobs import Job, wait_for, worker_process
+from tests.trainer.workers.jobs import Job, give_up_sooner, wait_for, worker_process
 
 
 @pytest.fixture
@@ -30,13 +32,14 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_with_arrival_others_learn_the_slices_of_a_lost_worker_and_nothing_goes_back(
-    job: Callable[..., Job], staleness: int
+    job: Callable[..., Job], staleness: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     struck, done, learned = job(order="arrival", staleness_steps=staleness), list[str](), list[int]()
     write_messages(struck.folder(), struck.messages)
     again = counter("trainer", "slices_given_again", "")._value
     before = again.get()
     with worker_process(struck) as worker, worker_process(struck):
+        give_up_sooner(monkeypatch, worker.pid, lambda: done == ["stopped"])
         join = wait_for(3)
 
         def strike(trainer: Trainer) -> None:
@@ -53,16 +56,15 @@ def test_with_arrival_others_learn_the_slices_of_a_lost_worker_and_nothing_goes_
                 worker.send_signal(signal.SIGSTOP)  # it is silent: others learn its slices
                 done.append("stopped")
             elif done == ["stopped"] and again.get() > before:
+                done.append("went on")
                 worker.send_signal(signal.SIGCONT)  # it goes on with what it held
                 wait_until(lambda: len(leader.workers) == 3, "its return")
-                done.append("went on")
             elif done[-1:] == ["went on"]:
                 wait_until(holds, "a slice of the next step")
                 worker.kill()
                 done.append("killed")
 
-        # With less, a worker that is only slow loses its slices before it is stopped.
-        report = struck.train("workers.worker_wait_s_max=2", show=strike)
+        report = struck.train(show=strike)
     assert done == ["stopped", "went on", "killed"]
     assert again.get() > before + 1
     assert (report.recoveries, report.tally.refused_steps) == (0, 0)
@@ -86,10 +88,14 @@ def test_with_arrival_a_worker_whose_slices_come_too_late_for_shards_is_welcomed
             waited.append(item.work.step)
             with leaders[0]._changed:
                 leaders[0]._lose(self._name, "a test")
+            is_late.set()
             wait_until(lambda: leaders[0]._own.applied > item.work.step + SUMS_KEPT, "further steps")
+            is_late.clear()
         give(self, item)
 
+    is_late = threading.Event()
     monkeypatch.setattr(SliceWorker, "_give", late)
+    give_up_sooner(monkeypatch, os.getpid(), is_late.is_set)  # the leader has another name
     first = wait_for(2)
 
     def show(trainer: Trainer) -> None:

@@ -107,7 +107,7 @@ def test_workers_reach_an_assembly_as_they_reach_a_leader(tmp_path: Path) -> Non
     with WorkerDoor(under_test, folder), LeaderLink(folder, where) as first, LeaderLink(folder, where) as second:
         first.setup = second.setup = Setup("s", "CPU")
         assert first.assemble(_FIRST) == []
-        assert len(first.who(5.0).workers) == 2
+        assert len(first.who(60.0).workers) == 2
         with pytest.raises(GroupLost, match="another group"):
             second.ask(1, 0)  # it comes from an earlier one
         assert second.assemble(_SECOND) == [_OWN, _FIRST, _SECOND] == first.assemble(_FIRST)

@@ -16,7 +16,7 @@ from streamlearn.testing import ManualClock
 from streamlearn.trainer.workers import collective
 from streamlearn.trainer.workers.collective import CollectiveSums
 
-_ADDRESSES, _WAIT_S = ["127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403"], 10.0
+_ADDRESSES, _WAIT_S = ["127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403"], 120.0
 
 
 class Ring:

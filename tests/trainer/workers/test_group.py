@@ -40,11 +40,11 @@ def dense_of(job: Job) -> dict[str, np.ndarray]:
     return dict(load_tensors(chain.store, chain.head, "dense"))
 
 
-def reaches(source: str, address: str) -> bool:
+def reaches(source: str, address: str, wait_s: float) -> bool:
     """Whether a connection from an address of this machine is made."""
     host, _, port = address.rpartition(":")
     with socket.socket() as one:
-        one.settimeout(0.2)
+        one.settimeout(wait_s)
         one.bind((source, 0))
         try:
             one.connect((host, int(port)))
@@ -80,8 +80,8 @@ def test_when_a_member_is_killed_the_trainer_asks_to_be_started_again_and_a_spar
     with worker_process(one, *_GROUP) as worker, process_of(one.folder(), *words(one)) as trainer:
         wait_until(lambda: "joins at step" in said(one.folder()) or trainer.poll() is not None, "the worker")
         (address,) = re.findall(r"this one is at (\S+)", said(one.folder()))
-        assert reaches("127.0.0.1", address)
-        assert not reaches("127.0.0.2", address), "anyone can call TensorFlow"
+        assert reaches("127.0.0.1", address, 60.0)
+        assert not reaches("127.0.0.2", address, 0.2), "anyone can call TensorFlow"
         with worker_process(one, *_GROUP) as spare:
             worker.kill()
             write_messages(one.folder(), one.messages[6:])  # it notices with the next step

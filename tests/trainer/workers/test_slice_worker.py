@@ -19,7 +19,7 @@ from streamlearn.trainer.workers import slice_worker
 from streamlearn.trainer.workers.messages import Idle, Side, SliceWork
 from streamlearn.trainer.workers.slice_worker import SliceWorker
 
-_SIDE, _WAIT_S = Side([], []), 10.0
+_SIDE, _WAIT_S = Side([], []), 120.0
 
 
 def slice_of(step: int, number: int = 0, *, released: int = 0) -> tuple[SliceWork, Inputs]:

@@ -71,7 +71,7 @@ def test_towers_go_back_with_the_ranking_model_when_a_worker_is_killed(tmp_path:
                     killed.append(steps.state.learner.steps)
                     worker.kill()
 
-            report = struck.train("workers.worker_wait_s_max=0.4", show=strike)
+            report = struck.train(show=strike)
     assert killed
     assert killed[0] > 0
     assert report.recoveries == 1

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tonic::Code;
 
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(120);
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
 /// The behaviour of the server.
@@ -96,7 +96,7 @@ fn settings(address: SocketAddr) -> CallsSettings {
         address: address.to_string(),
         connections: 4,
         token: None,
-        connect_wait_max: Duration::from_secs(10),
+        connect_wait_max: Duration::from_secs(60),
         answer_bytes_max: 1 << 10,
         tls: None,
     }
@@ -209,7 +209,7 @@ fn outcome(plan: Plan, settings: &CallsSettings) -> Tally {
     let way = Way::from(posts);
     let messages: Arc<[Message]> = [way.message(b"ids").unwrap()].into();
     let run = Run::start(plan, way, messages, runtime.handle().clone()).unwrap();
-    assert!(run.wait(Duration::from_secs(60)));
+    assert!(run.wait(Duration::from_secs(180)));
     let (_, tally) = run.outcome().unwrap();
     assert_eq!(tally.due, tally.ok() + tally.failed());
     tally

@@ -21,8 +21,8 @@ fn pull(client: &Client) -> Result<Vec<f32>> {
 #[test]
 fn a_reader_needs_no_epoch_and_follows_to_the_next() {
     let cluster = Cluster::start(3, Limits::default());
-    let (trainer, reader) = (cluster.client(1), reader(cluster.addresses(), 20_000));
-    let idle = self::reader(cluster.addresses(), 20_000);
+    let (trainer, reader) = (cluster.client(1), reader(cluster.addresses(), 120_000));
+    let idle = self::reader(cluster.addresses(), 120_000);
     let keys = Chance(1).keys(1_000, u64::MAX);
     for recovery in 1..20 {
         trainer.push(push_of(1, &keys, &vec![1.0; 16_000])).unwrap();
@@ -45,7 +45,7 @@ fn a_reader_needs_no_epoch_and_follows_to_the_next() {
 #[test]
 fn a_reader_changes_nothing() {
     let cluster = Cluster::start(1, Limits::default());
-    let reader = reader(cluster.addresses(), 20_000);
+    let reader = reader(cluster.addresses(), 120_000);
     let error = reader.push(push_of(1, &[1], &[0.0; 16])).unwrap_err();
     assert_eq!(
         (error.trouble, error.text.as_str()),
@@ -69,9 +69,9 @@ fn a_reader_changes_nothing() {
 #[test]
 fn while_shards_stand_at_two_epochs_nothing_is_read() {
     let cluster = Cluster::start(2, Limits::default());
-    let reader = reader(cluster.addresses(), 20_000);
+    let reader = reader(cluster.addresses(), 120_000);
     let expected = pull(&reader).unwrap();
-    let hasty = self::reader(cluster.addresses(), 500);
+    let hasty = self::reader(cluster.addresses(), 2_000);
     pull(&hasty).unwrap();
     cluster.servers[0].install(cluster.sets[0].clone(), NEXT).unwrap();
     let error = pull(&hasty).unwrap_err();
@@ -89,7 +89,7 @@ fn while_shards_stand_at_two_epochs_nothing_is_read() {
 #[test]
 fn a_reader_waits_for_tables_within_its_bound() {
     let server = Server::start(server_settings("127.0.0.1:0"), shard(0, 1)).unwrap();
-    let (patient, hasty) = (reader(server.addresses(), 20_000), reader(server.addresses(), 500));
+    let (patient, hasty) = (reader(server.addresses(), 120_000), reader(server.addresses(), 2_000));
     let error = pull(&hasty).unwrap_err();
     assert_eq!((error.trouble, error.text.as_str()), (Trouble::NotReady, "it has no tables"));
     let set = tables();
@@ -120,7 +120,7 @@ fn a_reader_finds_shards_again_that_start_again_even_in_an_older_epoch() {
         server
     };
     let server = start(shard(0, 1), NEXT);
-    let client = reader(server.addresses(), 2_000);
+    let client = reader(server.addresses(), 120_000);
     pull(&client).unwrap();
     drop(server);
     let other = start(Shard { model: "other".to_owned(), ..shard(0, 1) }, NEXT);
@@ -141,7 +141,7 @@ fn who_only_asks_is_answered_by_the_shards_that_are_there() {
             let order = cluster.servers[0].next_order(SOON).unwrap();
             assert!(order.reads_only && cluster.servers[0].answer(order.id, Ok(b"well".to_vec())));
         });
-        let answers = client.order_all(&[vec![], vec![]], Duration::from_millis(500));
+        let answers = client.order_all(&[vec![], vec![]], Duration::from_secs(3));
         assert_eq!(answers[0].as_ref().unwrap(), b"well");
         let error = answers[1].as_ref().unwrap_err();
         assert_eq!((error.trouble, error.shard.as_ref().unwrap().0), (Trouble::Unreachable, 1));

@@ -363,7 +363,7 @@ fn a_sum_that_is_waited_for_comes_with_its_last_slice_and_other_requests_go_firs
     let cluster = Cluster::start(1, Limits::default());
     let (server, clients) = (&cluster.servers[0], [cluster.client(1), cluster.client(2)]);
     assert_eq!(server.clients(), [1, 2]);
-    let wait = Duration::from_secs(5);
+    let wait = Duration::from_secs(10);
     let is_waiting = || clients[0].stats().shards[0].in_flight == 1;
     std::thread::scope(|scope| {
         let of = |step, slice| ReduceOf { slices: 2, wait, ..sum(step, slice) };

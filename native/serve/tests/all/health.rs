@@ -61,7 +61,12 @@ async fn a_check_tells_readiness_and_life_apart() {
 #[tokio::test]
 async fn a_check_and_a_watch_need_no_token_and_the_rest_does() {
     let token = Some(Secret::new("open-sesame").unwrap().into());
-    let limits = DoorLimits { token_wait_ms: 1, arrival_wait_ms_max: 300, ..DoorLimits::default() };
+    let limits = DoorLimits {
+        token_wait_ms: 1,
+        arrival_wait_ms_max: 2_000,
+        hello_wait_ms_max: 60_000,
+        ..DoorLimits::default()
+    };
     let node = node_of(DoorSettings { token, limits, ..DoorSettings::default() }).await;
     let mut client = Client::connect(node.grpc).await;
     assert_eq!(health(&mut client, "").await, SERVING);
@@ -79,7 +84,7 @@ async fn a_check_and_a_watch_need_no_token_and_the_rest_does() {
 
 #[tokio::test]
 async fn a_watch_tells_each_change_and_ends_with_the_node() {
-    let node = node().await;
+    let node = node_with(DoorLimits { drain_ms_max: 60_000, ..DoorLimits::default() }).await;
     let mut client = Client::connect(node.grpc).await;
     let mut body = client.open(WATCH, &[], about("ctr")).await.unwrap().into_body();
     let mut other = client.open(WATCH, &[], about("other")).await.unwrap().into_body();
@@ -103,7 +108,7 @@ async fn a_watch_tells_each_change_and_ends_with_the_node() {
 
 #[tokio::test]
 async fn a_watch_keeps_its_connection() {
-    let node = node_with(DoorLimits { idle_ms_max: 200, drain_ms_max: 200, ..DoorLimits::default() }).await;
+    let node = node_with(DoorLimits { idle_ms_max: 3_000, drain_ms_max: 200, ..DoorLimits::default() }).await;
     let mut client = Client::connect(node.grpc).await;
     let mut body = client.open(WATCH, &[], about("")).await.unwrap().into_body();
     assert!(body.frame().await.unwrap().is_ok());
@@ -120,7 +125,7 @@ async fn a_watch_keeps_its_connection() {
 #[tokio::test]
 async fn a_watch_without_the_token_does_not_keep_its_connection() {
     let token = Some(Secret::new("open-sesame").unwrap().into());
-    let limits = DoorLimits { hello_wait_ms_max: 200, ..DoorLimits::default() };
+    let limits = DoorLimits { hello_wait_ms_max: 2_000, ..DoorLimits::default() };
     let node = node_of(DoorSettings { token, limits, ..DoorSettings::default() }).await;
     let mut client = Client::connect(node.grpc).await;
     let mut body = client.open(WATCH, &[], about("")).await.unwrap().into_body();

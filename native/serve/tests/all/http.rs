@@ -420,7 +420,7 @@ async fn configuration_statistics_and_index_are_told_in_json() {
 
 #[tokio::test]
 async fn headers_that_come_a_byte_at_a_time_have_an_end() {
-    let limits = DoorLimits { arrival_wait_ms_max: 200, ..DoorLimits::default() };
+    let limits = DoorLimits { arrival_wait_ms_max: 1_000, ..DoorLimits::default() };
     let node = node_with(limits).await;
     let mut slow = tokio::net::TcpStream::connect(node.http).await.unwrap();
     let started = tokio::time::Instant::now();
@@ -434,14 +434,16 @@ async fn headers_that_come_a_byte_at_a_time_have_an_end() {
         }
     };
     tokio::time::timeout(DEADLINE, trickle).await.unwrap();
-    assert!(started.elapsed() >= std::time::Duration::from_millis(200));
+    assert!(started.elapsed() >= std::time::Duration::from_secs(1));
     wait_until("the released slot", || node.door.stats().connections == 0).await;
     assert_eq!(get(node.http, "/v2/health/live").await.status, 200);
 }
 
 #[tokio::test]
 async fn who_keeps_a_connection_for_nothing_does_not_keep_a_node() {
-    let node = node_with(DoorLimits { drain_ms_max: 60_000, ..DoorLimits::default() }).await;
+    let node =
+        node_with(DoorLimits { drain_ms_max: 60_000, hello_wait_ms_max: 60_000, ..DoorLimits::default() })
+            .await;
     let mut client = Client::connect(node.grpc).await;
     assert_eq!(client.call("ModelInfer", &asks::ask(&asks::least(), true)).await.code, Some(0));
     let mut idle = tokio::net::TcpStream::connect(node.http).await.unwrap();
@@ -454,6 +456,6 @@ async fn who_keeps_a_connection_for_nothing_does_not_keep_a_node() {
     let began = tokio::time::Instant::now();
     node.end().await;
     let duration = began.elapsed();
-    assert!(duration < std::time::Duration::from_secs(2), "the end took {duration:?}");
+    assert!(duration < std::time::Duration::from_secs(30), "the end took {duration:?}");
     drop((client, idle, silent));
 }

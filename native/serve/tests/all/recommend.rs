@@ -610,7 +610,7 @@ async fn the_deadline_is_that_of_both_steps() {
     rig.activate(rig.add(7, &[1, 2, 3]));
     // Nobody retrieves; then nobody ranks.
     for step in 0..2 {
-        let (status, body) = rig.recommend(json!({"deadline_ms": 300})).await;
+        let (status, body) = rig.recommend(json!({"deadline_ms": 2_000})).await;
         assert_eq!((step, status), (step, 504), "{body}");
         assert_eq!(rig.fronts[1].measures().found().0, step);
         if step == 0 {

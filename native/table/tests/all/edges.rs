@@ -207,6 +207,6 @@ fn a_lookup_by_many_threads_takes_one_reader_s_place() {
         table.lookup(&keys, At::Newest, &mut rows, 4).unwrap();
         done.send(()).unwrap();
     });
-    is_done.recv_timeout(Duration::from_secs(30)).expect("the lookup ends");
+    is_done.recv_timeout(Duration::from_secs(120)).expect("the lookup ends");
     drop(readings);
 }

@@ -19,7 +19,7 @@ pub const SPECIFICATION: &[u8] = b"what the tables are made of";
 pub const DIMS: [usize; 2] = [3, 16];
 pub const FIRST: Epoch = Epoch { run: 1, recovery: 0 };
 /// The timeout of anything that must happen, generous for a busy machine.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(120);
 
 /// Two tables: one with admission and rows of odd length, one with rows of whole cache lines.
 pub fn settings() -> Vec<TableSettings> {
@@ -83,7 +83,7 @@ pub fn client_limits() -> ClientLimits {
     ClientLimits {
         backoff_first_ms: 1,
         backoff_ms_max: 20,
-        retry_wait_ms_max: 20_000,
+        retry_wait_ms_max: 120_000,
         ..ClientLimits::default()
     }
 }

@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 
 pub const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_bytes_max: 16 << 10 };
 /// The timeout of every wait.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Both servers, with one model and one door.
 pub struct Node {
