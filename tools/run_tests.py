@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -164,6 +165,8 @@ def _end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 if __name__ == "__main__":
+    # Whoever ends this process wants its processes and files gone, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     arguments = sys.argv[1:]
     beside = ""
     if "--beside" in arguments:
