@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 
 from benchmarks.nodes.overload_world import SHOWN, Costs, Worth, logits_of, oracle, spread_scores
 from benchmarks.nodes.serving_bare import export
+from benchmarks.nodes.serving_life import halves, on_cores
 from benchmarks.nodes.serving_load import Contender, overload, peaks
 from benchmarks.nodes.serving_model import CANDIDATES_MEAN, REQUESTS, ServingModel
 from benchmarks.nodes.serving_nodes import ServingNode
@@ -33,28 +35,41 @@ _LOADS, _CUTS = (2, 4), {2: (8, 12, 16, 20), 4: (4, 6, 8, 12)}
 _DEADLINE_MS, _WARMUP_S = 50, 2.0
 _FIXED_SIZES, _SATURATING = (8, 72), 64
 _STEP_S, _SETTLED_S, _SPAN_S = 7, 3, 0.5
+# Of figures with the nodes on half of the cores, and their callers on the others.
+_APART = "apart."
 
 
 def run(quick: bool, note: Note) -> Result:
     """Measure a node with an allowance beside one without, which sheds, and one whose callers cut to a fixed number."""
     result = Result("overload")
-    with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="streamlearn-bench-") as folder:
         place = Path(folder)
         sizes = Sizes(5_000, seconds=2, rounds=1, settings=_FEW) if quick else Sizes(seconds=6, rounds=3)
         parts = Parts(sizes, note, result, place)
         note("export graphs")
         export(place / "graphs", _APP)
         model = parts.model(_APP)
-        off = stack.enter_context(parts.node(model, "off"))
         asked = model.requests(REQUESTS)
-        spread_scores(model, off, asked)
-        version = model.write(1)
-        with model.pointing() as pointing:
-            pointing.publish(version)
-        on = stack.enter_context(parts.node(model, "on", _ALLOWANCE))
-        note(f"nodes are at {off.grpc} and {on.grpc}")
-        worth = Worth.of(asked, logits_of(model, off, asked))
-        _Overload(parts, model, worth, off, on).measure(quick=quick)
+        with parts.node(model, "first") as first:
+            spread_scores(model, first, asked)
+            version = model.write(1)
+            with model.pointing() as pointing:
+                pointing.publish(version)
+            worth = Worth.of(asked, logits_of(model, first, asked))
+        every = sorted(os.sched_getaffinity(0))
+        places = {"": (every, every)}
+        with parts.part("cores for the callers alone"):
+            places[_APART] = halves()
+        for prefix, (own, others) in places.items():
+            with ExitStack() as stack:
+                with on_cores(own):
+                    off = stack.enter_context(parts.node(model, f"{prefix}off"))
+                    on = stack.enter_context(parts.node(model, f"{prefix}on", _ALLOWANCE))
+                    note(f"nodes on cores {own} are at {off.grpc} and {on.grpc}, their callers on cores {others}")
+                stack.enter_context(on_cores(others))
+                of_run = Parts(sizes, note, Result("overload"), place)
+                _Overload(of_run, model, worth, off, on).measure(quick=quick)
+                result.take(of_run.result, prefix)
     return result
 
 

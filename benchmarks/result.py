@@ -32,6 +32,13 @@ class Result:
     failures: list[str] = field(default_factory=list)
     unmeasured: dict[str, str] = field(default_factory=dict)
 
+    def take(self, other: Result, prefix: str) -> None:
+        """Take the figures of a part, whose names begin with a prefix here."""
+        self.figures |= {prefix + name: value for name, value in other.figures.items()}
+        self.ratios |= {prefix + name: value for name, value in other.ratios.items()}
+        self.unmeasured |= {prefix + name: why for name, why in other.unmeasured.items()}
+        self.failures += [prefix + name for name in other.failures]
+
     def line(self) -> str:
         """Return the last line of stdout."""
         return json.dumps(

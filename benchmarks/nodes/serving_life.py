@@ -25,6 +25,8 @@ __all__ = [
     "Asker",
     "InterleavedLoad",
     "apart",
+    "halves",
+    "on_cores",
     "publications",
     "rollbacks",
     "stranger",
@@ -49,21 +51,32 @@ _COMPILES = "streamlearn_serving_compiles_total"
 _UNSEEN, _LATER = (301, 333, 391, 451, 511), 20
 
 
-@contextmanager
-def apart(pid: int) -> Iterator[None]:
-    """Give a process the first half of the cores, and this process the others: what callers cost, it does not feel."""
+def halves() -> tuple[list[int], list[int]]:
+    """Return the cores for a node, and those for its callers, which it does not feel then; raises ServiceError."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         message = "a node and its callers need a core each"
         raise ServiceError(message, help="run it on a machine with two cores")
-    half = len(cores) // 2
-    _pin(pid, cores[:half])
-    _pin(os.getpid(), cores[half:])
+    return cores[: len(cores) // 2], cores[len(cores) // 2 :]
+
+
+@contextmanager
+def on_cores(cores: Sequence[int], pid: int | None = None) -> Iterator[None]:
+    """Keep all threads of a process on some cores, by default those of this one; what they start stays there."""
+    pid, before = pid or os.getpid(), sorted(os.sched_getaffinity(pid or 0))
+    _pin(pid, cores)
     try:
         yield
     finally:
-        _pin(pid, cores)
-        _pin(os.getpid(), cores)
+        _pin(pid, before)
+
+
+@contextmanager
+def apart(pid: int) -> Iterator[None]:
+    """Give a process the first half of the cores, and this process the others."""
+    own, others = halves()
+    with on_cores(own, pid), on_cores(others):
+        yield
 
 
 class InterleavedLoad:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import urllib.request
 from contextlib import ExitStack
 
+from benchmarks.nodes.serving_life import halves, on_cores
 from benchmarks.nodes.serving_model import ServingModel
 from benchmarks.nodes.serving_nodes import ServingNode
 from benchmarks.nodes.serving_parts import Parts
@@ -29,12 +29,12 @@ _CONNECTED_S = 60.0
 
 def split_figures(parts: Parts, model: ServingModel, seconds: int) -> None:
     """Measure one node and two by turns of `seconds`; the caller waits for each answer."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        message = f"this process may use {len(cores)} core"
-        raise ServiceError(message, help="give it two, one for each node")
+    nodes = list[ServingNode]()
     with ExitStack() as stack:
-        home, peer = (stack.enter_context(_on_core(core, parts, model, f"core-{core}")) for core in cores[:2])
+        for cores in halves():
+            with on_cores(cores[:1]):
+                nodes.append(stack.enter_context(parts.node(model, f"core-{cores[0]}", _SETTINGS)))
+        home, peer = nodes
         load = home.load(model.messages(model.requests_of_size(_CANDIDATES, _REQUESTS)), connections=1)
         peer.meters()  # waits until it is ready
         wait_until(lambda: _metric(home, _PEERS) == 1, "a connection between the nodes", _CONNECTED_S)
@@ -57,16 +57,6 @@ def split_figures(parts: Parts, model: ServingModel, seconds: int) -> None:
             "split_pieces_over_answers": pieces / max(1, ok),
         }
     )
-
-
-def _on_core(core: int, parts: Parts, model: ServingModel, name: str) -> ServingNode:
-    """Start a node on a core: a process has the processors of the thread that starts it."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        return parts.node(model, name, _SETTINGS)
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _run(load: Load, deadline_ms: int, seconds: int) -> LoadResult:
