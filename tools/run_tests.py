@@ -165,7 +165,7 @@ def _end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 if __name__ == "__main__":
-    # Whoever ends this process wants its processes and files gone, too.
+    # SIGTERM ends the tests and removes their files, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     arguments = sys.argv[1:]
     beside = ""

@@ -52,7 +52,7 @@ _UNSEEN, _LATER = (301, 333, 391, 451, 511), 20
 
 
 def halves() -> tuple[list[int], list[int]]:
-    """Return the cores for a node, and those for its callers, which it does not feel then; raises ServiceError."""
+    """Return cores for a node and others for its callers, who then take none of its time; raises ServiceError."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         message = "a node and its callers need a core each"

@@ -20,6 +20,7 @@ from streamlearn.cli.main import cli
 from streamlearn.errors import UsageError
 from streamlearn.events import Producer
 from streamlearn.schemas.app import app_schemas
+from streamlearn.testing import wait_until
 from streamlearn.topics import create_topic
 from streamlearn.versions import open_store
 from tests.versions.history import MODEL, Trainer
@@ -74,10 +75,14 @@ def test_a_shell_is_told_the_verbs_that_begin_as_what_was_typed() -> None:
 
 
 def test_doctor_names_versions_and_the_native_build() -> None:
-    done = _streamlearn("doctor", "--json")
+    def answered() -> Any:
+        """What it says once no program that it asks is slow, as on a loaded machine."""
+        done = _streamlearn("doctor", "--json")
+        return None if "timed out" in done.stdout else done
+
+    done = wait_until(answered, "all programs to say their versions")
     findings = {finding["what"]: finding for finding in json.loads(done.stdout)}
-    is_slow = any("timed out" in finding["detail"] for finding in findings.values())  # on a loaded machine
-    assert done.returncode == (1 if is_slow else 0), done.stdout
+    assert done.returncode == 0, done.stdout
     assert findings["native module"]["state"] == "ok"
     assert findings["tensorflow"]["detail"].startswith("2.")
     assert "gpu" in findings

@@ -70,7 +70,7 @@ class Asked:
             link.close()
 
     def state(self) -> Any:
-        """What the page is told, once store and registry have answered the console."""
+        """The state that the page shows; waits until the console has heard from the store and the registry."""
 
         def told() -> Any:
             found = self("GET", "/api/state")

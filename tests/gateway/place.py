@@ -98,7 +98,7 @@ class Access:
         return by_kind[0] if len({*by_kind}) == 1 else -1
 
     def while_healthy(self, nodes: int, ask: Callable[[], T]) -> T:
-        """What is seen while so many nodes get requests: one that a loaded machine holds up is left out for a while."""
+        """Ask until Envoy led requests to so many nodes all the while: for a time it leaves out one that is slow."""
         seen = list[T]()
 
         def is_seen() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import statistics
 import subprocess
 import sys
 import time
@@ -162,9 +163,13 @@ def test_beams_own_tracker_reads_everything_in_bundles_of_one_blob(make: Make) -
 
 def test_an_advance_never_waits_for_a_topic(place: Place) -> None:
     reader = EventSource(place.plan(fetch_wait_s=200.0), (0,)).create_reader(None, None)
-    begun_s = time.monotonic()
-    assert not any(reader.advance() for _ in range(100))
-    assert time.monotonic() - begun_s < 100.0
+    took_s = list[float]()
+    for _ in range(100):
+        begun_s = time.monotonic()
+        assert not reader.advance()
+        took_s.append(time.monotonic() - begun_s)
+    assert statistics.median(took_s) < 0.02
+    assert max(took_s) < 100.0  # a stalled machine may delay some, but less than a wait would
     reader.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import statistics
 import threading
 import time
 from collections import Counter
@@ -130,7 +131,7 @@ def test_callers_are_answered_while_applications_change_places_also_through_envo
             wait_until(partial(led.has, led_before + 20), "answers through Envoy", _READY_S)
             # The model keeps its name, whichever application answers.
             wait_until(lambda: _is_ready(client), "gRPC answers", _READY_S)
-        assert min(took_s) <= 1.0, took_s  # a machine that stalls holds some of them up
+        assert statistics.median(took_s) <= 1.0, took_s  # a stalled machine may delay some of them
         for some in (callers, led):
             some.stop()
             assert not some.failures

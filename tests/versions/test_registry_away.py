@@ -30,7 +30,7 @@ from tools.services import Redis
 REACH_S = 0.6
 SOON = RegistrySettings(reach_s=REACH_S)  # nobody answers
 PATIENT = RegistrySettings(reach_s=60.0)  # a Redis that is there, on a machine that may stand still
-# A call that is told nothing of its bound would wait for as long as it is asked to, 120 s.
+# Longer than `reach_s`, and shorter than the 120 s that a call without this bound would wait.
 SLOW_MACHINE_S = 60.0
 SECRET = "sesame-open-wide"
 
