@@ -9,7 +9,7 @@ import urllib.error
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +246,8 @@ def test_items_are_read_once_and_then_come_from_the_cache(shop: Shop) -> None:
     firsts = count(200, 60)
 
     def are_cached() -> bool:
-        items = [{"item_id": item} for item in islice(count(next(firsts)), 60)]
+        first = next(firsts)
+        items = [{"item_id": item} for item in range(first, first + 60)]
         before = shop.features.native.figures().items
         for _ in range(2):
             shop.score(user={"user_id": 1}, items=items)
