@@ -25,13 +25,13 @@ ROOT = Path(__file__).parent.parent
 # Folders whose tests take about the same time in total; a folder in another one is not run with that one. A process
 # before these runs the other folders and the files. Each that needs a Kafka starts one.
 SHARES = (
-    ("events", "ingest", "native", "online", "replay", "settings", "table"),
+    ("events", "ingest", "native", "online", "replay", "settings"),
     ("trainer",),
-    ("serving", "supervision"),
-    ("examples", "publisher"),
-    ("cli", "ps"),
-    ("benchmarks", "models", "trainer/towers", "trainer/workers"),
-    ("console", "gateway", "tools", "versions"),
+    ("serving", "supervision", "versions"),
+    ("examples", "publisher", "table"),
+    ("benchmarks", "cli", "ps"),
+    ("models", "trainer/towers", "trainer/workers"),
+    ("console", "gateway", "tools"),
 )
 # They need a wheel: `make release-test`.
 APART = {"release"}

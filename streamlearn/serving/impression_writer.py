@@ -63,7 +63,7 @@ class WrittenBack:
         )
         self._counted = {"full": 0, "refused": 0}
         self._unreported, self._reported_s = 0, -_WARN_S
-        self._ended = threading.Event()
+        self._ended, self._sending = threading.Event(), 0
         self._thread = threading.Thread(target=self._run, name="impressions", daemon=True)
 
     def start(self, node: Any) -> None:
@@ -91,10 +91,10 @@ class WrittenBack:
         self.native.close()
         self._thread.join(self._settings.flush_s)
         self.measure()
-        waiting = self.native.figures().waiting
+        lost = self.native.figures().waiting + self._sending
         if self._thread.is_alive():
-            _LOG.warning("shutdown took too long: %d waiting impressions, and those being sent, are lost", waiting)
-        self._lost.labels("ended").inc(waiting)
+            _LOG.warning("shutdown took too long: %d impressions that wait or are being sent are lost", lost)
+        self._lost.labels("ended").inc(lost)
 
     def _run(self) -> None:
         logged, is_over = "", False
@@ -123,7 +123,10 @@ class WrittenBack:
                 if taken is not None and len(taken["items"]):
                     limits = (self._events.record_events_max, record_bytes_max)
                     records = pack_columns(EncodedEvents(**taken), topic.partitions, *limits)
-                    if not self._write(writer, records):
+                    self._sending = sum(record.events for record in records)
+                    is_written = self._write(writer, records)
+                    self._sending = 0
+                    if not is_written:
                         return self._ended.is_set()
         finally:
             # `_write` flushed everything and reported errors.

@@ -95,7 +95,7 @@ class Migration:
         gone += [*_gone("dense column", old.features.dense, new.features.dense)]
         gone += [*_gone("label", old.labels, new.labels)]
         weights = [Part("weight", name, one.outcome, self._why_lost(one)) for name, one in self._inherited.items()]
-        return (*self._slot_parts, *dense, *labels, *gone, *weights, *self._tower_parts)
+        return (*self._slot_parts, *dense, *labels, *gone, *weights, *self._without_heir, *self._tower_parts)
 
     @cached_property
     def lost(self) -> tuple[Part, ...]:
@@ -236,6 +236,27 @@ class Migration:
         of_old = {slot.first_name: slot.name for slot in old.features.slots}
         renamed = {slot.name: of_old.get(slot.first_name, slot.name) for slot in new.features.slots}
         return inherit(shapes, channels, before, old_channels, renamed)
+
+    @property
+    def _without_heir(self) -> list[Part]:
+        """The weights of the old model that none here inherits from, though columns or labels that they are for stay.
+
+        A product of two slots stays with both. That of a slot with itself goes with the last other slot of its side.
+        """
+        before = {} if self._is_other_model else _channels(self._old_model, _first_names(self._old.app)) or {}
+        derived = (one.name for one in self._new.app.features.derived_keyed)
+        here = {*_first_names(self._new.app).values(), *derived}
+        used = {inheritance.source for inheritance in self._inherited.values()}
+
+        def stays(channel: str) -> bool:
+            slots = channel.split(" * ")
+            return here.issuperset(slots) and len({*slots}) == len(slots)
+
+        def is_needed(weight: str) -> bool:
+            return any(stays(channel) for axis in before[weight] for channel, _ in axis or ())
+
+        why = "the model has no such weight any more"
+        return [Part("weight", name, "lost", why) for name in before if name not in used and is_needed(name)]
 
     @property
     def _is_other_model(self) -> bool:

@@ -22,22 +22,42 @@ def files_of(cache: CompileCache) -> list[str]:
     return sorted(file.name for file in cache.folder.iterdir())
 
 
+def compiled_again(file: Path) -> None:
+    sealed_ns = file.with_name(f"{file.name}.sha256").stat().st_mtime_ns
+    file.write_bytes(b"other bytes of the same computation")
+    os.utime(file, ns=(sealed_ns + 1, sealed_ns + 1))
+
+
 def test_files_are_kept_while_they_are_as_they_were_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = CompileCache(tmp_path / "kept", 1_000)
-    for name in ("cut", "changed", "whole"):
+    for name in ("cut", "changed", "whole", "again"):
         (cache.folder / f"{name}.pb").write_bytes(name.encode() * 10)
     cache.seal()
+    begun_ns = (cache.folder / "whole.pb").stat().st_mtime_ns
     (cache.folder / "unsealed.pb").write_bytes(b"a process died while it wrote this")
     (cache.folder / "cut.pb").write_bytes(b"cutcut")
     (cache.folder / "changed.pb").write_bytes(b"chanGed" * 10)
+    for name in ("cut", "changed"):  # no process wrote these
+        os.utime(cache.folder / f"{name}.pb", ns=(begun_ns, begun_ns))
+    compiled_again(cache.folder / "again.pb")
     (cache.folder / "gone.pb.sha256").write_text("of a file that is no more")
     (cache.folder / "gone.pb.sha256.77").write_text("of a file that is no more")
     CompileCache(cache.folder, 1_000).sweep()
     assert files_of(cache) == ["whole.pb", "whole.pb.sha256"]
-    # Another process may be about to seal the last: that is nothing to warn of.
-    assert len(caplog.records) == 2
-    assert {record.args for record in caplog.records} == {("changed.pb",), ("cut.pb",)}
+    # Other processes may be about to seal the others: that is nothing to warn of.
+    assert {record.args for record in caplog.records} == {("changed.pb", "is damaged"), ("cut.pb", "is damaged")}
     assert sum(file.stat().st_size for file in cache.folder.glob("*.pb")) == len("whole") * 10
+
+
+def test_a_file_that_is_compiled_again_is_sealed_again(tmp_path: Path) -> None:
+    cache = CompileCache(tmp_path, 1_000)
+    file = tmp_path / "one.pb"
+    file.write_bytes(b"first")
+    cache.seal()
+    compiled_again(file)
+    cache.seal()
+    CompileCache(tmp_path, 1_000).sweep()
+    assert file.exists()
 
 
 def test_processes_may_sweep_one_folder_at_the_same_time(tmp_path: Path) -> None:

@@ -138,6 +138,23 @@ def test_what_was_learned_before_models_had_pairs_is_kept(kind: Any, optimizer: 
     assert len(state["slot0"]) == sum(weight.size for weight in dense.values())
 
 
+def test_pairs_are_not_dropped_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("from streamlearn.models import DcnV2\nmodel = DcnV2(pairs=False)\n")
+    old = learned_app(tmp_path, replace(learnable_app(), model="dcn_v2"))
+    new = replace(old, app=changed("plain", old.app, model="plain:model"))
+    found = migration_of(old, new)
+    assert [(part.kind, part.name) for part in found.lost] == [
+        ("weight", "mlp_0_pairs_user"),
+        ("weight", "mlp_0_pairs_both"),
+    ]
+    with pytest.raises(UsageError, match=r"2 parts of 'plain' .* weight 'mlp_0_pairs_user': the model has no such"):
+        found.check()
+    migration_of(old, new, is_relearning=True).check()
+    # Pairs with a slot that is gone are gone with it.
+    fewer = [slot for slot in old.app.features.slots if slot.name != "history"]
+    assert not migration_of(old, replace(old, app=changed("fewer", old.app, slots=tuple(fewer)))).lost
+
+
 @pytest.mark.parametrize("model", ["dcn_v2", "deepfm", "mmoe"])
 def test_columns_that_are_made_from_others_change_no_score_when_they_are_added(model: str, tmp_path: Path) -> None:
     old = learned_app(tmp_path, replace(learnable_app(), model=model))

@@ -9,7 +9,7 @@ use crate::arrays::{Bytes, flat};
 use crate::join::refuse;
 
 const FULL: (&str, &str) =
-    ("MarksFull", "raise marks_bytes_max, shorten the longest window, or let ingest's watermark advance");
+    ("MarksFull", "raise marks.bytes_max, shorten the longest window, or let ingest's watermark advance");
 
 fn refused(py: Python<'_>, error: &Error) -> PyErr {
     refuse(py, error, FULL)

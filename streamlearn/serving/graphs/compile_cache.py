@@ -69,11 +69,14 @@ class CompileCache:
         return cache
 
     def seal(self) -> None:
-        """Write the digests of new files after something was compiled, and delete files beyond the limit."""
+        """Write the digests of new files after something was compiled, and delete files beyond the limit.
+
+        Two processes may compile the same computation to other bytes; then the later file replaces the first.
+        """
         for file in self._files():
-            digest_file = _digest_file(file)
-            if not digest_file.exists():
-                with suppress(OSError):
+            with suppress(OSError):
+                if not _is_sealed(file):
+                    digest_file = _digest_file(file)
                     scratch = digest_file.with_name(f"{digest_file.name}.{os.getpid()}")
                     scratch.write_text(_digest(file))
                     scratch.rename(digest_file)
@@ -82,15 +85,14 @@ class CompileCache:
     def sweep(self) -> None:
         """Delete files without a digest or with another one, and files beyond the limit; others may do so meanwhile."""
         for file in self._files():
-            digest_file = _digest_file(file)
-            if not digest_file.exists():  # another process is about to write it, or was killed before it did
-                _LOG.debug("the cached entry %s has no digest: it is compiled again", file.name)
-                _remove(file)
-                continue
             with suppress(FileNotFoundError):
-                if digest_file.read_text() != _digest(file):
-                    _LOG.warning("the cached entry %s is damaged: it is compiled again", file.name)
-                    _remove(file)
+                is_sealed = _is_sealed(file)
+                if is_sealed and _digest_file(file).read_text() == _digest(file):
+                    continue
+                # Without a digest, another process is about to write it, or was killed before it did.
+                why = "is damaged" if is_sealed else "has no digest"
+                _LOG.log(logging.WARNING if is_sealed else logging.DEBUG, "the cached entry %s %s", file.name, why)
+                _remove(file)
         for digest_file in self.folder.glob("*.sha256*"):
             if not digest_file.with_name(digest_file.name.partition(".sha256")[0]).exists():
                 digest_file.unlink(missing_ok=True)
@@ -149,13 +151,23 @@ def _digest_file(file: Path) -> Path:
     return file.with_name(f"{file.name}.sha256")
 
 
+def _is_sealed(file: Path) -> bool:
+    """Whether a file has a digest that was written after it."""
+    digest_file = _digest_file(file)
+    return digest_file.exists() and file.stat().st_mtime_ns <= digest_file.stat().st_mtime_ns
+
+
 def _digest(file: Path) -> str:
-    """Return the digest of a file's content; its access time stays, because this is no use of it."""
-    stat = file.stat()
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    return digest
+    with open(file, "rb", opener=_open_unused) as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _open_unused(path: str, flags: int) -> int:
+    """Open a file so that its access time stays: to check it is no use of it. Only the owner of a file may do so."""
+    try:
+        return os.open(path, flags | os.O_NOATIME)
+    except PermissionError:
+        return os.open(path, flags)
 
 
 def _remove(file: Path) -> None:
