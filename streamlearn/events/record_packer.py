@@ -36,30 +36,27 @@ def pack_columns(encoded: EncodedEvents, partitions: int, events_max: int, bytes
     """
     partition_of_row = native.partitions_of(encoded.request_at, encoded.request_ids, partitions)
     order = np.argsort(partition_of_row, kind="stable")
-    bounds = np.searchsorted(partition_of_row[order], np.arange(partitions + 1)).tolist()
-    records: list[Packed] = []
-    for partition, (begin, end) in enumerate(pairwise(bounds)):
-        if end > begin:
-            records += _of_partition(encoded, order[begin:end], partition, (events_max, bytes_max))
-    return records
-
-
-def _of_partition(
-    encoded: EncodedEvents, rows: npt.NDArray[np.int64], partition: int, limits: tuple[int, int]
-) -> list[Packed]:
-    data, at = native.take_spans(encoded.buffer, encoded.offsets, rows)
-    cuts = _cuts(at, encoded.items[rows], *limits)
-    times = np.maximum.reduceat(encoded.event_time_ms[rows], cuts[:-1]).tolist()
+    if not len(order):
+        return []
+    ends = np.cumsum(np.bincount(partition_of_row, minlength=partitions))
+    data, at = native.take_spans(encoded.buffer, encoded.offsets, order)
+    items = encoded.items[order]
+    cuts = _cuts(at, items, ends, events_max, bytes_max)
     values, bounds = data, at.astype(np.int64)
-    if limits[0] > 1:
-        items = np.ascontiguousarray(encoded.items[rows])
+    if events_max > 1:
         columns: Columns = {"events[]": cuts, "events": data, "events$": at, "items[]": cuts, "items": items}
         values, bounds = PACK_PLAN.encode(columns, len(cuts) - 1, EVENT_PACK.prefix)
-    first = rows[cuts[:-1]]
-    keys = _texts(*native.take_spans(encoded.request_ids, encoded.request_at.astype(np.int64), first))
-    counts = np.diff(cuts).tolist()
-    columns_of_record = zip(_texts(values, bounds), keys, times, counts, strict=True)
-    return [Packed(partition, value, key, time_ms, events) for value, key, time_ms, events in columns_of_record]
+    first = order[cuts[:-1]]
+    keys = native.take_spans(encoded.request_ids, encoded.request_at.astype(np.int64), first)
+    columns_of_record = zip(
+        partition_of_row[first].tolist(),
+        _texts(values, bounds),
+        _texts(*keys),
+        np.maximum.reduceat(encoded.event_time_ms[order], cuts[:-1]).tolist(),
+        np.diff(cuts).tolist(),
+        strict=True,
+    )
+    return [Packed(*record) for record in columns_of_record]
 
 
 def _texts(data: npt.NDArray[np.uint8], at: npt.NDArray[np.integer[Any]]) -> list[bytes]:
@@ -68,18 +65,28 @@ def _texts(data: npt.NDArray[np.uint8], at: npt.NDArray[np.integer[Any]]) -> lis
 
 
 def _cuts(
-    at: npt.NDArray[np.int32], items: npt.NDArray[np.int32], events_max: int, bytes_max: int
+    at: npt.NDArray[np.int32],
+    items: npt.NDArray[np.int32],
+    ends: npt.NDArray[np.int64],
+    events_max: int,
+    bytes_max: int,
 ) -> npt.NDArray[np.int32]:
-    """Return where each record's events begin, with as many events in a record as its bounds allow."""
+    """Return where each record's events begin, with as many events in a record as its bounds allow.
+
+    Events are in the order of partitions, which end at `ends`; a record is of one partition.
+    """
     events, cuts = len(at) - 1, [0]
     if events_max == 1:
         return np.arange(events + 1, dtype=np.int32)
     # An event costs its bytes and the pack's overhead; with the running total, each cut is one search.
     cost = at.astype(np.int64) + np.arange(events + 1) * Pack.EVENT_COST_BYTES
     room, shown = bytes_max - Pack.COST_BYTES, np.concatenate(([0], np.cumsum(items, dtype=np.int64)))
-    while cuts[-1] < events:
-        begin = cuts[-1]
-        fit = int(np.searchsorted(cost, cost[begin] + room, side="right")) - 1
-        few = int(np.searchsorted(shown, shown[begin] + RECORD_ITEMS_MAX, side="right")) - 1
-        cuts.append(max(begin + 1, min(fit, few, begin + events_max)))
+    for end in ends.tolist():
+        while (begin := cuts[-1]) < end:
+            last = min(begin + events_max, end)
+            if cost[last] > cost[begin] + room:
+                last = int(np.searchsorted(cost, cost[begin] + room, side="right")) - 1
+            if shown[last] > shown[begin] + RECORD_ITEMS_MAX:
+                last = int(np.searchsorted(shown, shown[begin] + RECORD_ITEMS_MAX, side="right")) - 1
+            cuts.append(max(begin + 1, last))
     return np.asarray(cuts, np.int32)
