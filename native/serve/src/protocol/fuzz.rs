@@ -90,8 +90,10 @@ const LIMITS: Limits = Limits { candidates_max: 64, values_max: 256, message_byt
 /// # Panics
 /// If a decoded request does not match its inputs.
 pub fn fuzz(bytes: &[u8]) {
-    fuzz_for(bytes, &every_kind(LIMITS));
-    fuzz_for(bytes, &every_kind_in_library(LIMITS));
+    thread_local! {
+        static NAMES: [Names; 2] = [every_kind(LIMITS), every_kind_in_library(LIMITS)].map(Names::new);
+    }
+    NAMES.with(|all| all.iter().for_each(|names| fuzz_for(bytes, names)));
 }
 
 /// Decodes bytes as every form of a request for items, whose ids are texts or integers, and of one for ranked items.
@@ -99,23 +101,42 @@ pub fn fuzz(bytes: &[u8]) {
 /// # Panics
 /// If a decoded request does not match its inputs.
 pub fn fuzz_items(bytes: &[u8]) {
-    [false, true].into_iter().for_each(|is_text| fuzz_for(bytes, &every_kind_for_items(LIMITS, is_text)));
-    fuzz_for(
-        bytes,
-        &every_kind_in_library(LIMITS).ranking().expect("names that differ").expect("it has a library"),
-    );
+    thread_local! {
+        static NAMES: [Names; 3] = [
+            every_kind_for_items(LIMITS, false),
+            every_kind_for_items(LIMITS, true),
+            every_kind_in_library(LIMITS).ranking().expect("names that differ").expect("it has a library"),
+        ]
+        .map(Names::new);
+    }
+    NAMES.with(|all| all.iter().for_each(|names| fuzz_for(bytes, names)));
 }
 
-fn fuzz_for(bytes: &[u8], naming: &Naming) {
+/// The names of a model's inputs, for keys and for plain values.
+struct Names {
+    hashed: Naming,
+    plain: Naming,
+}
+
+impl Names {
+    fn new(hashed: Naming) -> Self {
+        let defaults = json!({ "user_word": "left out", "item_word": "left out" });
+        let plain = hashed.plain(defaults.as_object().expect("an object")).expect("all defaults");
+        Self { hashed, plain }
+    }
+}
+
+fn fuzz_for(bytes: &[u8], names: &Names) {
+    let naming = &names.hashed;
     let request = infer::decode(bytes, naming, CallerOptions::default()).map(|(request, form)| {
         assert_eq!(form.candidates, request.candidates);
         request
     });
-    check_plain(RequestFormat::Grpc, bytes, naming, request);
+    check_plain(RequestFormat::Grpc, bytes, names, request);
     let check_tensors = |bytes, json_bytes| {
         let request = json::parts(bytes, json_bytes)
             .and_then(|(json, raw)| json::decode(json, raw, naming, "", CallerOptions::default()));
-        check_plain(RequestFormat::Tensors(json_bytes), bytes, naming, request.map(|(request, _)| request));
+        check_plain(RequestFormat::Tensors(json_bytes), bytes, names, request.map(|(request, _)| request));
     };
     check_tensors(bytes, None);
     // A body with the length of its JSON in its first two bytes, and numbers after the JSON.
@@ -125,19 +146,18 @@ fn fuzz_for(bytes: &[u8], naming: &Naming) {
     let request = rows::decode(bytes, naming, CallerOptions::default());
     let request = request
         .map(|rows::ParsedRows { id, sides, options, .. }| infer::request(naming, id.into(), sides, options));
-    check_plain(RequestFormat::Rows, bytes, naming, request);
+    check_plain(RequestFormat::Rows, bytes, names, request);
 }
 
 /// Checks that decoding with plain values gives the same request or the same error.
 fn check_plain(
     format: RequestFormat,
     bytes: &[u8],
-    naming: &Naming,
+    Names { plain, .. }: &Names,
     hashed_result: Result<Request, Refusal>,
 ) {
-    let defaults = json!({ "user_word": "left out", "item_word": "left out" });
-    let plain = naming.plain(defaults.as_object().expect("an object")).expect("all defaults");
-    match (hashed_result, read(format, bytes, &plain)) {
+    plain.keys().texts().expect("values as they are").forget();
+    match (hashed_result, read(format, bytes, plain)) {
         (Ok(hashed), Ok(plain_request)) => {
             check(&hashed);
             check(&plain_request);
