@@ -102,6 +102,8 @@ def check_retrieval(retrieval: Retrieval, spec: FeatureSpec, labels: tuple[Label
     for column in spec.keyed:
         message = f"{column.name!r} has table {column.table!r}, which is that of retrieval"
         require(column.table != TOWERS, message, "name the table otherwise")
+    is_library = isinstance(retrieval.library, Library)
+    require(is_library, f"retrieval: library is {retrieval.library!r}", "write library=Library(expire_s=...)")
     expire_s = retrieval.library.expire_s
     is_span = isinstance(expire_s, int) and not isinstance(expire_s, bool) and 1 <= expire_s <= _EXPIRE_S_MAX
     help = f"expire_s must be a whole number from 1 to {_EXPIRE_S_MAX}, or None"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
 import threading
 import time
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Node", "NodeLimits", "replica_settings"]
 
+_LOG = logging.getLogger(__name__)
 # How often metrics and the state that callers see are updated.
 _REPORT_S = 0.5
 # How long clients on this machine that watch its health have to turn to other nodes.
@@ -170,10 +172,12 @@ class Node:
     def wait_ready(self, given_up: threading.Event | None = None) -> bool:
         """Wait until the node answers, for at most `front.ready_s`. Return false if `given_up` was set before.
 
+        It logs why the node is not ready yet.
+
         Raises:
             NodeNotReady: It was not ready in time; the message says why.
         """
-        until_s = time.monotonic() + self._settings.ready_s
+        until_s, logged = time.monotonic() + self._settings.ready_s, ""
         while given_up is None or not given_up.is_set():
             left_s = until_s - time.monotonic()
             try:
@@ -182,6 +186,10 @@ class Node:
             except NodeNotReady:
                 if left_s <= 0:
                     raise
+                why = self._replica.status().error
+                if why not in ("", logged):
+                    _LOG.warning("the node is not ready yet: %s", why)
+                    logged = why
             else:
                 self._report()
                 self._was_ready = True

@@ -98,6 +98,7 @@ def test_a_renamed_label_is_the_same_label() -> None:
         ({"dim": True}, "dim is True"),
         ({"model": "Two Tower"}, "model 'Two Tower'"),
         ({"library": Library(expire_s=0)}, "expire_s is 0"),
+        ({"library": 30}, "library is 30"),
     ],
 )
 def test_what_does_not_fit_the_application_is_refused_with_help(changed: dict[str, Any], said: str) -> None:

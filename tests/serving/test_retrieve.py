@@ -319,6 +319,7 @@ def test_the_verb_shows_what_a_node_finds(made: ItemHistory, node: Node, tmp_pat
     for wrong, help in (
         (("--user", "age=7"), "features of users are user_id, country"),
         (("--user", "user_id=x"), "user_id takes numbers"),
+        (("--user", "user_id=7", "--user", "user_id=8"), "several values of one feature with commas"),
         (("--user", "user_id=7", "--version", "9"), "correct --user, --k, --version"),
         (("--at", "127.0.0.1:1"), "start a node"),
     ):

@@ -88,7 +88,7 @@ def node(small: Load, calls: dict[str, Calls]) -> Iterator[Node]:
     "replica.versions_kept",
 )  # fmt: skip
 def test_the_parts_of_a_node_have_the_settings(
-    node: Node, calls: dict[str, Calls], monkeypatch: pytest.MonkeyPatch
+    node: Node, calls: dict[str, Calls], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert node.grpc.startswith("127.0.0.2:")
     assert (node.http or "").startswith("127.0.0.3:")
@@ -120,8 +120,12 @@ def test_the_parts_of_a_node_have_the_settings(
     given_up = threading.Event()
     timer = threading.Timer(120, given_up.set)
     timer.start()
+    node._replica.report("tables", "its tables are others")
     with pytest.raises(NodeNotReady):
         node.wait_ready(given_up)
+    assert [text for text in caplog.messages if "its tables" in text] == [
+        "the node is not ready yet: its tables are others"
+    ]
     timer.cancel()
 
 

@@ -25,7 +25,10 @@ def retrieve(
     app: AppArgument,
     user: Annotated[
         list[str] | None,
-        typer.Option(metavar="FEATURE=VALUE", help="A feature of the user, as in user_id=42; may be repeated."),
+        typer.Option(
+            metavar="FEATURE=VALUE",
+            help="A feature of the user, as in user_id=42 or clicked=7,15; may be repeated for others.",
+        ),
     ] = None,
     k: Annotated[int, typer.Option("--k", metavar="N", min=1, help="How many items.")] = 10,
     rank: Annotated[
@@ -51,7 +54,11 @@ def retrieve(
         message = f"application {folder.app.name!r} has no retrieval"
         raise UsageError(message, help="declare App(retrieval=...) in its app.py")
     features = folder.app.features if rank else towers
-    body: dict[str, Any] = {"user": dict(_feature(features, text) for text in user or ()), "k": k}
+    given = [_feature(features, text) for text in user or ()]
+    body: dict[str, Any] = {"user": dict(given), "k": k}
+    if len(body["user"]) < len(given):
+        message = "--user gives a feature twice"
+        raise UsageError(message, help="give several values of one feature with commas, as in clicked=7,15")
     if version is not None:
         body["version"] = version
     token = None if token_file is None else read_token(token_file).decode("latin-1")

@@ -79,7 +79,22 @@ class TowerLearner:
             side: tf.function(getattr(self, f"_{side}"), autograph=False, reduce_retracing=True)
             for side in ("users", "items")
         }
+        self._check_promise()
         self.reset()
+
+    def _check_promise(self) -> None:
+        """Refuse towers that promise vectors of items without weights, and use weights for them."""
+        if self.item_has_weights:
+            return
+        with tf.device(self._place.name), tf.GradientTape() as tape:
+            whole = tf.constant(self._initial)
+            tape.watch(whole)
+            vectors = self._items(tf.zeros((1, self._plan.item.flat_width)), whole)
+        if tape.gradient(vectors, whole) is not None:
+            message = f"item of {type(self._towers).__name__} uses weights, although item_has_weights is False"
+            raise SpecError(
+                message, help="remove item_has_weights: vectors of all items are then written when weights change"
+            )
 
     def reset(self) -> None:
         """Forget all that was learned."""

@@ -34,6 +34,7 @@ __all__ = ["NodeStatus", "Replica"]
 _LOG = logging.getLogger(__name__)
 # How long one call waits for news of the registry, so that the end of a node does not wait for it.
 _WAIT_S = 0.5
+_NOT_READY_HELP = "see why, or wait longer; an app changed after its versions needs another name: `streamlearn migrate`"
 _ERROR_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
 # The nodes of the registry are read at the first of so many heartbeats.
 _NODES_BEATS = 5
@@ -170,7 +171,7 @@ class Replica:
             status = self.status()
             after_s = round(self._clock.monotonic_s() - self._since_s, 1)
             message = f"node {self._name!r} is {status.state} after {after_s} s: {status.error or 'it is staging'}"
-            raise NodeNotReady(message, help="see why, or wait longer")
+            raise NodeNotReady(message, help=_NOT_READY_HELP)
 
     def step(self) -> None:
         """Run one round in this thread, for tests and for callers with a loop of their own."""

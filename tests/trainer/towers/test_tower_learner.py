@@ -84,6 +84,20 @@ def test_a_step_has_the_gradients_of_a_softmax_over_logits_less_the_logarithms_o
     assert learner.steps == 1
 
 
+class Forsworn(Plain):
+    """It says that vectors of items have no weights."""
+
+    item_has_weights = False
+
+    def item(self, weights: Any, inputs: Any) -> Any:
+        return inputs.flat[:, :DIM] + weights[0]
+
+
+def test_towers_that_say_items_have_no_weights_and_use_some_are_refused() -> None:
+    with pytest.raises(SpecError, match="item of Forsworn uses weights, although item_has_weights is False"):
+        TowerLearner(FEATURES, Forsworn(), TrainerSettings(), 0.1)
+
+
 def test_an_item_competes_for_every_user_and_a_positive_never_with_itself() -> None:
     step = replace(packed(users=2, items=2, positives=2), own=2, drawn=0.0)
     step = replace(step, user_index=np.array([0, 1], np.int32), item_index=np.array([1, 1], np.int32))
