@@ -198,13 +198,17 @@ def test_an_exported_version_finds_the_same_items_where_it_is_imported(made: Ite
 
 def test_requests_that_cannot_be_are_refused_with_help(node: Node) -> None:
     user = {"user_id": 1}
-    for body, text in (
+    bodies: tuple[tuple[Any, str], ...] = (
+        ([1], 'expected an object with "user" and "k"'),
+        ({"user": user, "k": 1, "deadline_ms": 0}, '"deadline_ms" is 0, expected'),
+        ({"user": user, "k": 1, "priority": "x"}, '"priority" is "x", expected'),
         ({"user": user}, '"k" is missing; help: it is the number of items, from 1 to 50'),
         ({"user": user, "k": 0}, '"k" is 0, expected 1 to 50; help: retrieval.k_max'),
         ({"user": user, "k": 10**9}, '"k" is 1000000000, expected 1 to 50'),
         ({"user": {}, "k": 1}, "user.user_id: it is missing"),
         ({"user": user, "k": 1, "exclude": ["a"]}, "expected a whole number"),
-    ):
+    )
+    for body, text in bodies:
         status, answer = asked(node, body)
         assert (status, text in answer["error"]) == (400, True), answer
 

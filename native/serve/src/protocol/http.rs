@@ -133,7 +133,10 @@ fn builder(limits: &DoorLimits) -> http1::Builder {
 
 fn router<S: Scoring>(front: Front<S>) -> Router {
     let not_found = || async { failed(StatusCode::NOT_FOUND, "unknown path; help: GET /v2 lists the paths") };
-    let wrong_method = || async { failed(StatusCode::METHOD_NOT_ALLOWED, "this path needs another method") };
+    let wrong_method = || async {
+        let text = "this path needs another method; help: GET /v2 lists the paths with their methods";
+        failed(StatusCode::METHOD_NOT_ALLOWED, text)
+    };
     Router::new()
         .merge(node_view::router())
         .route("/v2/models/{name}/infer", post(infer::<S>))

@@ -52,7 +52,8 @@ impl<'de> Visitor<'de> for Body<'_> {
     type Value = ParsedRows;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with \"user\" and \"items\"")
+        let other = if self.0.inputs().items.is_some() { "k" } else { "items" };
+        write!(f, "an object with \"user\" and {other:?}")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ParsedRows, A::Error> {

@@ -127,10 +127,12 @@ pub struct CallerOptions {
 
 fn bad<T>(name: &str, value: Parameter<'_>, expected: &str) -> Result<T, Refusal> {
     let value = match value {
-        Parameter::Text(text) => Parameter::Text(cut(text)),
-        number => number,
+        Parameter::Bool(value) => value.to_string(),
+        Parameter::Int(number) => number.to_string(),
+        Parameter::Uint(number) => number.to_string(),
+        Parameter::Double(number) => number.to_string(),
+        Parameter::Text(text) => format!("{:?}", cut(text)),
     };
-    let value = format!("{value:?}");
     let value = cut(&value);
     Err(Refusal::Bad(format!("parameter {name:?} is {value}, expected {expected}")))
 }
