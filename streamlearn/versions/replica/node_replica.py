@@ -34,7 +34,7 @@ __all__ = ["NodeStatus", "Replica"]
 _LOG = logging.getLogger(__name__)
 # How long one call waits for news of the registry, so that the end of a node does not wait for it.
 _WAIT_S = 0.5
-_NOT_READY_HELP = "see why, or wait longer; an app changed after its versions needs another name: `streamlearn migrate`"
+_NOT_READY_HELP = "see why, or wait longer; an app that changed after its versions were written needs another name"
 _ERROR_CHARS_MAX, _STAGED_MAX = 2_000, 1_000
 # The nodes of the registry are read at the first of so many heartbeats.
 _NODES_BEATS = 5
