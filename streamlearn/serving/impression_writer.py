@@ -121,9 +121,9 @@ class WrittenBack:
                 if taken is None and is_last:
                     return True
                 if taken is not None and len(taken["items"]):
+                    self._sending = len(taken["items"])
                     limits = (self._events.record_events_max, record_bytes_max)
                     records = pack_columns(EncodedEvents(**taken), topic.partitions, *limits)
-                    self._sending = sum(record.events for record in records)
                     is_written = self._write(writer, records)
                     self._sending = 0
                     if not is_written:

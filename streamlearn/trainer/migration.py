@@ -95,7 +95,7 @@ class Migration:
         gone += [*_gone("dense column", old.features.dense, new.features.dense)]
         gone += [*_gone("label", old.labels, new.labels)]
         weights = [Part("weight", name, one.outcome, self._why_lost(one)) for name, one in self._inherited.items()]
-        return (*self._slot_parts, *dense, *labels, *gone, *weights, *self._without_heir, *self._tower_parts)
+        return (*self._slot_parts, *dense, *labels, *gone, *weights, *self._dropped_weights, *self._tower_parts)
 
     @cached_property
     def lost(self) -> tuple[Part, ...]:
@@ -238,10 +238,10 @@ class Migration:
         return inherit(shapes, channels, before, old_channels, renamed)
 
     @property
-    def _without_heir(self) -> list[Part]:
-        """The weights of the old model that none here inherits from, though columns or labels that they are for stay.
+    def _dropped_weights(self) -> list[Part]:
+        """Weights that the model no longer has, although it still has columns or labels to which they belong.
 
-        A product of two slots stays with both. That of a slot with itself goes with the last other slot of its side.
+        The product of two slots belongs to both. That of a slot with itself goes with the last other slot of its side.
         """
         before = {} if self._is_other_model else _channels(self._old_model, _first_names(self._old.app)) or {}
         derived = (one.name for one in self._new.app.features.derived_keyed)

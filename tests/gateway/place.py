@@ -98,7 +98,7 @@ class Access:
         return by_kind[0] if len({*by_kind}) == 1 else -1
 
     def while_healthy(self, nodes: int, ask: Callable[[], T]) -> T:
-        """Ask until Envoy led requests to so many nodes all the while: for a time it leaves out one that is slow."""
+        """Ask until so many nodes got requests during the whole call: Envoy leaves out a slow node for a time."""
         seen = list[T]()
 
         def is_seen() -> bool:

@@ -123,10 +123,10 @@ def test_the_parts_of_a_node_have_the_settings(
     node._replica.report("tables", "its tables are others")
     with pytest.raises(NodeNotReady):
         node.wait_ready(given_up)
+    timer.cancel()
     assert [text for text in caplog.messages if "its tables" in text] == [
         "the node is not ready yet: its tables are others"
     ]
-    timer.cancel()
 
 
 @heeds("front.split_pieces_max")

@@ -27,7 +27,7 @@ def retrieve(
         list[str] | None,
         typer.Option(
             metavar="FEATURE=VALUE",
-            help="A feature of the user, as in user_id=42 or clicked=7,15; may be repeated for others.",
+            help="A feature of the user, as in user_id=42 or clicked=7,15; may be repeated for other features.",
         ),
     ] = None,
     k: Annotated[int, typer.Option("--k", metavar="N", min=1, help="How many items.")] = 10,
@@ -56,8 +56,9 @@ def retrieve(
     features = folder.app.features if rank else towers
     given = [_feature(features, text) for text in user or ()]
     body: dict[str, Any] = {"user": dict(given), "k": k}
-    if len(body["user"]) < len(given):
-        message = "--user gives a feature twice"
+    names = [name for name, _ in given]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        message = f"--user gives {twice!r} twice"
         raise UsageError(message, help="give several values of one feature with commas, as in clicked=7,15")
     if version is not None:
         body["version"] = version

@@ -91,7 +91,8 @@ class CompileCache:
                     continue
                 # Without a digest, another process is about to write it, or was killed before it did.
                 why = "is damaged" if is_sealed else "has no digest"
-                _LOG.log(logging.WARNING if is_sealed else logging.DEBUG, "the cached entry %s %s", file.name, why)
+                level = logging.WARNING if is_sealed else logging.DEBUG
+                _LOG.log(level, "the cached entry %s %s: it is compiled again", file.name, why)
                 _remove(file)
         for digest_file in self.folder.glob("*.sha256*"):
             if not digest_file.with_name(digest_file.name.partition(".sha256")[0]).exists():
@@ -163,7 +164,7 @@ def _digest(file: Path) -> str:
 
 
 def _open_unused(path: str, flags: int) -> int:
-    """Open a file so that its access time stays: to check it is no use of it. Only the owner of a file may do so."""
+    """Open a file without changing its access time, because a check does not count as use; only its owner may."""
     try:
         return os.open(path, flags | os.O_NOATIME)
     except PermissionError:
